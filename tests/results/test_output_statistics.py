@@ -24,7 +24,7 @@ from hetsim.experiment.precision import needed
 from hetsim.results.many_runs.selection import Race
 from hetsim.results.many_runs.warmup import WarmupSeries, mser
 from hetsim.results.one_run.batch_means import batch_interval, lag_one, means_of
-from hetsim.scenario.schema.resample import by_block, by_user
+from hetsim.scenario.schema.workload import by_block, by_user
 
 DAY = 86_400.0
 

@@ -132,7 +132,9 @@ class Starts:
                 raise illegal(self.state, f"started {task} on {placement}, {text}")
             if task.state != WAITING:
                 raise illegal(self.state, f"started {task} on {placement}, but it {state_of(task)}")
-            position_in(self.state, task, mode, "started")
+            its_own = task.shape.position.get(mode)
+            if its_own is None or (task.allowed is not None and its_own not in task.allowed):  # no call: hot
+                position_in(self.state, task, mode, "started")
         cores = self._take(placement, batch[0])
         if terms is None:
             self.launch(batch, placement, cores)

@@ -6,7 +6,7 @@ import math
 
 from hetsim.engine.core.policy_errors import deadlock, illegal
 from hetsim.engine.core.state import RunState, Signals
-from hetsim.engine.kernel.clock import TIMER, Later, Timer
+from hetsim.engine.kernel.clock import TIMER, Timer
 from hetsim.policy.contract import Wait
 
 INF = math.inf
@@ -22,7 +22,7 @@ class Rounds:
         self.state = state
         self.signals = signals
         self.clock = state.clock
-        self._wake = Later(self.wake)
+        self._wake = Timer(self.wake)
         self._cycle = Timer(self._cycled)
         self._idle_wakes = 0
 
@@ -83,7 +83,7 @@ class Rounds:
         if self._here() or state.sources.to_come or state.input.horizon < math.inf:
             self.clock.again(until, TIMER, self._wake)
 
-    def wake(self) -> None:
+    def wake(self, _: Timer | None = None) -> None:
         """Ask the policy again; it may not wait for timers alone while nothing runs."""
         state = self.state
         self.clock.round_due = True

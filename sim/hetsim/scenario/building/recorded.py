@@ -27,8 +27,7 @@ from hetsim.scenario.building.streams import (
 from hetsim.scenario.building.trace_keys import check_effect
 from hetsim.scenario.file.document import Path_
 from hetsim.scenario.schema.demand import seconds_of
-from hetsim.scenario.schema.resample import FEW, by_block, by_row, by_user
-from hetsim.scenario.schema.workload import WorkloadEntry
+from hetsim.scenario.schema.workload import FEW, WorkloadEntry, by_block, by_row, by_user
 from hetsim.workload.traces import TaskTable
 
 
