@@ -134,6 +134,7 @@ def schedulers():
         yield name
 
 
+@pytest.mark.quick(7)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if at % 6 == 0 else pytest.mark.slow)
                                   for at, n in enumerate(schedulers())])  # fmt: skip
 def test_every_scheduler_may_be_cut_after_any_start(name):

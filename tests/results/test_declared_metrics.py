@@ -166,6 +166,7 @@ def test_a_metric_of_an_installed_package_selects_the_best_policy_and_the_size(i
     assert both[0]["best"]["values"] == both[1]["best"]["values"]
 
 
+@pytest.mark.quick(0)
 def test_a_metric_of_a_script_selects_the_best_policy_and_the_size(own):
     found = hs.compare("first-steps", ["fcfs", "sjf"], best="late_share", delta=0.5, workers=1)
     assert found.selection.metric == "late_share"
