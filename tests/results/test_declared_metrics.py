@@ -76,6 +76,7 @@ def test_a_metric_of_a_script_is_known_wherever_metrics_are_named(own):
     assert swept.table["late_share"].between(0, 1).all()
 
 
+@pytest.mark.quick(0)
 def test_a_usual_metric_of_a_script_is_in_tables_that_name_no_metrics(own, tmp_path):
     policies = ["fcfs", "sjf"]
     assert "late_share" in hs.compare("first-steps", policies, replications=2, workers=1).metrics

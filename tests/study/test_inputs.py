@@ -552,6 +552,7 @@ class Frozen:
     name: str = "a"
 
 
+@pytest.mark.quick(0)
 def test_what_depends_on_the_process_is_told(monkeypatch: pytest.MonkeyPatch):
     """Values of hash() and id(), but not where they only look something up, or are those of a class."""
     import builtins
