@@ -494,7 +494,7 @@ def main() -> None:
     hypothesis.settings.register_profile("mutants", database=None, derandomize=True)  # the same examples for each
     hypothesis.settings.load_profile("mutants")
     run = MutationRun(options, out)
-    plain = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", "-m", "not slow"]
+    plain = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", "-m", "not slow", "--every-case"]
     marks = ["-W", "ignore::pytest.PytestUnknownMarkWarning"]  # of xdist
     pytest.main([*options.tests, *plain, *marks], plugins=[run])
     if not run.items:

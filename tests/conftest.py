@@ -28,6 +28,7 @@ import touched  # noqa: E402
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="the whole suite: slow tests too, and all examples")
+    parser.addoption("--every-case", action="store_true", help="all cases of tests that are marked quick(N)")
     parser.addoption("--gallery", action="store_true", help="the gallery of published results, whole: an hour or more")
     parser.addoption("--nightly", nargs="?", const="1/1", type=part, metavar="I/N",
                      help="the tests marked nightly, or the I-th of N parts of them: minutes")  # fmt: skip
@@ -99,7 +100,8 @@ class LastFirst(pytest.Dir):
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     named = any("::" in argument for argument in config.args)
-    tiers.mark_slow_cases(items)
+    if not config.getoption("--every-case"):
+        tiers.mark_slow_cases(items)
     for mark in ("gallery", "nightly"):
         asked = bool(config.getoption(f"--{mark}"))
         if asked or not named:

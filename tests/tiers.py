@@ -34,6 +34,18 @@ def spread(rows: Iterable[Any], quick: int) -> list[Any]:
     ]
 
 
+def by_night(rows: Iterable[Any], whole_suite: int) -> list[Any]:
+    """Parameters of which those that are slow are nightly, too, but for one in this number."""
+    slow, every = 0, []
+    for row in rows:
+        if any(mark.name == "slow" for mark in row.marks):
+            if slow % whole_suite:
+                row = pytest.param(*row.values, marks=[*row.marks, pytest.mark.nightly], id=row.id)
+            slow += 1
+        every.append(row)
+    return every
+
+
 def evenly(length: int, count: int) -> set[int]:
     """Places of a number of items among all, one in each stretch; by turns elsewhere in it, so that of two crossed
     parameters none has one value only."""

@@ -589,6 +589,7 @@ class Circles(Scheduler):
                     yield Stop(task)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("policy", "said"),
     [

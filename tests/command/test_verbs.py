@@ -245,6 +245,7 @@ def on_a_terminal(*words: str, **environment: str) -> str:
     return text
 
 
+@pytest.mark.quick(0)
 def test_color_is_for_terminals_and_heeds_no_color() -> None:
     assert console.verdict("valid", "good") in on_a_terminal(*VALIDATE, NO_COLOR="")
     assert "\x1b" not in on_a_terminal(*VALIDATE, NO_COLOR="1")

@@ -333,6 +333,7 @@ def test_a_fork_goes_on_to_the_same_attempts(way):
         look(load(given).build, seed, forks=4)
 
 
+@pytest.mark.quick(0)
 def test_a_policy_that_forks_the_run_knows_nothing_of_its_clients():
     """What it imagines has no further calls; it decides as well as it can, and every attempt ends."""
     result = hs.run(scenario({**STORM, "at_timeout": "cancel"}, count=40, policy="rollout"), check=True)

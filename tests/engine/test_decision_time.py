@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tiers import some
+from tiers import by_night, some
 
 import hetsim as hs
 from hetsim import registry
@@ -134,8 +134,9 @@ def schedulers():
         yield name
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if at % 6 == 0 else pytest.mark.slow)
-                                  for at, n in enumerate(schedulers())])  # fmt: skip
+@pytest.mark.quick(7)
+@pytest.mark.parametrize("name", by_night([pytest.param(n, marks=[] if at % 6 == 0 else pytest.mark.slow)
+                                           for at, n in enumerate(schedulers())], 2))  # fmt: skip
 def test_every_scheduler_may_be_cut_after_any_start(name):
     """One start a cycle: what a scheduler notes of a start must not come after it, or it starts a task twice."""
     from test_conformance import make

@@ -67,6 +67,7 @@ def test_random_decisions_and_faults(build: Build) -> None:
     look(build)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("build", spread(named(services()), 8))
 def test_batches_of_requests(build: Build) -> None:
     look(build)

@@ -77,6 +77,7 @@ def close(one, other):
     return np.allclose(one, other, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("name", BASES)
 @pytest.mark.parametrize("seed", spread(range(12), 2))
 def test_where_nothing_is_hidden_a_fork_ends_as_the_run_will(name, seed):

@@ -105,6 +105,7 @@ def test_the_limit_of_the_host_ends_within_these_steps():
     assert times.seconds_for(0, 7, 900) == times.seconds_for(0, 7, 907) < times.seconds_for(0, 7, 900 + 7 * 399)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "roofline",
     [{"host": "9.9 ms"}, {"host": "8 ms", "memory": 0.7}, {"memory": 0.9, "compute": 0.3, "link_latency": "20 us"}],

@@ -78,6 +78,7 @@ LIES = [
 ]  # fmt: skip
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("of", "verb", "lie"), spread(LIES, 6), ids=lambda one: getattr(one, "__name__", one))
 def test_the_suite_finds_a_verb_that_lies_about_requests_to_language_models(of, verb, lie, monkeypatch):
     monkeypatch.setattr(of, verb, lie(getattr(of, verb)))

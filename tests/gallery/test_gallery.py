@@ -31,6 +31,7 @@ def marked(name):
     return pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
 
 
+@pytest.mark.quick(9)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_entry_is_whole(name):
     entry = catalogue.entry(name)

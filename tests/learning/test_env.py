@@ -116,6 +116,7 @@ class Random(Window):
         return int(self.view.random.choice(np.flatnonzero(mask)))
 
 
+@pytest.mark.quick(9)
 @pytest.mark.parametrize("system", small_systems(), ids=lambda system: system.name)
 def test_what_the_mask_allows_is_legal_everywhere(system):
     assert examine(lambda _: Random(), system) == []

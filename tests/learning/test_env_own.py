@@ -375,7 +375,6 @@ def test_each_kind_of_action_does_what_its_name_says():
 # Trained models as schedulers -------------------------------------------------------------------------------
 
 
-@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "options",
     [{}, {"observation": "dict"}, {"observation": "graph", "actions": ("mode", "node", "preempt")}],

@@ -39,6 +39,7 @@ def finishes(seed: int) -> tuple[list[float], list[float], int]:
     return record.finish.tolist(), by_replay, len(policy.log)
 
 
+@pytest.mark.quick(0)
 def test_finishes_are_those_of_the_replay_where_everything_is_drawn():
     decisions = 0
     for seed in range(60):

@@ -221,6 +221,7 @@ def test_numbers_are_written_as_on_the_terminal():
     assert times == [formatting.seconds(value) for value in values]
 
 
+@pytest.mark.quick(4)
 @needs_node
 @pytest.mark.parametrize("high", [3e-9, 0.004, 1.0, 59.0, 61.0, 119.0, 400.0, 5000.0, 6000.0, 90000.0, 4e5, 3e7])
 def test_ticks_are_few_evenly_spaced_and_all_different(high: float):

@@ -241,6 +241,7 @@ def page_of(folder: Path) -> str:
     return report(load_any(folder))
 
 
+@pytest.mark.quick(0)
 @pytest.mark.usefixtures("quickly")
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
 @pytest.mark.parametrize("width", [pytest.param(1100, marks=pytest.mark.slow), 500])

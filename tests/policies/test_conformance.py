@@ -70,9 +70,21 @@ VARIANTS = [
 
 
 def tiered(scheduler, placement):
-    """The quick tier tries each placement under fcfs, and every fourth scheduler; test_properties.py tries all."""
-    quick = scheduler == "fcfs" or (placement is None and SCHEDULERS.index(scheduler) % 4 == 0)
-    return pytest.param(scheduler, placement, marks=() if quick else pytest.mark.slow)
+    """The quick tier tries each placement under fcfs, and every fourth scheduler; test_properties.py tries all.
+
+    The whole suite tries each scheduler with its own placement and with a third of the others, by turns.
+    """
+    if scheduler == "fcfs" or (placement is None and SCHEDULERS.index(scheduler) % 4 == 0):
+        return pytest.param(scheduler, placement)
+    nightly = [pytest.mark.nightly] if turn(scheduler, placement) else []
+    return pytest.param(scheduler, placement, marks=[pytest.mark.slow, *nightly])
+
+
+def turn(scheduler, placement):
+    """By which of three turns a pair is tried: 0 that of the whole suite, 1 and 2 nightly ones."""
+    if placement is None or scheduler == "fcfs":
+        return 0
+    return (SCHEDULERS.index(scheduler) + list(registry.policies("placement")).index(placement)) % 3
 
 
 SYSTEMS = all_systems()
@@ -116,9 +128,13 @@ def test_variants_conform(scheduler, parameters):
 
 
 @pytest.mark.slow
-def test_no_registered_policy_depends_on_the_hash_seed():
-    jobs = [(functools.partial(make, *pair), systems_of(*pair)) for pair in PAIRS]
-    jobs += [(functools.partial(make, name, **parameters), SYSTEMS) for name, parameters in VARIANTS]
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.nightly) for part in range(1, 7))])
+def test_no_registered_policy_depends_on_the_hash_seed(part):
+    """In the whole suite pairs of the turn 0; each nightly part has a third of those of another turn."""
+    pairs = [pair for pair in PAIRS if turn(*pair) == (part + 2) // 3]
+    jobs = [(functools.partial(make, *pair), systems_of(*pair)) for pair in (pairs[part % 3 :: 3] if part else pairs)]
+    if part == 0:
+        jobs += [(functools.partial(make, name, **parameters), SYSTEMS) for name, parameters in VARIANTS]
     assert differing_elsewhere(jobs) == []
 
 

@@ -84,6 +84,7 @@ class Plain(SlurmMultifactor):
         return len(order) - 1
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
 @pytest.mark.parametrize("seed", spread(range(3), 1))
 def test_slurm_decides_as_if_it_found_everything_anew(seed, wrong):
@@ -101,6 +102,7 @@ def test_slurm_decides_as_if_it_found_everything_anew(seed, wrong):
             np.testing.assert_array_equal(one.start, other.start)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("parameters", [
     {}, {"max_age": 20.0}, {"size": 1000.0, "small_first": True, "max_age": 1e5},
     {"priority": 0.0, "bf_max_job_test": 4},

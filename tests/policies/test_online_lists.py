@@ -296,6 +296,7 @@ def test_all_cores_get_work(name):
 # Plans --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("features", [(), ("transfers",), ("items", "graph"), ("gangs",), ("memory", "ties")])
 @pytest.mark.parametrize("name", ["heteroprio", "eft", "dmda", "lws"])
 def test_a_scheduler_as_planned_is_the_scheduler_itself_on_exact_estimates(name, features):

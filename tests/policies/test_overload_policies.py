@@ -240,6 +240,7 @@ def lifo(arrivals, sizes, servers, target, timeout):
     return start, expired
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("seed", range(16))
 def test_adaptive_lifo_is_a_second_event_loop(seed):
     random = np.random.default_rng(seed)

@@ -82,6 +82,7 @@ def semi_consistent(rng, tasks, machines):
     return times
 
 
+@pytest.mark.slow
 def test_a_plan_is_no_longer_than_a_descent_from_any_rounding():
     """Of the same vertex; the shortest schedule before the descent is not the shortest after it."""
     misled = 0

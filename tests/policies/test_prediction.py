@@ -346,6 +346,7 @@ RATES = [
 ]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("arrivals", RATES, ids=lambda arrivals: arrivals["process"])
 def test_the_rate_at_a_time_is_that_of_the_arrivals(arrivals):
     """Counted in quarters of an hour over 400 draws: within five standard errors everywhere."""

@@ -41,6 +41,7 @@ def one_core(rows, **columns):
 # Decisions ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(0)
 def test_over_fcfs_the_shortest_goes_first():
     record = run(Rollout(), *one_core([(0, 9), (0, 1), (0, 4)]))
     assert record.start.tolist() == [5, 0, 1]
@@ -326,6 +327,7 @@ def test_ratios_that_are_none_are_refused(ratio):
         run(Draws([ratio], 0.0), *one_core([(0, 1)]))
 
 
+@pytest.mark.quick(0)
 def test_what_is_gained_by_chance_only_is_left_to_the_base():
     """Estimates say nothing: by them the shortest goes first, while a look at what has ended shows no gain.
 

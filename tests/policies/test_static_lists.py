@@ -356,6 +356,7 @@ def test_schedules_are_possible(name):
             lanes[place] = schedule.finish[task]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("policy", ALL)
 def test_simulation_takes_as_long_as_planned(policy):
     """Without transfers and with exact estimates; with arrivals, several types of GPU and graphs where it may be."""

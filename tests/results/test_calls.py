@@ -25,6 +25,7 @@ def test_goodput_that_stays_down_is_told_with_the_time_since_the_trigger(storm):
     assert storm.metric("call_goodput") < 3
 
 
+@pytest.mark.quick(0)
 def test_goodput_that_comes_back_or_never_was_there_is_not_told():
     """Under lcfs it comes back; where the load stays above capacity the trigger is not over."""
     for more in ({"policy": "lcfs"}, {"workload.calls.arrivals": {"process": "poisson", "rate": "21/s"}},

@@ -344,6 +344,7 @@ def test_values_far_apart_have_a_logarithmic_axis():
 # Fragmentation of whole GPUs ------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("policy", ["fcfs", "fcfs_skip", "las"])
 @pytest.mark.parametrize("memory", [None, "40 GB"])
 def test_columns_and_replay_agree_on_fragmentation(policy, memory):

@@ -76,6 +76,7 @@ def test_a_metric_of_a_script_is_known_wherever_metrics_are_named(own):
     assert swept.table["late_share"].between(0, 1).all()
 
 
+@pytest.mark.quick(0)
 def test_a_usual_metric_of_a_script_is_in_tables_that_name_no_metrics(own, tmp_path):
     policies = ["fcfs", "sjf"]
     assert "late_share" in hs.compare("first-steps", policies, replications=2, workers=1).metrics
@@ -166,6 +167,7 @@ def test_a_metric_of_an_installed_package_selects_the_best_policy_and_the_size(i
     assert both[0]["best"]["values"] == both[1]["best"]["values"]
 
 
+@pytest.mark.quick(0)
 def test_a_metric_of_a_script_selects_the_best_policy_and_the_size(own):
     found = hs.compare("first-steps", ["fcfs", "sjf"], best="late_share", delta=0.5, workers=1)
     assert found.selection.metric == "late_share"

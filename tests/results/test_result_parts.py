@@ -69,6 +69,7 @@ def random_run(seed: int, names: list[str], *, policy: str, classes: dict[str, i
     return Result(rec, seed=seed)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("seed", spread(range(12), 4))
 @pytest.mark.parametrize("column", ["response", "finish"])
 def test_the_difference_of_two_runs_task_by_task(seed: int, column: str):

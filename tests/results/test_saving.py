@@ -320,6 +320,7 @@ def test_a_run_in_folders_of_folders_is_saved_again(tmp_path: Path):
     assert (tmp_path / "again/a/b/c").read_text() == "note"
 
 
+@pytest.mark.quick(0)
 def test_a_comparison_and_a_sweep_name_no_folder_outside_theirs(here: Path):
     swept = ("sweep", "small.yaml", "--over", "cluster.nodes.0.cpus=1,2")
     for words, mark, key, names in (

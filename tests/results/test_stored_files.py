@@ -193,6 +193,7 @@ def test_a_scenario_that_the_mark_does_not_name_is_not_read(saved: Path, tmp_pat
     assert hs.Result.load(there).scenario is None
 
 
+@pytest.mark.quick(0)
 def test_large_files_that_are_what_they_say_are_read(tmp_path: Path):
     values = [[float(number) + 0.25, number, "a"] for number in range(300_000)]
     (tmp_path / "a.json").write_text(json.dumps(values))

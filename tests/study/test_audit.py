@@ -133,6 +133,7 @@ def test_a_file_is_told_wherever_it_lies_but_for_packages(tmp_path: Path):
 # Nothing shipped opens what it does not name ------------------------------------------------------------------------
 
 
+@pytest.mark.quick(9)
 @pytest.mark.parametrize("form", sorted({*EXAMPLES, "parquet"}))
 @LINUX
 def test_readers_open_what_they_are_given(form: str, tmp_path: Path):

@@ -106,6 +106,7 @@ def test_one_that_is_left_is_no_winner():
     assert "refuses_late refuses: no plan for such jobs" in repr(found)
 
 
+@pytest.mark.quick(0)
 def test_a_run_that_fails_is_no_refusal():
     with pytest.raises(PolicyError, match="lost"):
         hs.compare(SCENARIO, ["fcfs", "fails"])
@@ -117,6 +118,7 @@ def hetsim(*words):
     return CliRunner().invoke(program, ["compare", "cholesky-8", "--policy", "heft", "--policy", "learned", *words])
 
 
+@pytest.mark.quick(0)
 def test_table_and_json_show_the_reason():
     shown = hetsim("--policy", "peft")
     assert shown.exit_code == 0 and f"learned   refuses: {LEARNED}" in shown.stdout

@@ -324,6 +324,7 @@ def goes_stale(way: Way, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert [way.unknown in text for text in texts] == [True] * bool(way.unknown), texts
 
 
+@pytest.mark.quick(12)
 @LINUX
 @pytest.mark.parametrize("name", CODE)
 def test_code_that_changes_gives_a_new_figure(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -626,6 +627,7 @@ class Frozen:
     name: str = "a"
 
 
+@pytest.mark.quick(0)
 def test_what_depends_on_the_process_is_told(monkeypatch: pytest.MonkeyPatch):
     """Values of hash() and id(), but not where they only look something up, or are those of a class."""
     import builtins

@@ -15,6 +15,7 @@ from hetsim.experiment.folder import check_folder
 from hetsim.experiment.workers import DaskCluster
 
 
+@pytest.mark.quick(0)
 def test_replications_stop_at_the_first_number_that_is_precise_enough():
     """For three precisions that take numbers of replications one after the other."""
     many = hs.replicate(queue(40, "0.5/s"), replications=30)

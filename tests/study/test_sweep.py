@@ -1042,6 +1042,7 @@ def test_figures_that_are_kept_alone(tmp_path, monkeypatch):
             sweep(SMALL, **given, **more, cache=tmp_path / "few" / "runs")
 
 
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_many_blocks_give_the_tables_of_one(tmp_path, monkeypatch, workers: int):
     """With an equal point in another block, and a policy that fails in one: there it has no metrics at all."""

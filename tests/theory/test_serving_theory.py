@@ -97,6 +97,7 @@ def test_async_linear_is_in_flow_balance(rate):
 # Throughput of a pipeline ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("streams", [1, 2, 3])
 @pytest.mark.parametrize("duplex", ["full", "half"])
 @pytest.mark.parametrize("download", [0.0, 1.5e-3])

@@ -251,6 +251,7 @@ def _exp(z: Fraction) -> Fraction:
     return base**whole * fraction
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("load", [Fraction(1, 4), Fraction(9, 10), Fraction(5, 4), Fraction(4)])
 @pytest.mark.parametrize("x", [Fraction(n, 8) for n in (0, 4, 8, 17, 320, 322)])
 def test_md1_workload_is_erlangs_sum(load: Fraction, x: Fraction):

@@ -105,6 +105,7 @@ def stated(load, servers, scv, third=math.inf):
 LOADS = (0.35, 0.5, 0.6, 0.75, 0.9, 0.97)
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("servers", [2, 4, 8, 16])
 @pytest.mark.parametrize("scv", [1.2, 2.0, 4.0, 9.0, 20.0])
 def test_exact_waits_are_within_the_stated_error(servers, scv):

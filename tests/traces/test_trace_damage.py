@@ -440,6 +440,7 @@ COLUMNS = ("id", "arrival", "cpu_time", "class", "predecessors", "reads", "gpus"
 JOB = {"id": "id", "arrival": "arrival", "start": "arrival", "end": "end", "user": "note"}
 
 
+@pytest.mark.quick(32)
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("cells", ODD_CELLS)
 def test_odd_cells_in_parquet_are_read_or_told_with_the_file(tmp_path, column, cells):

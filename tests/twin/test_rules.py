@@ -220,6 +220,7 @@ def test_a_policy_that_is_wrong_is_told_by_the_schema(seen, policy, said):
     assert done.exit_code == 3 and said in done.output and "defect" not in done.output, done.output
 
 
+@pytest.mark.quick(0)
 def test_what_if_another_policy_keeps_the_rules_of_the_site(seen):
     """EASY with the cap starts no more of the user's jobs than the cap; a policy that takes none is named."""
     folder = seen[0]
@@ -293,6 +294,7 @@ def test_usage_before_the_start_counts(tmp_path, accounts):
 # The log of forecasts -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(0)
 def test_a_log_of_forecasts_tells_what_came(site, tmp_path):
     folder = tmp_path / "log"
     for number, day in enumerate((5.0, 5.6)):
