@@ -305,6 +305,21 @@ def test_groups_of_which_some_runs_were_not_kept(codes: list[int], known: bool):
     assert {len(values) for values in whole.values()} == {2}
 
 
+def test_groupings_with_one_group_have_no_table():
+    """Of the classes x and y tasks have both or the first one only."""
+    for codes, names in (([0, 1, 0], ["class"]), ([0, 0, 0], [])):
+        runs = {}
+        for name in ("p", "q"):
+            runs[name] = three()
+            runs[name].record.input.tasks.class_code = np.array(codes)
+            runs[name].record.input.tasks.classes = ["x", "y"]
+        tables = g.tables_of_groups(runs)
+        assert list(tables) == names
+        if names:
+            assert tables["class"].index.tolist() == [("x", "p"), ("x", "q"), ("y", "p"), ("y", "q")]
+            assert tables["class"]["wait_mean", "mean"].tolist() == [2.5, 2.5, 3, 3]
+
+
 def test_metrics_that_tell_nothing_of_groups():
     table = g.table_of_groups({"p": grouped(x={"jain": [0, 0], "wait_mean": [NAN, NAN], "task_count": [0, 0],
                                                "completed_count": [1, 2], "rho_max": [0, 1]})}, "class")  # fmt: skip

@@ -526,7 +526,8 @@ def test_two_ways_to_replay_agree(seed: int):
     for node in range(len(made.where.nodes)):
         for moment in range(len(grid)):
             assert of_node(at, columns, node, moment) == of_node(then, stepped, node, moment), (node, grid[moment])
-    assert stepped[7].all() and (np.diff(stepped[0]) >= 0).all() and columns[7].shape[1] == 0
+    assert stepped[7].shape[1:] == (len(asked), 3) and stepped[7].all() and columns[7].shape[1] == 0
+    assert (np.diff(stepped[0]) >= 0).all()
     pairs = list(zip(stepped[0].tolist(), then.tolist(), strict=True))
     assert pairs == sorted(set(pairs))
 

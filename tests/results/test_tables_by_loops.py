@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hand_made import gpu_mode, launches, record, workload
+from hand_made import GPU, cluster, gpu_mode, launches, record, workload
 from tiers import spread
 
 from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power, Price
@@ -27,6 +27,7 @@ from hetsim.model.record import (
 from hetsim.model.tasks import Mode
 from hetsim.results.one_run.calls import RATES, not_back, rates_over
 from hetsim.results.one_run.fragmentation_metrics import request_mix
+from hetsim.results.one_run.launches import launches_of
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.tables import batch_members
 
@@ -460,3 +461,25 @@ def test_the_mix_of_requests():
     assert mix.tolist() == pytest.approx([3 / 7, 1 / 7, 1 / 7, 2 / 7, 0.0])
     alone = record(machine(), workload([0.0], [1], shapes[:1]), [NAN], [NAN], [None], end=1.0)
     assert request_mix(alone)[1].tolist() == [1.0]
+
+
+def test_a_gpu_that_sleeps_for_another_price():
+    """Up for 6 s at 2 a second, asleep for 4 s at 0.5; a launch holds half of it for 3 s, at the price of being up."""
+    kind = DeviceType("g", streams=2, price=Price(2.0, 0.5), power=GPU.power)
+    rec = record(Cluster([NodeSpec(accelerators=((kind, 1),))]), workload([0], [3], [[gpu_mode(share=WHOLE // 2,
+                 kind=kind)]]), [0], [3], [(1,)], end=10.0)  # fmt: skip
+    rec.device_log = [(5.0, 1, "sleep", 0.0), (9.0, 1, "wake", 0.0), (9.5, 1, "awake", 0.0)]
+    row = Result(rec).devices.iloc[0]
+    assert (row["up"], row["asleep"], row["cost"]) == (6, 4, 14) and row["cost_held"] == pytest.approx(3.0)
+
+
+def test_launches_that_say_nothing_of_their_work():
+    """It follows from their length: 3 s on two GPUs and half of one are 6 and 1.5 GPU-seconds, at 200 W a GPU."""
+    modes = [gpu_mode(2), gpu_mode(share=WHOLE // 2)]
+    tasks = workload([0, 0], [3, 3], [[mode] for mode in modes], [0, 1])
+    rec = record(cluster(gpus=3), tasks, [0, 0], [3, 3], [(1, 2), (3,)])
+    rec.launches = launches([{"task": row, "place": row, "start": 0, "end": 3} for row in (0, 1)])
+    for name in ("busy", "energy"):
+        del rec.launches[name]
+    found = launches_of(rec, Result(rec).modes)
+    assert found.busy.tolist() == [6, 1.5] and found.energy.tolist() == [1200, 300]

@@ -1133,6 +1133,8 @@ COUNT = "workload.0.count"
     ({"over": {"sweep": [3]}}, "sweep: cannot be swept: a sweep has no sweeps inside"),
     ({"over": {"sed": [3]}}, 'there is no key "sed" in a scenario; did you mean "seed"'),
     ({"over": {"workload.7.count": [3]}}, "workload.7.count: "),
+    ({"points": [{"sed": 3, "policy": "fcfs"}]}, 'there is no key "sed" in a scenario'),
+    ({"points": [{"name": "a"}]}, "name: cannot be swept: it names the scenario and changes nothing"),
 ])  # fmt: skip
 def test_sweeps_that_are_not_begun(given: dict[str, Any], said: str):
     with pytest.raises((UsageError, ScenarioError), match=re.escape(said)):
