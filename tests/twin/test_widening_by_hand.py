@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import examples
 
-from hetsim.twin.forecast import TwinForecast
 from hetsim.twin.widening import ENOUGH_STARTS, SHARES, Past, Widening, widening
 
 
@@ -29,35 +28,6 @@ def test_quantiles_are_moved_by_the_errors_of_earlier_ones():
     assert both is not None and (both.starts, both.snapshots) == (30, 2)
     assert both.moves[4] == 15.0 and both.moves[0] == 1.0  # the 30th of 30: no more is known
     assert SHARES == (0.05, 0.25, 0.5, 0.75, 0.95)
-
-
-def snapshot_with(inside_90: int, inside_50: int) -> Past:
-    """Forty starts told within 0 to 100 s, half of them within 40 to 60 s, and how many came so."""
-    told = np.tile([0.0, 40.0, 50.0, 60.0, 100.0], (40, 1))
-    actual = [50.0] * inside_50 + [80.0] * (inside_90 - inside_50) + [130.0] * (40 - inside_90)
-    return Past(0.0, told, np.array(actual))
-
-
-def test_an_interval_that_held_its_share_of_the_starts_is_not_moved():
-    """35 and 37 of 40 are 90 % with a standard error of 2.5 %; 20 and 24 are 55 % with one of 5 %."""
-    found = widening([snapshot_with(35, 19), snapshot_with(37, 21)], 0.0)
-    assert found is not None and found.moves == (0.0,) * 5
-    one = widening([snapshot_with(35, 19)], 0.0)  # of one snapshot there is no standard error
-    assert one is not None and one.moves[4] == 30.0
-    found = widening([snapshot_with(20, 19), snapshot_with(24, 21)], 0.0)
-    assert found is not None and found.moves[4] == 30.0 and found.moves[1] == found.moves[3] == 0.0
-    wide = widening([snapshot_with(40, 40), snapshot_with(40, 40)], 0.0)  # too wide: drawn in
-    assert wide is not None and wide.moves == (50.0, 10.0, 0.0, -10.0, -50.0)
-
-
-def test_quantiles_of_few_samples_leave_room_for_the_start_that_comes():
-    """Of 20 samples and one more, 19 of 21 lie from the first to the last of the 20: 90.5 %."""
-    ranks = ((20, [1, 5, 10, 16, 20]), (100, [5, 25, 50, 76, 96]), (19, [1, 5, 10, 15, 19]), (1, [1] * 5))
-    for count, expected in ranks:
-        starts = np.arange(count, 0, -1.0)[:, None]
-        nothing = np.zeros(0)
-        told = TwinForecast([], 1e6, starts, nothing, nothing, np.zeros((0, 0)), 1.0, "GPUs", {}, nothing)
-        assert told.drawn(0, SHARES) == expected
 
 
 @examples(60)

@@ -2,11 +2,10 @@
 
 A forecast of random run times and arrivals holds what is random, and not what is unknown of a site.  Forecasts from
 earlier snapshots of the same history, held against what came, tell how far off they were: each quantile is moved by
-the quantile of these errors that would have made it right.  An interval that held its share of the earlier starts,
-within two standard errors, is right and stays.  The jobs of one snapshot err together, so that the standard error is
-that of snapshots; of a single one there is none, and its errors move.
+the quantile of these errors that would have made it right.
 Reference: Romano, Patterson, Candès, Conformalized Quantile Regression (2019), for each end by itself.  What it
-promises holds where later errors are like earlier ones; many starts at few instants say less than their number.
+promises holds where later errors are like earlier ones; jobs of one snapshot err together, so that many starts at few
+instants say less than their number.
 Weakness: a start that is all but certain is widened like any other.  Errors in parts of the promised wait, which would
 spare it, made intervals nearly twice as wide at the same coverage on the log on which that was tried.
 """
@@ -70,30 +69,16 @@ def widening(pasts: Sequence[Past], now: float) -> Widening | None:
     groups = np.array([group for past in finished for group in past.groups or [""] * len(past.actual)])
     error = actual[:, None] - intervals
     rows = {name: np.flatnonzero(groups == name) for name in sorted(set(groups.tolist()))}
-    snapshot = np.repeat(np.arange(len(finished)), [len(past.actual) for past in finished])
-    by_group = {name: _moves(error[own], snapshot[own]) for name, own in rows.items() if len(own) >= ENOUGH_STARTS}
-    return Widening(_moves(error, snapshot), starts, len(finished), by_group)
+    by_group = {name: _moves(error[own]) for name, own in rows.items() if len(own) >= ENOUGH_STARTS}
+    return Widening(_moves(error), starts, len(finished), by_group)
 
 
-def _moves(error: np.ndarray, snapshot: np.ndarray) -> tuple[float, ...]:
-    """By quantile the seconds that would have made it right; 0 if its interval is."""
+def _moves(error: np.ndarray) -> tuple[float, ...]:
+    """By quantile the seconds that would have made it right."""
     moves, starts = [], len(error)
     for column, share in enumerate(SHARES):
         outside = max(share, 1 - share)
         rank = min(starts, math.ceil((starts + 1) * outside))
         score = error[:, column] if share > 0.5 else -error[:, column]
         moves.append(math.copysign(1.0, share - 0.5) * float(np.sort(score)[rank - 1]) if share != 0.5 else 0.0)
-    for low, high in ((0, 4), (1, 3)):
-        inside = (error[:, low] >= 0) & (error[:, high] <= 0)
-        if _is_calibrated(inside, snapshot, SHARES[high] - SHARES[low]):
-            moves[low] = moves[high] = 0.0
     return tuple(moves)
-
-
-def _is_calibrated(inside: np.ndarray, snapshot: np.ndarray, share: float) -> bool:
-    """Return True if a share lay inside, within two standard errors of snapshots."""
-    starts = np.bincount(snapshot)
-    excess = np.bincount(snapshot, inside) - inside.mean() * starts
-    count = np.count_nonzero(starts)
-    error = math.sqrt(count / max(count - 1, 1) * (excess**2).sum()) / len(inside)
-    return count > 1 and abs(float(inside.mean()) - share) <= 2 * error

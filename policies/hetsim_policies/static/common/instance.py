@@ -111,6 +111,7 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
     stages[1] = np.inf
     mode_of = np.full((len(tasks), len(types)), -1, dtype=np.int32)
     problems: dict[str, None] = dict.fromkeys(_wrong_times(tasks))
+    misfits: dict[bool, list[tuple[np.ndarray, Shape]]] = {}
     for shape in tasks.shapes:
         rows = np.flatnonzero(tasks.shape == shape.index)
         if not len(rows):
@@ -132,7 +133,12 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
             stages[:, rows[better], kind] = parts[:, better]
             mode_of[rows[better], kind] = position
         if not usable:
-            problems[_misfit(planner, tasks.name(int(rows[0])), len(rows), shape=shape, hosts=hosts)] = None
+            fitting = [mode for mode in shape.modes if hosts.get(mode.type)]
+            misfits.setdefault(any(map(_of_one_lane, fitting)), []).append((rows, shape))
+    for one_lane, shapes in misfits.items():
+        for rows, shape in shapes if one_lane else shapes[:1]:  # those of other sizes have one sentence together
+            count = len(rows) if one_lane else sum(len(one) for one, _ in shapes)
+            problems[_misfit(planner, tasks.name(int(rows[0])), count, shape=shape, hosts=hosts)] = None
     if problems:
         raise ScenarioError([Problem(text, key="policy.scheduler") for text in problems])
     lanes = [lanes_by_type[kind] for kind in types]

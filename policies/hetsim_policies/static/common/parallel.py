@@ -187,8 +187,9 @@ def _options(
             parts[1] /= mode.span_speed if mode.node_count > 1 else 1.0
             seconds = occupied(parts, mode)
             stages[:, of_shape, kind] = np.maximum(stages[:, of_shape, kind], np.where(np.isfinite(parts), parts, 0.0))
-            options += [_Option(task, position, kind, width, mode.node_count, seconds=time, homes=homes) for task, time
-                      in zip(of_shape.tolist(), seconds.tolist(), strict=True) if time < np.inf]  # fmt: skip
+            options += [_Option(task, position, kind, width=width, parts=mode.node_count, seconds=time, homes=homes)
+                        for task, time in zip(of_shape.tolist(), seconds.tolist(), strict=True)
+                        if time < np.inf]  # fmt: skip
     options.sort(key=lambda one: (one.task, one.mode))
     return options, complete
 

@@ -337,7 +337,7 @@ class Ranked(Landscape):
 
 
 class WideRanked(Ranked):
-    """Parallel tasks: the lanes of candidates are options, placed by keys where free first.
+    """Parallel tasks: the lanes of candidates are options, placed by keys.
 
     Cost: a candidate O(n (pools + lanes of a pool)), one after the other.
     """
@@ -389,7 +389,8 @@ def wide_search(
         seconds = float(instance.seconds[one.option])
         schedule.put(int(instance.task[one.option]), one.start, seconds, kind=0, lane=one.option)
     landscape, seed = WideRanked(instance), Seed(schedule, name, wide_bound(instance))
-    search = Search(landscape, seed, budget, problem.random or np.random.default_rng(0), [seed])
+    random = problem.random or np.random.default_rng(0)
+    search = Search(landscape, seed, budget, random=random, seeds=[seed])
     if not search.hopeless:
         made = min(made, *landscape.candidates(*(one[None] for one in best(search))), key=lambda one: one.makespan)
     plan = wide_plan(instance, made.placed)
