@@ -282,6 +282,21 @@ def test_a_run_names_no_file_outside_its_folder(tmp_path: Path, name: str):
     assert below(tmp_path) == before
 
 
+@pytest.mark.parametrize(("kind", "name"), [
+    ("run", MARK), ("compare", MARK), ("sweep", "sweep.json"), ("sweep", "tables.json"), ("sweep", "table.parquet"),
+])  # fmt: skip
+def test_no_file_of_a_folder_is_a_link_out_of_it(kinds: dict[str, Path], tmp_path: Path, kind: str, name: str):
+    file = kinds[kind] / name
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    try:
+        with pytest.raises(UsageError, match="link out of its folder"):
+            load_any(kinds[kind])
+    finally:
+        file.unlink()
+        (tmp_path / "elsewhere").rename(file)
+
+
 @pytest.mark.parametrize("value", [None, 5, "x", [1], {"a": 1}])
 @pytest.mark.parametrize(("mark", "key"), [
     (MARK, "files"), (MARK, "warnings"), (MARK, "policies"), ("tables.json", "files"),

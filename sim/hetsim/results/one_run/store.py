@@ -155,6 +155,7 @@ def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:
 
     later: beginnings of the names of files that are verified when they are read.
     """
+    check_names(folder / MARK, [MARK])
     about = unsealed(folder / MARK)
     files = about.get("files", {})
     if not isinstance(files, dict):
