@@ -327,7 +327,7 @@ def read_table(saved: Saved, name: str) -> pd.DataFrame:
     path = verify(saved.directory / name, saved.files.get(name))
     try:
         frame = read_frame(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # what pandas makes of metadata
         raise DamagedFile(path, f"it cannot be read as Parquet ({error})") from None
     for column in frame:
         kind = frame[column].dtype
