@@ -518,6 +518,15 @@ def test_the_limits_of_stored_files(tmp_path: Path):
         else:
             with pytest.raises(DamagedFile, match="it has 200,001 rows in"):
                 read_frame(path)
+    for columns, fine in ((5_000, True), (5_001, False)):
+        path = tmp_path / f"{columns}.parquet"
+        names = [str(number) for number in range(columns)]
+        pd.DataFrame(np.zeros((1, columns), np.int8), columns=names).to_parquet(path)
+        if fine:
+            assert read_frame(path).shape == (1, columns)
+        else:
+            with pytest.raises(DamagedFile, match="it has 5,001 columns"):
+                read_frame(path)
     for size, fine in ((100_000_000, True), (100_000_001, False)):
         path = tmp_path / f"{size}"
         path.touch()

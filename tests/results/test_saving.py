@@ -17,6 +17,7 @@ from typing import Any
 from xml.dom import minidom
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import tiers
 import yaml
@@ -280,6 +281,35 @@ def test_a_run_names_no_file_outside_its_folder(tmp_path: Path, name: str):
     with pytest.raises(UsageError, match=r"run\.json is damaged: it names|link out of its folder|symbolic links"):
         hs.Result.load(folder)
     assert below(tmp_path) == before
+
+
+@pytest.mark.parametrize(("kind", "name"), [
+    ("run", MARK), ("compare", MARK), ("sweep", "sweep.json"), ("sweep", "tables.json"), ("sweep", "table.parquet"),
+])  # fmt: skip
+def test_no_file_of_a_folder_is_a_link_out_of_it(kinds: dict[str, Path], tmp_path: Path, kind: str, name: str):
+    file = kinds[kind] / name
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    try:
+        with pytest.raises(UsageError, match="link out of its folder"):
+            load_any(kinds[kind])
+    finally:
+        file.unlink()
+        (tmp_path / "elsewhere").rename(file)
+
+
+def test_metadata_of_pandas_that_fit_no_table_are_a_sentence(tmp_path: Path):
+    folder = tmp_path / "run"
+    hs.run(yaml.safe_load(SCENARIO)).save(folder)
+    table = pq.read_table(folder / "tasks.parquet")
+    index = '[{"kind": "range", "start": 0, "stop": 9, "step": 1}]'
+    text = f'{{"index_columns": {index}, "columns": [], "column_indexes": []}}'
+    pq.write_table(table.replace_schema_metadata({"pandas": text}), folder / "tasks.parquet")
+    about = unsealed(folder / MARK)
+    names = {**about["files"], "tasks.parquet": digest_of(folder / "tasks.parquet")}
+    (folder / MARK).write_text(sealed({**about, "files": names}, 1))
+    with pytest.raises(UsageError, match=r"tasks\.parquet is damaged: it cannot be read as Parquet"):
+        hs.Result.load(folder).tasks  # noqa: B018
 
 
 @pytest.mark.parametrize("value", [None, 5, "x", [1], {"a": 1}])

@@ -29,6 +29,8 @@ FREE_VALUES = 1_000_000
 VALUE = 5
 FREE_ROWS = 200_000
 """Rows of a Parquet file that may be stored in any number of bytes; of more, each has a quarter byte or more."""
+MAX_COLUMNS = 5_000
+"""Columns of a Parquet file; ours have some hundreds."""
 MAX_HOLES = 100_000_000
 """Bytes of a file of which any part may be holes; of a larger one a hundredth lies on the disk, or more."""
 DEPTH = 100
@@ -124,6 +126,8 @@ def check_parquet(path: Path) -> None:
         size = os.fstat(stream.fileno()).st_size
     with pq.ParquetFile(path) as file:
         about = file.metadata
+        if about.num_columns > MAX_COLUMNS:
+            raise DamagedFile(path, f"it has {about.num_columns:,} columns")
         if about.num_rows > max(FREE_ROWS, 4 * size):
             raise DamagedFile(path, f"it has {about.num_rows:,} rows in {size:,} bytes")
         for number, column in enumerate(about.schema):

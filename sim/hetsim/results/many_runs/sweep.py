@@ -276,6 +276,7 @@ class Sweep:
         folder = Path(directory)
         again = "the same command with --resume goes on with it"
         try:
+            check_names(folder / MARK, [MARK, TABLES, TABLE, EACH])
             about = unsealed(folder / MARK)
             if not (folder / TABLE).is_file():
                 raise UsageError(f"the sweep in {folder} is not finished; {again}")

@@ -154,6 +154,7 @@ def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:
 
     later: beginnings of the names of files that are verified when they are read.
     """
+    check_names(folder / MARK, [MARK])
     about = unsealed(folder / MARK)
     files = about.get("files", {})
     if not isinstance(files, dict):
@@ -325,7 +326,7 @@ def read_table(saved: Saved, name: str) -> pd.DataFrame:
     path = verify(saved.directory / name, saved.files.get(name))
     try:
         frame = read_frame(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # what pandas makes of metadata
         raise DamagedFile(path, f"it cannot be read as Parquet ({error})") from None
     for column in frame:
         kind = frame[column].dtype
