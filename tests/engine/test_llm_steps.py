@@ -21,7 +21,7 @@ from hetsim.cli import main
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
 from hetsim.model.batch_times import StageTable
-from hetsim.model.step_times import LinearSteps, RooflineSteps, attended
+from hetsim.model.step_times import KernelSteps, LinearSteps, RooflineSteps, attended
 from hetsim.model.tasks import StageTime
 from hetsim.scenario.scenario import load
 from hetsim.workload.costs.architectures import MODELS
@@ -68,7 +68,15 @@ def steps(**more):
     return RooflineSteps(**{**given, **more})
 
 
+KERNELS = KernelSteps(
+    0.002, 1e-5, (1, 8, 64, 512, 8192), (0.01, 0.011, 0.012, 0.02, 0.2), (1e-4, 1e-4, 2e-4, 1e-3, 0.02),
+    (1, 8, 64), (0, 16, 256, 1024, 65536), ((1e-4, 1e-4, 2e-4, 4e-4, 8e-3), (1e-4, 2e-4, 4e-4, 9e-4, 6e-2),
+    (3e-4, 3e-4, 9e-4, 4e-3, 0.4)), (1, 4, 16), (0, 256, 8192), ((0.0, 1e-3, 0.1), (0.0, 3e-3, 0.3), (0.0, 0.01, 1.1)),
+)  # fmt: skip
+
+
 MODELS_OF_A_STEP = [
+    KERNELS,
     steps(),
     steps(host=0.1),
     steps(host=0.0246),

@@ -16,6 +16,7 @@ DOTTED = re.compile(r"(hetsim|hetsim_policies|hetsim_scenarios|benchmarks)(\.\w+
 REGISTRIES = {
     "policies/hetsim_policies/__init__.py": "CATALOGUE",
     "sim/hetsim/__init__.py": "_WHERE",
+    "sim/hetsim/cli/listing.py": "SUPPORT",
     "sim/hetsim/cli/program.py": "VERBS",
     "sim/hetsim/engine/fork.py": "INPUT",
     "sim/hetsim/experiment/workers.py": "TAKEN_BY_RUNS",
@@ -26,6 +27,7 @@ REGISTRIES = {
     "sim/hetsim/results/declared.py": "_PACKAGE",
     "sim/hetsim/results/pictures.py": "PLOTS",
     "sim/hetsim/scenario/building/synthetic.py": "STREAMS",
+    "sim/hetsim/scenario/schema/steps.py": "ENGINES",
     "sim/hetsim/workload/arrivals.py": "BUILTIN",
     "sim/hetsim/workload/distributions.py": "FAMILIES",
     "sim/hetsim/workload/measurements.py": "MEASUREMENTS",

@@ -12,7 +12,9 @@ from hetsim.cli import console
 from hetsim.cli.options import JSON, VERBOSITY
 from hetsim.registry import POLICY_KINDS
 
-LISTS = ("policies", "scenarios", "metrics", "traces", "clusters", "arrivals", "models")
+LISTS = ("policies", "scenarios", "metrics", "traces", "clusters", "arrivals", "models", "support")
+SUPPORT = "hetsim.silicon.engines:support"
+"""What is measured of a model on a GPU, by engine."""
 REGISTERED = {"traces": "trace", "clusters": "nodes", "arrivals": "arrivals"}
 """The kind that is shown of what stands in a table of the registry."""
 
@@ -20,10 +22,18 @@ REGISTERED = {"traces": "trace", "clusters": "nodes", "arrivals": "arrivals"}
 @click.command("list", short_help="List policies, scenarios, metrics, trace formats, models and GPUs, ...")
 @click.argument("what", metavar="|".join(LISTS), type=click.Choice(LISTS))
 @click.option("--kind", type=click.Choice(POLICY_KINDS), help="Of policies, only these.")
+@click.option("--model", metavar="NAME", help="Of support: the language model.")
+@click.option("--gpu", metavar="NAME", help="Of support: the GPU.")
 @JSON
 @VERBOSITY
-def list_(what: str, kind: str | None, as_json: bool) -> None:
-    """List the names that scenarios and commands take, with their parameters."""
+def list_(what: str, kind: str | None, model: str | None, gpu: str | None, as_json: bool) -> None:
+    """List the names that scenarios and commands take, with their parameters.
+
+    support says which steps of a model on a GPU are measured, by engine (service: {engine: ...}): of measured servers
+    (measured), of measured kernels (transferred), or of neither (guessed), and how far off they may be.
+    """
+    if (what == "support") != (model is not None and gpu is not None) or (model is None) != (gpu is None):
+        raise click.UsageError("support needs --model and --gpu, names of `hetsim list models`, and nothing else does")
     if kind is not None and what != "policies":
         raise click.UsageError(f"--kind is for policies; {what} have none")
     if what == "policies":
@@ -31,7 +41,8 @@ def list_(what: str, kind: str | None, as_json: bool) -> None:
     elif what in REGISTERED:
         listed = _registered(what)
     else:
-        listed = {"scenarios": _scenarios, "metrics": _metrics, "models": _models}[what]()
+        listed = {"scenarios": _scenarios, "metrics": _metrics, "models": _models,
+                  "support": partial(_support, model, gpu)}[what]()
     if as_json:
         console.as_json(listed)
     elif not listed:
@@ -87,6 +98,13 @@ def _models() -> list[dict[str, Any]]:
         link = "" if gpu.link is None else f", {gpu.link / 1e9:g} GB/s to its neighbors"
         text = f"{memory}{gpu.bandwidth / 1e9:,.4g} GB/s, {gpu.matrix_flops / 1e12:,.4g} TFLOP/s in 16 bits{link}"
         rows.append({"name": name, "kind": "gpu", "summary": text})
+    return rows
+
+
+def _support(model: str | None, gpu: str | None) -> list[dict[str, Any]]:
+    from hetsim.registry import load_object
+
+    rows: list[dict[str, Any]] = load_object(SUPPORT)(model, gpu)
     return rows
 
 

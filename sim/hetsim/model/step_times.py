@@ -1,6 +1,6 @@
-"""Step times of a language model: a line, measured tables, or a roofline.
+"""Step times of a language model: a line, measured tables, a roofline, or a sum of kernels.
 
-Both models have the same methods, and the engine knows no more of them than these.  While a replica only decodes, the
+All of them have the same methods, and the engine knows no more of them than these.  While a replica only decodes, the
 context grows by one token a sequence and step, and every model says in closed form what a number of steps take together
 (`decoding`): that is what lets the engine jump over them.
 """
@@ -8,6 +8,7 @@ context grows by one token a sequence and step, and every model says in closed f
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -204,18 +205,7 @@ class RooflineSteps:
 
     def alone(self, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
         """Seconds from first step to last of requests with a replica to themselves."""
-        pairs, place = np.unique(np.stack([prompt, output]), axis=1, return_inverse=True)
-        read = {tokens: self._read_alone(tokens, chunk) for tokens in np.unique(pairs[0]).tolist()}
-        seconds = [read[p] + self.decoding(o - 1, 1, p + 1) for p, o in pairs.T.tolist()]
-        return np.array(seconds, dtype=float)[place.reshape(-1)]
-
-    def _read_alone(self, prompt: int, chunk: int | None) -> float:
-        done, seconds = 0, 0.0
-        while done < prompt:
-            tokens = prompt - done if chunk is None else min(chunk, prompt - done)
-            seconds += self.seconds_for(tokens, 0, 0, attended(tokens, done))
-            done += tokens
-        return seconds
+        return alone(self, prompt, output, chunk)
 
     def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:
         """Minimum mean seconds beyond `fixed` of prompt, answer, and both.
@@ -234,7 +224,154 @@ class RooflineSteps:
         return read, answer, max(arithmetic, answer)
 
 
-StepTimes = LinearSteps | RooflineSteps
+@dataclass(frozen=True)
+class KernelSteps:
+    """Seconds of a step as the sum of its kernels, as they were measured.
+
+    What depends on the tokens of a step alone (matrices, experts, sums over GPUs) is a line between `tokens`; the last
+    matrix, which only produced tokens need, another.  Attention of decoding is a table by sequences and mean context,
+    that of prompts one by prompts and their length; both are lines between the points, and go on beyond the last.
+    """
+
+    fixed: float
+    """Seconds of any step."""
+    per_sequence: float
+    """Seconds for each sequence of a step, prompts included."""
+    tokens: tuple[int, ...]
+    linear: tuple[float, ...]
+    last: tuple[float, ...]
+    sequences: tuple[int, ...]
+    contexts: tuple[int, ...]
+    """From 0 on."""
+    decode: tuple[tuple[float, ...], ...]
+    """By sequences, then by context."""
+    prompts: tuple[int, ...]
+    lengths: tuple[int, ...]
+    prefill: tuple[tuple[float, ...], ...]
+    """By prompts, then by length, from 0 on."""
+    _known: dict[int, tuple[float, tuple[float, ...]]] = field(default_factory=dict, repr=False, compare=False)
+
+    attends = True
+
+    def _decode(self, sequences: int) -> tuple[float, tuple[float, ...]]:
+        """Seconds of a step that only decodes, without attention, and those of attention by context."""
+        known = self._known.get(sequences)
+        if known is None:
+            each = self.fixed + self.per_sequence * sequences
+            matrices = on_line(self.tokens, self.linear, sequences) + on_line(self.tokens, self.last, sequences)
+            place = _segment(self.sequences, sequences)
+            low, high = self.sequences[place], self.sequences[place + 1]
+            share = (sequences - low) / (high - low)
+            rows = zip(self.decode[place], self.decode[place + 1], strict=True)
+            attention = tuple(max(0.0, first + share * (second - first)) for first, second in rows)
+            known = self._known[sequences] = each + matrices, attention
+        return known
+
+    def seconds_for(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
+        """Seconds of a step with these prefilled, attended tokens and sequences."""
+        seconds = 0.0
+        if sequences:
+            seconds, attention = self._decode(sequences)
+            seconds += on_line(self.contexts, attention, context / sequences)
+        if prompt_tokens:
+            length = max(1.0, 2.0 * attended / prompt_tokens - 1.0)
+            count = prompt_tokens / length
+            if sequences:
+                seconds -= on_line(self.tokens, self.linear, sequences) + on_line(self.tokens, self.last, sequences)
+            else:
+                seconds = self.fixed
+            seconds += on_line(self.tokens, self.linear, prompt_tokens + sequences) + self.per_sequence * count
+            seconds += on_line(self.tokens, self.last, sequences + count) + self._reading(count, length)
+        return seconds or self.fixed
+
+    def _reading(self, prompts: float, length: float) -> float:
+        """Seconds of attention of a number of prompts, or of a part of one, of this length."""
+        if prompts <= self.prompts[0]:
+            return on_line(self.lengths, self.prefill[0], length) * prompts / self.prompts[0]
+        place = _segment(self.prompts, prompts)
+        low, high = self.prompts[place], self.prompts[place + 1]
+        first, second = (on_line(self.lengths, self.prefill[row], length) for row in (place, place + 1))
+        return first + (second - first) * (prompts - low) / (high - low)
+
+    def decoding(self, steps: int, sequences: int, context: int) -> float:
+        """Seconds of decoding steps: the mean context grows by a token a step, over the segments of a line."""
+        each, attention = self._decode(sequences)
+        return self._walk(each, attention, context / sequences, steps, math.inf)[1]
+
+    def _walk(self, each: float, attention: tuple[float, ...], mean: float, steps: int, limit: float) -> (
+        tuple[int, float]
+    ):  # fmt: skip
+        """Steps, and their seconds, until a number of steps or of seconds is reached."""
+        done, seconds, contexts = 0, 0.0, self.contexts
+        place = _segment(contexts, mean)
+        while done < steps:
+            low, high = contexts[place], contexts[place + 1]
+            slope = (attention[place + 1] - attention[place]) / (high - low)
+            count = steps - done
+            if place + 2 < len(contexts):
+                count = min(count, max(0, math.ceil(high - (mean + done))))
+            first = each + attention[place] + slope * (mean + done - low)
+            sum_ = count * first + slope * (count * (count - 1) / 2)
+            if seconds + sum_ >= limit:
+                rest, base = limit - seconds, first - slope / 2
+                root = math.sqrt(max(0.0, base * base + 2 * slope * rest))
+                return done + int(2 * rest / (base + root)), limit
+            done, seconds, place = done + count, seconds + sum_, place + 1
+        return done, seconds
+
+    def steps_in(self, seconds: float, sequences: int, context: int) -> int:
+        """Number of decoding steps in these seconds, to within one."""
+        each, attention = self._decode(sequences)
+        return self._walk(each, attention, context / sequences, 1 << 60, max(0.0, seconds))[0]
+
+    def alone(self, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
+        """Seconds from first step to last of requests with a replica to themselves."""
+        return alone(self, prompt, output, chunk)
+
+    def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:
+        """Minimum mean seconds beyond `fixed` of prompt, answer, and both."""
+        decodes = output - 1.0
+        tokens, answers = float(prompt.mean()), float(decodes.mean())
+        each = min(seconds / size for size, seconds in zip(self.tokens, self.linear, strict=True))
+        lengths = np.clip(prompt, 1.0, None)
+        read = each * tokens + float(np.interp(lengths, self.lengths, self.prefill[0]).mean())
+        context = int(sequences * float((prompt + output / 2).mean()))
+        answer = answers / sequences * (self.seconds_for(0, sequences, context) - self.fixed)
+        return read, answer, max(read + each * answers, answer)
+
+
+def _segment(points: tuple[int, ...], value: float) -> int:
+    """Index of the segment of a line in which a value lies; the first and the last go on."""
+    return min(max(bisect_right(points, value) - 1, 0), len(points) - 2)
+
+
+def on_line(points: tuple[int, ...], values: tuple[float, ...], value: float) -> float:
+    """A line through points, at a value; the last segment goes on, below the first point it is level."""
+    place = _segment(points, value)
+    low = points[place]
+    if value <= low:
+        return values[place]
+    return values[place] + (values[place + 1] - values[place]) * (value - low) / (points[place + 1] - low)
+
+
+StepTimes = LinearSteps | RooflineSteps | KernelSteps
+
+
+def alone(times: RooflineSteps | KernelSteps, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
+    """Seconds from first step to last of requests with a replica to themselves."""
+    pairs, place = np.unique(np.stack([prompt, output]), axis=1, return_inverse=True)
+    read = {tokens: _read_alone(times, tokens, chunk) for tokens in np.unique(pairs[0]).tolist()}
+    seconds = [read[p] + times.decoding(o - 1, 1, p + 1) for p, o in pairs.T.tolist()]
+    return np.array(seconds, dtype=float)[place.reshape(-1)]
+
+
+def _read_alone(times: RooflineSteps | KernelSteps, prompt: int, chunk: int | None) -> float:
+    done, seconds = 0, 0.0
+    while done < prompt:
+        tokens = prompt - done if chunk is None else min(chunk, prompt - done)
+        seconds += times.seconds_for(tokens, 0, 0, attended(tokens, done))
+        done += tokens
+    return seconds
 
 
 def attended(tokens: int, before: int) -> int:

@@ -79,6 +79,8 @@ _TABLE: dict[type, str] = {
     steps.LinearSteps: "linear_steps: fixed per_sequence per_prompt_token per_context_token decode prefill",
     steps.RooflineSteps: "roofline_steps: fixed host weights experts expert_share per_token per_answer "
         "per_context_token per_pair link_latency link_per_token",
+    steps.KernelSteps: "kernel_steps: fixed per_sequence tokens linear last sequences contexts decode prompts lengths "
+        "prefill",
     record.Record: "record/tasks: status ready start finish mode place upload compute download preemptions migrations "
         "energy batch first_token cached_tokens attempt_of call_end",
 }  # fmt: skip

@@ -18,6 +18,7 @@ from hetsim.scenario.file.document import Path_, key_of
 from hetsim.scenario.schema import language_model as llm_schema
 from hetsim.scenario.schema.batch_tables import remarks
 from hetsim.scenario.schema.demand import Demand
+from hetsim.scenario.schema.steps import of_engine
 from hetsim.scenario.schema.workload import WorkloadEntry
 from hetsim.workload.costs.roofline import DEVICES
 from hetsim.workload.traces import TaskTable
@@ -135,6 +136,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
             self.context.warnings.append(f"{self.name}: {ESTIMATE}")
         if not len(stream):
             return
+        self._intervals(stream)
         if self.service.prefix_cache is not None and stream.hash_ids is None:
             text = "prefix_cache finds nothing: no request says what its prompt begins with (hash_ids of a trace)"
             self.context.warnings.append(f"{self.name}: {text}")
@@ -166,6 +168,19 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
             return None
 
         stream.overload = overload
+
+    def _intervals(self, stream: TaskStream) -> None:
+        """Say how far off the steps of an engine may be, and draw the factor of this replication."""
+        service = self.service
+        if service.engine is None or service.figures is None:
+            return
+        tokens = float((stream.extra["prompt_tokens"] + stream.extra["output_tokens"]).mean())
+        interval = of_engine("interval")(*service.figures, service.engine, (tokens, service.max_sequences))
+        text = f"{self.name}: steps with {service.engine} take, {interval}"
+        if text not in self.context.warnings:
+            self.context.warnings.append(text)
+        if service.uncertain:
+            stream.step_factor = interval.factor(self.context.random.stream("steps", self.name))
 
     def _capacity(self, prompt: np.ndarray, output: np.ndarray, max_num_batched_tokens: float) -> float:
         """Requests per second that the replicas can serve.
@@ -300,7 +315,9 @@ def language_of(
         shape=shape,
         rows=rows,
         kinds=tuple(
-            ReplicaKind(kind.times, blocks_of(kind, mode.type), kind.weights, *service.starts(kind))
+            ReplicaKind(
+                kind.times_of(stream.step_factor), blocks_of(kind, mode.type), kind.weights, *service.starts(kind)
+            )
             for kind, mode in stream.replica_modes
             if mode in shape.modes
         ),
@@ -309,7 +326,7 @@ def language_of(
         max_output=0 if service.max_output_tokens == "exact" else service.max_output_tokens,
         swap=service.preemption == "swap",
         prefix_block=0 if service.prefix_cache is None else service.prefix_cache.tokens,
-        request_delay=service.network.request_delay + service.front_end,
+        request_delay=service.network.request_delay + service.delay,
         response_delay=service.network.response_delay,
         key=key_of((*stream.path, "service")),
         **({} if service.kv is None else service.kv.given),

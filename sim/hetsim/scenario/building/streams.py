@@ -82,6 +82,8 @@ class TaskStream:
     extra: dict[str, np.ndarray] = field(default_factory=dict)
     service: ServiceSpec | None = None
     language: LanguageModel | None = None
+    step_factor: float = 1.0
+    """On all steps of the language model in this replication."""
     replica_modes: list[tuple[LanguageModel, Mode]] = field(default_factory=list)
     """The language model on each type of device where it may be, and the mode of a replica there."""
     resampled: str | None = None

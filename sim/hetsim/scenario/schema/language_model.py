@@ -8,14 +8,14 @@ from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, Va
 
 from hetsim.errors import KeyProblem
 from hetsim.model.service import Autoscaling, LanguageService
-from hetsim.model.step_times import LinearSteps, RooflineSteps
+from hetsim.model.step_times import StepTimes
 from hetsim.model.units import Bytes, Count, Degree, Name, Seconds, Share
 from hetsim.scenario.fields import Model, Short
 from hetsim.scenario.file.profile_files import Profiled, included
 from hetsim.scenario.generated import Keys, Mirror, keys_of
 from hetsim.scenario.schema.cluster import NamedPeak
 from hetsim.scenario.schema.service import BOTH_WAYS, FrontEndSpec, ServiceSpec
-from hetsim.scenario.schema.steps import StepTime, Weights, figures_missing
+from hetsim.scenario.schema.steps import EngineName, StepTime, Weights, figures_missing, of_engine
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import Peak
 
@@ -104,9 +104,9 @@ class LanguageModel(Profiled):
 
     SECTION: ClassVar = "service"
     FIRST: ClassVar = (
-        "kind", "profile", "step", "gpu", "tensor_parallel", "device", "gpus", "replicas", "also_on", "model",
-        "memory_share", "kv", "max_num_batched_tokens", "max_num_seqs", "max_output_tokens", "timeout", "preemption",
-        "prefix_cache", "disaggregated",
+        "kind", "profile", "step", "gpu", "tensor_parallel", "engine", "uncertain", "device", "gpus", "replicas",
+        "also_on", "model", "memory_share", "kv", "max_num_batched_tokens", "max_num_seqs", "max_output_tokens",
+        "timeout", "preemption", "prefix_cache", "disaggregated",
     )  # fmt: skip
 
     USED: ClassVar = {"replicas": 1, "memory_share": FILLED}
@@ -119,6 +119,11 @@ class LanguageModel(Profiled):
     """Figures of the GPU for the estimate: a name of `hetsim list models`, or matrix_flops, bandwidth, link, memory."""
     tensor_parallel: Count | None = None
     """GPUs of one node over which each replica is divided, for the estimate; in place of gpus."""
+    engine: EngineName | None = None
+    """Serving engine and its version, such as vllm-0.15: steps are the sum of its measured kernels, and its own times
+    between them; for model, gpu and tensor_parallel, in place of step."""
+    uncertain: bool = False
+    """Draw how far off all steps of a replication are, from the errors of measured servers (engine)."""
     device: Name = "gpu"
     """Type or kind of device of the replicas."""
     gpus: Count = 1
@@ -210,7 +215,7 @@ class LanguageModel(Profiled):
     @property
     def estimated(self) -> bool:
         """Return True for steps of published figures, unmeasured."""
-        return self.step.roofline is not None and not self.step.roofline.model_fields_set
+        return self.engine is None and self.step.roofline is not None and not self.step.roofline.model_fields_set
 
     @property
     def share(self) -> float:
@@ -219,12 +224,27 @@ class LanguageModel(Profiled):
         return self.memory_share or (of_architecture if isinstance(self.model, Architecture) else of_bytes)
 
     @property
-    def times(self) -> LinearSteps | RooflineSteps:
+    def times(self) -> StepTimes:
         """Seconds of its steps."""
-        return self.step.times(self.figures)
+        return self.times_of(1.0)
+
+    def times_of(self, factor: float) -> StepTimes:
+        """Seconds of its steps, with an engine multiplied by a factor."""
+        if self.engine is None or self.figures is None:
+            return self.step.times(self.figures)
+        return of_engine("steps")(*self.figures, self.engine, factor)
+
+    @property
+    def delay(self) -> float:
+        """Seconds of each request before it waits at a replica: as given, or of the engine."""
+        if self.engine is None or "front_end" in self.model_fields_set or self.figures is None:
+            return self.front_end
+        return float(of_engine("front_end")(*self.figures, self.engine))
 
     def _check_estimate(self) -> None:
-        """KeyProblem where the steps of a roofline lack a figure."""
+        """KeyProblem where the steps of a roofline or an engine lack a figure."""
+        if self.uncertain and self.engine is None:
+            raise KeyProblem("uncertain", "errors are known of a named engine only; give engine, such as vllm-0.15")
         if self.step.roofline is None:
             return
         if not isinstance(self.model, Architecture):
@@ -234,6 +254,11 @@ class LanguageModel(Profiled):
         missing = figures_missing(self.gpu, self.gpus)
         if missing is not None:
             raise KeyProblem("gpu", f"{missing}; give its figures")
+        if self.engine is not None:
+            try:
+                self.times_of(1.0)
+            except ValueError as problem:
+                raise KeyProblem("engine", str(problem)) from None
 
     @model_validator(mode="after")
     def _whole(self, info: ValidationInfo) -> LanguageModel:
@@ -381,8 +406,12 @@ class LanguageModel(Profiled):
 
 
 def _estimated(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-    """Values of an architecture that the scenario does not give."""
+    """Values of an architecture or an engine that the scenario does not give."""
     keys = dict(value)
+    if keys.get("engine") is not None:
+        if "step" in keys:
+            raise KeyProblem("engine", "the steps of an engine and step cannot stand together; give one of the two")
+        keys = {**_defaults_of(keys["engine"]), **keys}
     parallel = keys.get("tensor_parallel")
     if parallel is not None:
         if "gpus" in keys and keys["gpus"] != parallel:
@@ -408,6 +437,14 @@ def _estimated(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
             raise KeyProblem("gpu", "the steps of a model on which GPU?  Name it, as in gpu: h100, or give step")
         keys["step"] = {"roofline": {}}
     return keys
+
+
+def _defaults_of(engine: Any) -> dict[str, Any]:
+    """What an engine does unless the scenario says otherwise."""
+    try:
+        return dict(of_engine("defaults")(engine)) if isinstance(engine, str) else {}
+    except ValueError:
+        return {}  # the field says what is wrong
 
 
 def _kind(value: Any) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ValidationError, ValidationInfo, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo, WithJsonSchema, model_validator
 
 from hetsim.errors import KeyProblem, UnknownName
 from hetsim.model.batch_times import StageTable
 from hetsim.model.step_times import LinearSteps, RooflineSteps
 from hetsim.model.tasks import StageTime
 from hetsim.model.units import SIZE, Share, parse, shown
+from hetsim.registry import load_object
 from hetsim.scenario.fields import Short, unknown
 from hetsim.scenario.file import model_files
 from hetsim.scenario.generated import Mirror, keys_of
@@ -21,6 +22,12 @@ from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import Peak
 from hetsim.workload.costs.step_costs import Efficiency, roofline_steps
 
+ENGINES = {
+    "named": "hetsim.silicon.engines:engine_of", "steps": "hetsim.silicon.engines:steps_of",
+    "front_end": "hetsim.silicon.engines:front_end", "defaults": "hetsim.silicon.engines:defaults",
+    "interval": "hetsim.silicon.engines:interval",
+}  # fmt: skip
+"""What the room of measured kernels knows of a named engine."""
 STAGE = Short(lambda value: value if isinstance(value, str) else short(value), INLINE)
 
 
@@ -140,6 +147,20 @@ Weights = Annotated[
     ]}),
 ]  # fmt: skip
 """Bytes of weights, or an architecture: by name, by its figures, or by name with changes."""
+
+
+def of_engine(what: str) -> Any:
+    """A function of the room of measured kernels, by its name in `ENGINES`."""
+    return load_object(ENGINES[what])
+
+
+def _engine(value: str) -> str:
+    of_engine("named")(value)
+    return value
+
+
+EngineName = Annotated[str, AfterValidator(_engine)]
+"""An engine and its version, such as vllm-0.15."""
 
 
 def figures_missing(gpu: Peak, devices: int) -> str | None:

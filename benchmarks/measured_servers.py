@@ -1,0 +1,666 @@
+"""Predict 3,208 measured servers of language models, none of them fitted, and print how far off that is.
+
+`python -m benchmarks.measured_servers --wheel PATH` reads the measured points of the wheel aiconfigurator-core (its
+`silicon_sample.csv`: mean time to first token and time a token of vLLM, TensorRT-LLM and SGLang under a steady number
+of concurrent requests) and predicts each from the kernels that hetsim ships.
+
+A row is a closed loop of `batch_size` clients for each group of GPUs that attends for itself.  It is replayed here by
+a stepper of its own, which has the rules of an engine and only them; `--simulate N` compares it with `hetsim run`.
+
+Repeats of a configuration count once, with their median.  B300, GB300, gpt-oss-120b, GLM, and configurations whose
+SHA-1 ends in 0, 1 or 2 are kept out until `--kept-out`.  The digest is that of the columns in `KEY`, joined by "|",
+numbers without a fraction as whole ones and missing ones empty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import heapq
+import json
+import math
+import re
+import time
+import zipfile
+from collections import deque
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import nnls
+
+from hetsim.model.step_times import StepTimes, attended
+from hetsim.silicon.engines import FILE, interval, roofline_kernels
+from hetsim.silicon.kernels import (
+    CONTEXTS,
+    LENGTHS,
+    PROMPTS,
+    SEQUENCES,
+    TOKENS,
+    Divided,
+    Kernels,
+    NotMeasured,
+    kernels_of,
+)
+from hetsim.workload.costs import architectures, roofline
+
+SAMPLE = "aiconfigurator_core/systems/silicon_sample.csv"
+KEY = ["backend", "backend_version", "model_path", "system", "precision", "gemm_quant_mode", "moe_quant_mode", "isl",
+       "osl", "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size"]  # fmt: skip
+MODELS = {
+    "MiniMaxAI/MiniMax-M2.5": "minimax-m2.5", "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
+    "Qwen/Qwen3-32B": "qwen3-32b", "nvidia/Qwen3-32B-NVFP4": "qwen3-32b",
+    "Qwen/Qwen3.5-397B-A17B": "qwen3.5-397b-a17b", "deepseek-ai/DeepSeek-R1": "deepseek-r1",
+    "deepseek-ai/DeepSeek-V3": "deepseek-v3", "nvidia/DeepSeek-R1-NVFP4": "deepseek-r1",
+    "nvidia/DeepSeek-V3.1-NVFP4": "deepseek-v3", "meta-llama/Llama-3.1-70B": "llama-3.1-70b",
+    "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b", "nvidia/Llama-3.1-8B-Instruct-FP8": "llama-3.1-8b",
+    "moonshotai/Kimi-K2.5": "kimi-k2.5", "openai/gpt-oss-120b": "gpt-oss-120b", "zhipuai/GLM-5": "glm-5",
+}  # fmt: skip
+FAMILIES = {"llama": "dense", "qwen3-32b": "dense", "deepseek": "latent", "kimi": "latent", "qwen3.5": "linear"}
+BUDGET = {"vllm": 8192, "trtllm": 8192, "sglang": 8192}
+"""Prompt tokens of a step, the engines' defaults on these GPUs."""
+KEPT = {
+    "vllm": {"h100": "bf16", "h200": "bf16"}, "trtllm": {},
+    "sglang": {"h100": "bf16", "h200": "bf16", "b200": "bf16", "b300": "bf16"},
+}  # fmt: skip
+"""Format of keys and values of rows with quantized weights, fp8 unless named: one choice for an engine on a GPU."""
+ROUNDS = 10
+"""Requests of a client; the load generators send ten for each concurrent one."""
+SHORTEST = 0.8
+"""Shortest prompt and answer as a share of the longest, as the load generators draw them evenly."""
+
+
+Fits = dict[str, dict[str, np.ndarray]]
+"""Constants by GPU and engine."""
+
+
+def family(model: str) -> str:
+    """Family of a model, by its attention and its experts."""
+    return next((kind for name, kind in FAMILIES.items() if model.startswith(name)), "experts")
+
+
+def canonical(row: pd.Series) -> str:
+    """The description of a configuration, of which the digest is taken."""
+    values = [row[name] for name in KEY]
+    return "|".join("" if pd.isna(one) else f"{one:g}" if isinstance(one, float) else str(one) for one in values)
+
+
+def rows_of(wheel: str) -> pd.DataFrame:
+    """Servers that read and decode on the same GPUs, at most eight of them, each configuration once."""
+    with zipfile.ZipFile(wheel) as archive:
+        rows = pd.read_csv(BytesIO(archive.read(SAMPLE)))
+    rows = rows[rows["mode"] == "agg"].copy()
+    experts = rows["moe_tp_size"].fillna(1) * rows["moe_ep_size"].fillna(1)
+    rows["attention"] = rows["attention_dp_size"].fillna(np.maximum(1, experts // rows["tp_size"])).replace(0, 1)
+    rows["gpus"] = rows["tp_size"] * rows["pp_size"] * rows["attention"]
+    rows = rows[rows["gpus"] <= 8].copy()
+    rows["name"] = rows.apply(canonical, axis=1)
+    count = len(rows)
+    first = rows.drop_duplicates("name").set_index("name")
+    medians = rows.groupby("name")[["silicon_ttft_ms", "silicon_tpot_ms"]].median()
+    first[medians.columns] = medians.loc[first.index]
+    first["repeats"] = rows.groupby("name").size()
+    first.attrs["rows"] = count
+    digest = pd.Series([hashlib.sha1(name.encode()).hexdigest()[-1] for name in first.index], index=first.index)
+    first["gpu"] = first["system"].str.removesuffix("_sxm")
+    first["model"] = first["model_path"].map(MODELS)
+    first["family"] = first["model"].map(family)
+    first["kept_out"] = (
+        digest.isin(list("012")) | first["gpu"].isin(["b300", "gb300"]) | first["model"].isin(["gpt-oss-120b", "glm-5"])
+    )
+    return first
+
+
+@dataclass(frozen=True)
+class Server:
+    """What of a row decides about its steps."""
+
+    model: str
+    formats: tuple[str, str, str]
+    """Of weights, experts, keys and values."""
+    gpu: str
+    engine: str
+    divided: Divided
+
+
+def server_of(row: pd.Series) -> Server:
+    """The server of a row; NotMeasured if the row does not describe it."""
+    kept = "bf16" if pd.isna(row["gemm_quant_mode"]) else KEPT[row["backend"]].get(row["gpu"], "fp8")
+    weights, experts = row["gemm_quant_mode"], row["moe_quant_mode"]
+    if pd.isna(weights):
+        weights = experts = "bf16"  # no format is named: the checkpoints have 16 bits
+    names = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "nvfp4", "int4_wo": "int4", "bf16": "bf16"}
+    weights, experts = names[weights], names[experts]
+    if row["model"].startswith("kimi"):
+        weights = "bf16"  # only its experts are quantized
+    if row["model"].startswith("gpt-oss"):
+        weights, experts = "bf16", "mxfp4"
+    tensor, attention = int(row["tp_size"]), int(row["attention"])
+    expert = int(row["moe_ep_size"] or 1) if family(row["model"]) != "dense" else 1
+    expert_tensor = int(row["moe_tp_size"] or 1) if family(row["model"]) != "dense" else None
+    if expert_tensor is not None and expert * expert_tensor != tensor * attention:
+        expert, expert_tensor = 1, tensor * attention
+    return Server(
+        row["model"], (weights, experts, kept), row["gpu"], row["backend"],
+        Divided(tensor, attention, expert_tensor, expert),
+    )  # fmt: skip
+
+
+@cache
+def architecture(name: str, formats: tuple[str, str, str]) -> architectures.Architecture:
+    """A model in the formats of a server."""
+    model = architectures.model(name)
+    changes = {"weights": formats[0], "experts": formats[1], "kv": formats[2]}
+    return architectures.Architecture.model_validate(
+        {**model.model_dump(exclude_none=True), "number_format": changes}
+    )
+
+
+@cache
+def kernels(server: Server) -> Kernels | str:
+    """The kernels of a server, or why they are not known."""
+    peak = roofline.DEVICES.get(server.gpu)
+    if peak is None:
+        return f"the GPU {server.gpu} is not in the catalogue"
+    try:
+        return kernels_of(architecture(server.model, server.formats), server.gpu, peak, server.engine, server.divided)
+    except NotMeasured as reason:
+        return str(reason)
+
+
+@cache
+def unmeasured(server: Server) -> Kernels:
+    """The kernels of a server as those of a GPU without measured ones."""
+    model = architecture(server.model, server.formats)
+    return roofline_kernels(model, roofline.DEVICES[server.gpu], server.divided.gpus)
+
+
+@dataclass
+class Replay:
+    """Times of a closed loop, and its steps: count, sequences, mean context, prompt tokens, attended, waiting."""
+
+    ttft: float
+    tpot: float
+    steps: np.ndarray
+    tokens: int
+    requests: int
+
+
+def replay(
+    times: StepTimes, engine: str, clients: int, prompt: int, output: int, room: int = 1 << 40,
+    front_end: float = 0.001, rounds: int = ROUNDS,
+) -> Replay:  # fmt: skip
+    """A closed loop of clients, from its start; each sends its next request when the one before is answered.
+
+    Lengths are spread evenly between `SHORTEST` of prompt and output, and these.  Requests that do not fit into the
+    room for keys and values with their whole answers wait.
+    """
+    generator = np.random.default_rng(1)
+    count = rounds * clients
+    prompts = np.maximum(1, np.rint(prompt * generator.uniform(SHORTEST, 1.0, count))).astype(int).tolist()
+    outputs = np.maximum(2, np.rint(output * generator.uniform(SHORTEST, 1.0, count))).astype(int).tolist()
+    mixed, budget = engine != "sglang", BUDGET[engine]
+    budget = max(budget, prompt) if engine == "trtllm" else budget
+    now, sent, decoded, context, used = 0.0, 0, 0, 0, 0
+    waiting: deque[tuple[float, int]] = deque()
+    reading: list[list[int]] = []
+    running: list[tuple[int, int]] = []  # by the number of decoded steps at which it ends
+    ttft: list[float] = []
+    tpot: list[float] = []
+    arrived, first = [0.0] * count, [0.0] * count
+    log: list[tuple[int, int, float, int, int, int]] = []
+    for _ in range(clients):
+        waiting.append((front_end, sent))
+        sent += 1
+    while waiting or reading or running:
+        while waiting and waiting[0][0] <= now + 1e-12:
+            need = prompts[waiting[0][1]] + outputs[waiting[0][1]]
+            if used + need > room and (running or reading):
+                break
+            used += need
+            reading.append([waiting.popleft()[1], 0])
+        sequences = len(running)
+        if not reading and not running:
+            now = waiting[0][0]
+            continue
+        if reading:
+            left, read, pairs, whole = budget - (sequences if mixed else 0), 0, 0, []
+            for one in reading:
+                tokens = min(left, prompts[one[0]] - one[1])
+                if tokens <= 0:
+                    break
+                read, pairs, left = read + tokens, pairs + attended(tokens, one[1]), left - tokens
+                one[1] += tokens
+                if one[1] == prompts[one[0]]:
+                    whole.append(one[0])
+            decoding = sequences if mixed else 0
+            seconds = times.seconds_for(read, decoding, context if mixed else 0, pairs)
+            log.append((1, decoding, context / max(1, sequences), read, pairs, len(reading) + len(waiting)))
+            steps = 1 if decoding else 0
+            if not decoding and sequences:
+                log[-1] = (1, -sequences, 0.0, read, pairs, len(reading) + len(waiting))
+            now += seconds
+            del reading[: len(whole)]
+        else:
+            steps, whole = running[0][0] - decoded, []
+            if waiting and waiting[0][0] > now + 1e-12:  # it need not wait for keys and values
+                steps = min(steps, max(1, times.steps_in(waiting[0][0] - now, sequences, context) + 1))
+            seconds = times.decoding(steps, sequences, context)
+            log.append((steps, sequences, context / sequences + (steps - 1) / 2, 0, 0, len(waiting)))
+            now += seconds
+        decoded += steps
+        context += steps * sequences
+        while running and running[0][0] <= decoded:
+            _, request = heapq.heappop(running)
+            context -= prompts[request] + outputs[request]
+            used -= prompts[request] + outputs[request]
+            tpot.append((now - first[request]) / (outputs[request] - 1))
+            if sent < count:
+                arrived[sent] = now
+                waiting.append((now + front_end, sent))
+                sent += 1
+        for request in whole:
+            first[request] = now
+            ttft.append(now - arrived[request])
+            heapq.heappush(running, (decoded + outputs[request] - 1, request))
+            context += prompts[request] + 1
+    return Replay(float(np.mean(ttft)), float(np.mean(tpot)), np.array(log), sum(outputs) - count, count)
+
+
+PARTS = ["matrices", "experts", "sums", "norms", "attention", "prefill", "fixed", "per_layer", "per_sequence",
+         "per_token"]  # fmt: skip
+
+
+def features(made: Kernels, run: Replay) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of each part in a token, and until the first one."""
+    steps, sequences, context, read, pairs, waiting = run.steps.T
+    stalled = np.maximum(0, -sequences)
+    sequences = np.maximum(0, sequences)
+    tokens = sequences + read
+    length = np.maximum(1.0, np.where(read > 0, 2 * pairs / np.maximum(read, 1) - 1, 1.0))
+    prompts = np.where(read > 0, read / length, 0.0)
+
+    def on_tokens(values: np.ndarray, at: np.ndarray) -> np.ndarray:
+        return np.where(at > 0, np.interp(at, TOKENS, values), 0.0)
+
+    def bilinear(
+        values: np.ndarray, rows: np.ndarray, row: np.ndarray, columns: np.ndarray, column: np.ndarray
+    ) -> np.ndarray:
+        place = np.clip(np.searchsorted(rows, row, side="right") - 1, 0, len(rows) - 2)
+        share = np.clip((row - rows[place]) / (rows[place + 1] - rows[place]), 0, None)
+        cell = np.clip(np.searchsorted(columns, column, side="right") - 1, 0, len(columns) - 2)
+        along = np.clip((column - columns[cell]) / (columns[cell + 1] - columns[cell]), 0, None)
+        low = values[place, cell] * (1 - along) + values[place, cell + 1] * along
+        high = values[place + 1, cell] * (1 - along) + values[place + 1, cell + 1] * along
+        return low * (1 - share) + high * share
+
+    zero = np.zeros(len(TOKENS))
+    columns = [on_tokens(made.tokens.get(part, zero), tokens) for part in PARTS[:4]]
+    columns[0] = columns[0] + on_tokens(made.last, sequences + prompts)
+    attention = bilinear(made.decode, SEQUENCES, sequences, CONTEXTS, context)
+    columns.append(np.where(sequences > 0, attention, 0.0))
+    reading = bilinear(made.prefill, PROMPTS, np.maximum(prompts, 1.0), LENGTHS, length) * np.minimum(prompts, 1.0)
+    columns.append(reading)
+    one = np.ones(len(steps))
+    columns += [one, one * made.layers, sequences + prompts, tokens]
+    table = np.stack(columns)
+    in_token = (table * steps * (sequences + stalled)).sum(axis=1) / run.tokens
+    in_first = (table * steps * waiting).sum(axis=1) / run.requests
+    return in_token, in_first
+
+
+# Fits ------------------------------------------------------------------------------------------------------------
+
+CONSTANTS = ["kernels", "moved", "fixed", "per_layer", "experts", "latent", "linear", "per_sequence", "per_token"]
+"""What is fitted of an engine: shares of the measured times, seconds a step, a layer (of families more), a sequence,
+and a token and layer."""
+START = {name: 1.0 if name in ("kernels", "moved") else 0.0 for name in CONSTANTS} | {"per_layer": 2e-5}
+FRONT_END = 0.002
+
+
+def room_of(server: Server) -> int:
+    """Tokens whose keys and values fit into the GPUs of one group, next to the weights and 3 GB a GPU."""
+    model, peak = architecture(server.model, server.formats), roofline.DEVICES[server.gpu]
+    divided = server.divided
+    assert peak.memory is not None
+    copies = divided.tensor if model.latent is not None else max(1.0, divided.tensor / model._kv_heads)
+    left = (0.9 * peak.memory - 3e9) * divided.gpus - model.bytes
+    return max(0, int(left / divided.attention / (model.bytes_per_token * copies)))
+
+
+def prepared(rows: pd.DataFrame, constants: dict[str, dict[str, float]]) -> pd.DataFrame:
+    """The rows that can be predicted, with seconds of each part; the reasons of the others are in `attrs`."""
+    made, refused = [], {}
+    for name, row in rows.iterrows():
+        server = server_of(row)
+        known = kernels(server)
+        room = room_of(server)
+        if isinstance(known, str):
+            refused[name] = known
+            continue
+        if room < row["isl"] + row["osl"]:
+            refused[name] = "the weights and one request do not fit into the memory of these GPUs"
+            continue
+        load = (int(row["batch_size"]), int(row["isl"]), int(row["osl"]), room)
+        run = replay(known.steps(constants[server.engine], row["family"]), server.engine, *load, FRONT_END)
+        parts, _ = features(known, run)
+        made.append({
+            "name": name, "server": server, "load": load, "parts": parts, "layers": known.layers,
+            "roofline": features(unmeasured(server), run)[0][[0, 1, 4, 5]].sum(),
+            "transferred": len(known.transferred), "saturated": room < load[0] * (row["isl"] + row["osl"]) * 0.9,
+        })  # fmt: skip
+    frame = pd.DataFrame(made).set_index("name").join(rows)
+    frame.attrs["refused"] = refused
+    return frame
+
+
+def design(frame: pd.DataFrame, unknown: bool = False) -> np.ndarray:
+    """Columns of a fit, in the order of `CONSTANTS`; of an unknown GPU the roofline stands for all kernels."""
+    parts = np.stack(list(frame["parts"]))
+    layered = parts[:, 7]
+    columns = [parts[:, [0, 1, 4, 5]].sum(axis=1), parts[:, [2, 3]].sum(axis=1)]
+    if unknown:
+        columns = [frame["roofline"].to_numpy(), np.zeros(len(frame))]
+    columns += [parts[:, 6], layered]
+    columns += [layered * (frame["family"] == name).to_numpy() for name in ("experts", "latent", "linear")]
+    columns += [parts[:, 8], parts[:, 9] * frame["layers"].to_numpy()]
+    return np.column_stack(columns)
+
+
+def fitted(frame: pd.DataFrame, unknown: bool = False, pull: float = 0.1) -> np.ndarray:
+    """Constants of least absolute relative errors, none below 0; shares of kernels are pulled toward 1."""
+    y = frame["silicon_tpot_ms"].to_numpy() / 1e3
+    columns = design(frame, unknown) / y[:, None]
+    weights, prior = np.ones(len(y)), np.zeros((2, columns.shape[1]))
+    prior[0, 0] = prior[1, 1] = pull * math.sqrt(len(y))
+    for _ in range(25):
+        system = np.vstack([columns * weights[:, None], prior])
+        found, _ = nnls(system, np.concatenate([weights, prior.sum(axis=1)]))
+        weights = 1.0 / np.sqrt(np.maximum(np.abs(columns @ found - 1.0), 0.03))
+    return np.asarray(found)
+
+
+def engine_fits(frame: pd.DataFrame, unknown: bool = False) -> dict[str, np.ndarray]:
+    """The constants of each engine of a frame."""
+    return {engine: fitted(part, unknown) for engine, part in frame.groupby("backend")}
+
+
+def left_out(frame: pd.DataFrame, unknown: bool = False) -> tuple[np.ndarray, Fits]:
+    """Seconds a token of each row, with constants fitted without any server of its GPU, and these by GPU."""
+    predicted, fits = np.full(len(frame), np.nan), {}
+    for gpu in sorted(frame["gpu"].unique()):
+        others = engine_fits(frame[frame["gpu"] != gpu], unknown)
+        fits[gpu] = others
+        for engine, constants in others.items():
+            chosen = ((frame["gpu"] == gpu) & (frame["backend"] == engine)).to_numpy()
+            if chosen.any():
+                predicted[chosen] = design(frame[chosen], unknown) @ constants
+    return predicted, fits
+
+
+def quantile(errors: np.ndarray, share: float = 0.9) -> float:
+    """The split-conformal quantile of absolute errors; infinite where there are too few."""
+    count = len(errors)
+    rank = math.ceil((count + 1) * share)
+    return float(np.sort(errors)[rank - 1]) if 0 < rank <= count else math.inf
+
+
+@dataclass
+class Front:
+    """What comes before and after the steps: seconds, and steps by which the output lags."""
+
+    seconds: float
+    lag: float
+
+
+def replayed(frame: pd.DataFrame, fits: Fits, unknown: bool = False) -> pd.DataFrame:
+    """Seconds a token and to the first token of each row, with the constants of its GPU and engine."""
+    rows = []
+    for _, row in frame.iterrows():
+        constants = dict(zip(CONSTANTS, fits[row["gpu"]][row["backend"]].tolist(), strict=True))
+        known = unmeasured(row["server"]) if unknown else kernels(row["server"])
+        assert isinstance(known, Kernels)
+        run = replay(known.steps(constants, row["family"]), row["backend"], *row["load"], FRONT_END)
+        rows.append((run.tpot, run.ttft))
+    return pd.DataFrame(rows, index=frame.index, columns=["tpot", "ttft"])
+
+
+def front_of(frame: pd.DataFrame, run: pd.DataFrame) -> Front:
+    """The front end and lag with the least absolute relative errors of unsaturated first tokens."""
+    chosen = ~frame["saturated"].to_numpy()
+    y = frame["silicon_ttft_ms"].to_numpy()[chosen] / 1e3
+    base, step = run["ttft"].to_numpy()[chosen], run["tpot"].to_numpy()[chosen]
+    weights = np.ones(len(y))
+    for _ in range(25):
+        system = np.column_stack([np.ones(len(y)), step]) / y[:, None]
+        found, _ = nnls(system * weights[:, None], np.maximum(0.0, 1.0 - base / y) * weights)
+        weights = 1.0 / np.sqrt(np.maximum(np.abs(system @ found + base / y - 1.0), 0.05))
+    return Front(float(found[0]), float(found[1]))
+
+
+def first_token(frame: pd.DataFrame, run: pd.DataFrame) -> np.ndarray:
+    """Seconds to the first token, with front ends and lags of the same engine on other GPUs."""
+    made = run["ttft"].to_numpy().copy()
+    for (gpu, engine), place in frame.groupby(["gpu", "backend"]).indices.items():
+        others = ((frame["gpu"] != gpu) & (frame["backend"] == engine)).to_numpy()
+        front = front_of(frame[others], run[others])
+        made[place] += front.seconds + front.lag * run["tpot"].to_numpy()[place]
+    return made
+
+
+def bounds(errors: pd.Series, frame: pd.DataFrame) -> dict[str, tuple[float, float, int]]:
+    """Signed errors within which nine of ten were, by engine and family, and by engine."""
+    made = {}
+    for keys in (["backend", "family"], ["backend"]):
+        for key, place in frame.groupby(keys).indices.items():
+            if len(place) >= (40 if len(keys) > 1 else 1):
+                name = key if isinstance(key, str) else "/".join(key)
+                made[name] = pair(errors.to_numpy()[place])
+    return made
+
+
+def pair(errors: np.ndarray) -> tuple[float, float, int]:
+    """Split-conformal bounds of errors, on either side."""
+    ordered, count = np.sort(errors), len(errors)
+    rank = min(count, math.ceil((count + 1) * 0.95)) - 1
+    return float(ordered[count - 1 - rank]), float(ordered[rank]), count
+
+
+def kept_by(made: dict[str, tuple[float, float, int]], frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """The bounds of each row, of its family if there are."""
+    names = [(f"{one.backend}/{one.family}", one.backend) for one in frame.itertuples()]
+    chosen = [made[first if first in made else second] for first, second in names]
+    return np.array([one[0] for one in chosen]), np.array([one[1] for one in chosen])
+
+
+def coverage(frame: pd.DataFrame, predicted: np.ndarray, unknown: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Is each row within the interval from other GPUs' servers, left out in turn; and the half-width as a share."""
+    inside, half = np.zeros(len(frame), bool), np.zeros(len(frame))
+    y = frame["silicon_tpot_ms"].to_numpy() / 1e3
+    for gpu in sorted(frame["gpu"].unique()):
+        chosen = (frame["gpu"] == gpu).to_numpy()
+        others = frame[~chosen]
+        again, _ = left_out(others, unknown)
+        missing = np.isnan(again)
+        errors = pd.Series(np.log(others["silicon_tpot_ms"].to_numpy() / 1e3 / again), index=others.index)
+        low, high = kept_by(bounds(errors[~missing], others[~missing]), frame[chosen])
+        error = np.log(y[chosen] / predicted[chosen])
+        inside[chosen] = (error >= low) & (error <= high)
+        half[chosen] = (np.exp(high) - np.exp(low)) / 2
+    return inside, half
+
+
+def folded(frame: pd.DataFrame, folds: int = 5) -> np.ndarray:
+    """Log of measured over predicted, with constants of the same engine's other configurations."""
+    digit = np.array([int(hashlib.sha1(name.encode()).hexdigest()[:4], 16) % folds for name in frame.index])
+    errors = np.full(len(frame), np.nan)
+    for fold in range(folds):
+        fits = engine_fits(frame[digit != fold])
+        for engine, constants in fits.items():
+            chosen = (digit == fold) & (frame["backend"] == engine).to_numpy()
+            if chosen.any():
+                predicted = design(frame[chosen]) @ constants
+                errors[chosen] = np.log(frame["silicon_tpot_ms"].to_numpy()[chosen] / 1e3 / predicted)
+    return errors
+
+
+def widening(frame: pd.DataFrame) -> float:
+    """How much the errors of configurations grow with each factor of two to the nearest measured one.
+
+    All configurations on one number of GPUs are left out in turn.
+    """
+    inside = np.abs(folded(frame))
+    outside, distances = [], []
+    place = np.log2(frame[["isl", "batch_size", "gpus"]].to_numpy(dtype=float))
+    place[:, 0] = np.log2((frame["isl"] + frame["osl"]).to_numpy(dtype=float))
+    for gpus in sorted(frame["gpus"].unique()):
+        chosen = (frame["gpus"] == gpus).to_numpy()
+        for engine, constants in engine_fits(frame[~chosen]).items():
+            mine = chosen & (frame["backend"] == engine).to_numpy()
+            if not mine.any():
+                continue
+            predicted = design(frame[mine]) @ constants
+            outside += np.abs(np.log(frame["silicon_tpot_ms"].to_numpy()[mine] / 1e3 / predicted)).tolist()
+            others = place[~chosen & (frame["backend"] == engine).to_numpy()]
+            distances += [float(np.abs(others - one).sum(axis=1).min()) for one in place[mine]]
+    growth = quantile(np.array(outside)) / quantile(inside) - 1.0
+    return max(0.0, growth / float(np.mean(distances)))
+
+
+def shipped(frame: pd.DataFrame) -> dict[str, object]:
+    """What `engines.json` holds."""
+    fits, guessed = engine_fits(frame), engine_fits(frame, unknown=True)
+    run = replayed(frame, dict.fromkeys(frame["gpu"].unique(), fits))
+    measured: dict[str, tuple[float, float, int]] = {}
+    points: dict[str, list[list[float]]] = {}
+    errors = folded(frame)
+    for key, place in frame.groupby(["backend", "gpu", "family"]).indices.items():
+        part = frame.iloc[place]
+        if len(place) >= 20:
+            measured["/".join(key)] = pair(errors[place])
+            tokens = part["isl"] + part["osl"]
+            loads = zip(tokens, part["batch_size"], part["gpus"], strict=True)
+            of_key = {tuple(np.round(np.log2(one), 1)) for one in loads}
+            points["/".join(key)] = [[float(value) for value in one] for one in sorted(of_key)]
+    levels = {"measured": measured}
+    for level, unknown in (("transferred", False), ("guessed", True)):
+        predicted, _ = left_out(frame, unknown)
+        levels[level] = bounds(pd.Series(np.log(frame["silicon_tpot_ms"].to_numpy() / 1e3 / predicted)), frame)
+    engines = {}
+    for engine, part in frame.groupby("backend"):
+        versions = sorted({version(text) for text in part["backend_version"].dropna()} - {()})
+        front = front_of(part, run.loc[part.index])
+        engines[engine] = {
+            "from": ".".join(map(str, versions[0])), "to": ".".join(map(str, versions[-1])),
+            "constants": named(fits[engine]), "unknown": named(guessed[engine]), "tokens": BUDGET[engine],
+            "phases": "prefill_first" if engine == "sglang" else "mixed",
+            "front_end": round(front.seconds, 6), "lag": round(front.lag, 3),
+        }  # fmt: skip
+    rounded = {level: {key: [round(one[0], 4), round(one[1], 4), one[2]] for key, one in of_level.items()}
+               for level, of_level in levels.items()}  # fmt: skip
+    return {"engines": engines, "errors": rounded, "points": points, "widening": round(widening(frame), 4)}
+
+
+def written(value: object, depth: int = 3) -> str:
+    """JSON with a line for each key down to a depth."""
+    if depth and isinstance(value, dict) and any(isinstance(one, dict | list) for one in value.values()):
+        lines = ",\n".join(f"{json.dumps(key)}: {written(one, depth - 1).strip()}" for key, one in value.items())
+        return f"{{\n{lines}\n}}\n"
+    return json.dumps(value)
+
+
+def named(constants: np.ndarray) -> dict[str, float]:
+    """Constants by name, rounded."""
+    return {name: float(f"{value:.5g}") for name, value in zip(CONSTANTS, constants.tolist(), strict=True)}
+
+
+def version(text: str) -> tuple[int, ...]:
+    """Major and minor number of a release; empty for what is none."""
+    match = re.match(r"v?(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else ()
+
+
+def summary(frame: pd.DataFrame, columns: dict[str, np.ndarray]) -> pd.DataFrame:
+    """Medians of errors, and means of what is inside, by GPU and engine, and of all."""
+    table = pd.DataFrame({"GPU": frame["gpu"], "engine": frame["backend"], **columns})
+    numbers = {name: "mean" if name.startswith("inside") else "median" for name in columns}
+    grouped = table.groupby(["GPU", "engine"])
+    made = grouped.agg(numbers)
+    made.insert(0, "rows", grouped.size())
+    total = table.agg(numbers)
+    made.loc[("all", "all"), :] = [len(table), *total.tolist()]
+    return made
+
+
+def report(frame: pd.DataFrame, today: np.ndarray) -> pd.DataFrame:
+    """The table: errors of today's roofline, of (A) and (B), and what their intervals cover."""
+    y, z = (frame[f"silicon_{name}_ms"].to_numpy() / 1e3 for name in ("tpot", "ttft"))
+    columns = {"today": np.abs(today / y - 1.0)}
+    for case, unknown in (("A", False), ("B", True)):
+        predicted, fits = left_out(frame, unknown)
+        run = replayed(frame, fits, unknown)
+        first = first_token(frame, run)
+        inside, half = coverage(frame, predicted, unknown)
+        columns |= {
+            f"{case} token": np.abs(run["tpot"].to_numpy() / y - 1.0), f"{case} first": np.abs(first / z - 1.0),
+            f"inside {case}": inside.astype(float), f"half {case}": half,
+        }  # fmt: skip
+    return summary(frame, columns)
+
+
+def kept_out(frame: pd.DataFrame, seen: pd.DataFrame) -> pd.DataFrame:
+    """Errors of servers that nothing was fitted to, by what kept them out, GPU and engine."""
+    reasons = pd.Series(frame.attrs["refused"], dtype=object).value_counts()
+    print(f"{len(frame):,} askable; refused:", *(f"{count} {reason}" for reason, count in reasons.items()), sep="\n  ")
+    known = json.loads(FILE.read_text(encoding="utf-8"))["engines"]
+    fits = {engine: np.array([known[engine]["constants"][name] for name in CONSTANTS]) for engine in known}
+    run = replayed(frame, dict.fromkeys(frame["gpu"].unique(), fits))
+    y, z = (frame[f"silicon_{name}_ms"].to_numpy() / 1e3 for name in ("tpot", "ttft"))
+    front = frame["backend"].map({engine: one["front_end"] for engine, one in known.items()}).to_numpy()
+    lag = frame["backend"].map({engine: one["lag"] for engine, one in known.items()}).to_numpy()
+    low, high = [], []
+    for row in frame.itertuples():
+        model = architecture(row.server.model, row.server.formats)
+        load = (float(row.isl + row.osl), float(row.batch_size))
+        text = f"{row.backend}-{known[row.backend]['to']}"
+        one = interval(model, roofline.DEVICES[row.gpu], int(row.gpus), text, load)
+        low.append(one.low)
+        high.append(one.high)
+    error = y / run["tpot"].to_numpy()
+    gpus = frame["gpu"].isin(["b300", "gb300"])
+    why = np.where(frame["model"] == "gpt-oss-120b", "gpt-oss-120b", np.where(gpus, "new GPU", "of a seen group"))
+    first = run["ttft"].to_numpy() + front + lag * run["tpot"].to_numpy()
+    columns = {
+        "token": np.abs(1 / error - 1.0), "first": np.abs(first / z - 1.0),
+        "inside": ((error >= low) & (error <= high)).astype(float), "half": (np.array(high) - np.array(low)) / 2,
+    }  # fmt: skip
+    return summary(frame.assign(backend=frame["backend"] + " " + why), columns)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--wheel", required=True, help="the wheel aiconfigurator-core")
+    parser.add_argument("--write", action="store_true", help="fit the engines and write engines.json")
+    parser.add_argument("--kept-out", action="store_true", help="predict what was kept out, with what is shipped")
+    given = parser.parse_args()
+    start = time.process_time()
+    rows = rows_of(given.wheel)
+    print(f"{rows.attrs['rows']:,} rows, {len(rows):,} configurations, {rows['kept_out'].sum():,} kept out")
+    constants = dict.fromkeys(BUDGET, START)
+    frame = prepared(rows[~rows["kept_out"]], constants)
+    reasons = pd.Series(frame.attrs["refused"], dtype=object).value_counts()
+    print(f"{len(frame):,} askable; refused:", *(f"{count} {reason}" for reason, count in reasons.items()), sep="\n  ")
+    if given.write:
+        FILE.write_text(written(shipped(frame)), encoding="utf-8")
+    pd.set_option("display.width", 200)
+    print(report(frame, frame["roofline"].to_numpy()).round(3).to_string())
+    print(f"{time.process_time() - start:.0f} s of processor time")
+    if given.kept_out:
+        print("\nkept out, with what is shipped:")
+        print(kept_out(prepared(rows[rows["kept_out"]], constants), frame).round(3).to_string())
+
+
+if __name__ == "__main__":
+    main()

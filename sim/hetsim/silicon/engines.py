@@ -1,0 +1,193 @@
+"""Named engines: their constants, how far off their steps were on measured servers, and what that covers.
+
+`engines.json` is what `benchmarks/measured_servers.py --write` fits to measured servers: constants of each engine, and
+signed errors that nine of ten servers kept (split conformal), by family of model, GPU and engine.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetsim.model.step_times import KernelSteps
+from hetsim.silicon.kernels import (
+    CONTEXTS,
+    LENGTHS,
+    PROMPTS,
+    SEQUENCES,
+    TOKENS,
+    Divided,
+    Kernels,
+    NotMeasured,
+    family_of,
+    kernels_of,
+)
+from hetsim.silicon.surfaces import measured_gpus
+from hetsim.workload.costs.architectures import Architecture, model
+from hetsim.workload.costs.roofline import DEVICES, Peak, device
+from hetsim.workload.costs.step_costs import Efficiency, roofline_steps
+
+FILE = Path(__file__).parent / "engines.json"
+LEVELS = ("measured", "transferred", "guessed")
+"""Servers of the GPU were measured, its kernels only, or neither."""
+
+
+@cache
+def fitted() -> dict[str, Any]:
+    """What is fitted of the engines."""
+    read: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return read
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine in a version that was measured."""
+
+    name: str
+    version: str
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Its constants, budget of tokens and front end."""
+        figures: dict[str, Any] = fitted()["engines"][self.name]
+        return figures
+
+
+def engine_of(text: str) -> Engine:
+    """The engine of a name and version such as vllm-0.15; ValueError names the nearest that was measured."""
+    known = fitted()["engines"]
+    name, _, version = text.partition("-")
+    if name not in known or not re.fullmatch(r"\d+(\.\d+)*", version):
+        said = ", ".join(f"{one}-{figures['to']}" for one, figures in known.items())
+        raise ValueError(f"{text} cannot be read as an engine and its version; give one such as {said}")
+    first, last = known[name]["from"], known[name]["to"]
+    numbers = _numbers(version)
+    for bound, outside in ((first, numbers < _numbers(first)[: len(numbers)]), (last, numbers > _numbers(last))):
+        if outside:
+            text = f"{name} was measured from {first} to {last}, not {version}"
+            raise ValueError(f"{text}; the nearest is {name}-{bound}")
+    return Engine(name, version)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def gpu_of(peak: Peak) -> str | None:
+    """The name of a GPU with measured kernels, by its figures."""
+    return next((name for name in measured_gpus() if DEVICES.get(name) == peak), None)
+
+
+def roofline_kernels(model: Architecture, peak: Peak, gpus: int) -> Kernels:
+    """The kernels of a GPU without measured ones, from a roofline."""
+    line = roofline_steps(model, peak, gpus, Efficiency())
+    kernels = Kernels(model.layers)
+    kernels.add("matrices", np.array([line.seconds_for(tokens, 0, 0) for tokens in TOKENS.tolist()]))
+    for row, many in enumerate(SEQUENCES.tolist()):
+        bare = line.seconds_for(0, many, 0)
+        kernels.decode[row] = [line.seconds_for(0, many, many * context) - bare for context in CONTEXTS.tolist()]
+    for row, many in enumerate(PROMPTS.tolist()):
+        kernels.prefill[row] = [line.per_pair * many * length * (length + 1) / 2 for length in LENGTHS.tolist()]
+    return kernels
+
+
+@lru_cache(maxsize=64)
+def steps_of(model: Architecture, peak: Peak, gpus: int, text: str, factor: float = 1.0) -> KernelSteps:
+    """Step times of a model with an engine on some GPUs of a node; ValueError if they are not known."""
+    engine, gpu, family = engine_of(text), gpu_of(peak), family_of(model)
+    if gpu is None:
+        return roofline_kernels(model, peak, gpus).steps(engine.figures["unknown"], family, factor)
+    try:
+        kernels = kernels_of(model, gpu, peak, engine.name, Divided(gpus))
+    except NotMeasured as reason:
+        raise ValueError(f"{reason}; without engine the steps are estimated from figures of the GPU") from None
+    return kernels.steps(engine.figures["constants"], family, factor)
+
+
+def front_end(model: Architecture, peak: Peak, gpus: int, text: str) -> float:
+    """Seconds of a request in front of the steps, with the steps by which the output lags."""
+    figures = engine_of(text).figures
+    step = steps_of(model, peak, gpus, text).seconds_for(0, 1, 1024)
+    return float(figures["front_end"] + figures["lag"] * step)
+
+
+def defaults(text: str) -> dict[str, Any]:
+    """Keys of a service that an engine sets unless a scenario does."""
+    figures = engine_of(text).figures
+    keys: dict[str, Any] = {"max_num_batched_tokens": figures["tokens"]}
+    if figures["phases"] != "mixed":
+        keys["batching"] = {"name": "continuous", "phases": figures["phases"]}
+    return keys
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Between which multiples of what is predicted nine of ten measured servers were."""
+
+    level: str
+    low: float
+    high: float
+    servers: int
+    like: str
+    """Of which the errors are, in words."""
+
+    def __str__(self) -> str:
+        return (
+            f"90 %: {self.low:.2f} to {self.high:.2f} times as long ({self.level}; errors of {self.servers:,} "
+            f"measured servers, {self.like})"
+        )
+
+    def factor(self, generator: np.random.Generator) -> float:
+        """A factor on all steps, whose logarithm is normal, with nine of ten in the interval."""
+        low, high = math.log(self.low), math.log(self.high)
+        return math.exp(generator.normal((low + high) / 2, (high - low) / (2 * 1.6449)))
+
+
+def interval(
+    model: Architecture, peak: Peak, gpus: int, text: str, load: tuple[float, float] | None = None
+) -> Interval:  # fmt: skip
+    """The 90 % interval of step times.
+
+    A load (tokens of a request, requests at a time) widens it by its distance to the nearest measured one.
+    """
+    engine, gpu, family = engine_of(text), gpu_of(peak), family_of(model)
+    errors, points = fitted()["errors"], fitted()["points"]
+    level = "guessed" if gpu is None else "measured"
+    keys = [f"{engine.name}/{gpu}/{family}"]
+    if gpu is None or keys[0] not in errors["measured"]:
+        level = "guessed" if gpu is None else "transferred"
+        keys = [f"{engine.name}/{family}", engine.name]
+    key = next(one for one in keys if one in errors[level])
+    low, high, servers = errors[level][key]
+    distance = 0.0
+    near = points.get(keys[0])
+    if near and load is not None:
+        place = np.log2([load[0], load[1], gpus])
+        distance = float(np.abs(np.array(near) - place).sum(axis=1).min())
+    wider = 1.0 + fitted()["widening"] * distance
+    like = key.replace("/", ", ") + (", GPUs left out" if level != "measured" else "")
+    middle, half = (low + high) / 2, (high - low) / 2 * wider
+    return Interval(level, math.exp(middle - half), math.exp(middle + half), servers, like)
+
+
+def support(model_name: str, gpu_name: str) -> list[dict[str, Any]]:
+    """What is measured of a model on a GPU, by engine; UnknownName for a name that is none."""
+    architecture, peak, rows = model(model_name), device(gpu_name), []
+    for name, figures in fitted()["engines"].items():
+        text = f"{name}-{figures['to']}"
+        row = {"name": f"{name}-{figures['from']} to {figures['to']}", "model": model_name, "gpu": gpu_name}
+        try:
+            steps_of(architecture, peak, 1, text)
+        except ValueError as reason:
+            rows.append({**row, "kind": "none", "summary": str(reason).partition(";")[0]})
+            continue
+        one = interval(architecture, peak, 1, text)
+        rows.append({**row, "kind": one.level, "summary": str(one), "low": one.low, "high": one.high})
+    return rows

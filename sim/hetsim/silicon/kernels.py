@@ -1,0 +1,296 @@
+"""The kernels of a step of a language model on one GPU of a replica, as tables by tokens, sequences and context.
+
+A layer multiplies with its matrices, attends, adds partial results up over the GPUs twice, and, where it has them,
+sends its tokens through experts.  Each kernel's time comes from a measured surface of the engine on that GPU.  What is
+not measured for a model is refused (`NotMeasured`), but for experts of another shape: those have the times of the
+nearest measured shape, in proportion to their operations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hetsim.model.step_times import KernelSteps
+from hetsim.silicon.surfaces import ENGINES, Coordinate, Key, Surface, surfaces
+from hetsim.workload.costs.architectures import Architecture
+from hetsim.workload.costs.roofline import Peak
+
+TOKENS = np.array([1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1280,
+                   1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768])  # fmt: skip
+SEQUENCES = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024])
+CONTEXTS = np.array([0, 16, 64, 256, 1024, 2048, 4096, 8192, 16384, 32768, 131072])
+PROMPTS = np.array([1, 2, 4, 8, 16, 32, 64])
+LENGTHS = np.array([0, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768])
+FORMATS = {
+    "bf16": ("bfloat16",), "fp16": ("bfloat16",), "fp8": ("fp8", "fp8_block"), "nvfp4": ("nvfp4",),
+    "int4": ("int4_wo",), "mxfp4": ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4"),
+}  # fmt: skip
+"""Formats of surfaces by that of the numbers, the preferred first; 8-bit checkpoints of experts are scaled by block."""
+NORMS = 16.0
+"""Bytes that norms, sums and rotations of a layer move for each number of a token's hidden state."""
+
+
+MOVED = ("sums", "norms")
+"""Parts that move bytes between kernels, whose share of the measured times is fitted apart."""
+
+
+class NotMeasured(Exception):
+    """A kernel that no shipped surface has."""
+
+
+@dataclass(frozen=True)
+class Divided:
+    """How a replica is divided over its GPUs."""
+
+    tensor: int = 1
+    attention: int = 1
+    """Groups of GPUs that attend for requests of their own (attention data parallelism)."""
+    expert_tensor: int | None = None
+    expert: int = 1
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the replica."""
+        return self.tensor * self.attention
+
+    @property
+    def experts(self) -> tuple[int, int]:
+        """Over how many GPUs each expert, and the experts, are divided."""
+        return self.expert_tensor or self.gpus // self.expert, self.expert
+
+
+@dataclass
+class Kernels:
+    """Seconds of the kernels of a step, by part: what the parts of `KernelSteps` are made of."""
+
+    layers: int
+    tokens: dict[str, np.ndarray] = field(default_factory=dict)
+    """By `TOKENS`: matrices, experts, sums, norms."""
+    last: np.ndarray = field(default_factory=lambda: np.zeros(len(TOKENS)))
+    decode: np.ndarray = field(default_factory=lambda: np.zeros((len(SEQUENCES), len(CONTEXTS))))
+    prefill: np.ndarray = field(default_factory=lambda: np.zeros((len(PROMPTS), len(LENGTHS))))
+    transferred: list[str] = field(default_factory=list)
+    """Kernels that were measured in another shape only, in words."""
+
+    def add(self, part: str, seconds: np.ndarray) -> None:
+        """Add seconds by `TOKENS` to a part."""
+        self.tokens[part] = self.tokens.get(part, np.zeros(len(TOKENS))) + seconds
+
+    def steps(self, constants: Mapping[str, float], family: str, factor: float = 1.0) -> KernelSteps:
+        """The steps with the constants of an engine; `factor` scales them all."""
+        parts, kernels, moved = self.tokens, constants["kernels"], constants["moved"]
+        linear = sum(((moved if part in MOVED else kernels) * parts[part] for part in parts), np.zeros(len(TOKENS)))
+        linear = factor * (linear + constants["per_token"] * self.layers * TOKENS)
+        fixed = constants["fixed"] + (constants["per_layer"] + constants.get(family, 0.0)) * self.layers
+        rows = [tuple(row.tolist()) for row in factor * kernels * self.decode]
+        read = [tuple(row.tolist()) for row in factor * kernels * self.prefill]
+        return KernelSteps(
+            factor * fixed, factor * constants["per_sequence"], tuple(TOKENS.tolist()),
+            tuple(linear.tolist()), tuple((factor * kernels * self.last).tolist()),
+            tuple(SEQUENCES.tolist()), tuple(CONTEXTS.tolist()), tuple(rows), tuple(PROMPTS.tolist()),
+            tuple(LENGTHS.tolist()), tuple(read),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Kernels of a model on one GPU with one engine."""
+
+    model: Architecture
+    gpu: str
+    peak: Peak
+    engine: str
+    divided: Divided
+
+    def surface(self, kernel: str, formats: tuple[str, ...], shape: tuple[int, ...] = (), engine: str = "") -> Surface:
+        """The surface in the first of these formats that there is; NotMeasured if there is none."""
+        for one in formats:
+            key: Key = (self.gpu, engine or self.engine, kernel, one, shape)
+            if key in surfaces():
+                return surfaces()[key]
+        what = " or ".join(formats)
+        raise NotMeasured(f"{kernel.replace('_', ' ')} in {what} was not measured with {self.engine} on {self.gpu}")
+
+    def formats(self, number_format: str) -> tuple[str, ...]:
+        """Formats of surfaces for numbers of a format."""
+        formats = FORMATS.get(number_format)
+        if formats is None:
+            raise NotMeasured(f"no kernels for numbers in {number_format} were measured")
+        return formats[::-1] if self.model.experts > 1 and number_format == "fp8" else formats
+
+    def matrix(self, outputs: float, inputs: float, number_format: str | None = None) -> np.ndarray:
+        """Seconds to multiply tokens with a matrix, by `TOKENS`."""
+        formats = self.formats(number_format or self.model.number_format.weights)
+        return self.fastest("matrix", formats, TOKENS, float(outputs), float(inputs))
+
+    def fastest(self, kernel: str, formats: tuple[str, ...], *coordinates: Coordinate) -> np.ndarray:
+        """Seconds of the fastest of all engines' kernels, for many were measured with the host's time to launch them.
+
+        A server launches them from a recorded graph.
+        """
+        known = surfaces()
+        keys = [(self.gpu, engine, kernel, one, ()) for engine in ENGINES for one in formats]
+        times = [known[key].at(*coordinates) for key in keys if key in known]
+        if not times:
+            raise NotMeasured(f"{kernel.replace('_', ' ')} in {' or '.join(formats)} was not measured on {self.gpu}")
+        return np.asarray(np.minimum.reduce(times))
+
+    def made(self) -> Kernels:
+        """All kernels of a step; NotMeasured names one that is missing."""
+        model, tensor = self.model, self.divided.tensor
+        if model.indexer is not None:
+            raise NotMeasured("sparse attention is not modeled")
+        kernels = Kernels(model.layers)
+        (self._latent if model.latent is not None else self._attention)(kernels)
+        if model.linear is not None:
+            self._linear(kernels)
+        self._feed_forward(kernels)
+        kernels.last = self.matrix(model.vocabulary / tensor, model.hidden, "bf16")
+        moved = NORMS * model.hidden * model.layers / (0.75 * self.peak.bandwidth)
+        kernels.add("norms", TOKENS * moved)
+        return kernels
+
+    def _attention(self, kernels: Kernels) -> None:
+        model, tensor = self.model, self.divided.tensor
+        layers, size = model.attention_layers, model._head_size
+        heads = max(1, model.heads // tensor)
+        keys = max(1, model._kv_heads // tensor)
+        queries = heads * size
+        gate = 2 if model.output_gate else 1
+        kernels.add("matrices", layers * self.matrix(gate * queries + 2 * keys * size, model.hidden))
+        kernels.add("matrices", layers * self.matrix(model.hidden, queries))
+        kept = tuple(one for name in (model.number_format.kv, "bf16") for one in FORMATS[name][:1])
+        windowed = 0 if model.window is None else model.windowed_layers or layers
+        for count, window in ((layers - windowed, None), (windowed, model.window)):
+            if not count:
+                continue
+            decode, prefill = (self.surface(kernel, kept, (size, 0)) for kernel in ("decode", "prefill"))
+            reach = CONTEXTS if window is None else np.minimum(CONTEXTS, window)
+            kernels.decode += count * decode.at(keys, heads / keys, SEQUENCES[:, None], reach)
+            if window is None:
+                seconds = prefill.at(heads, PROMPTS[:, None], LENGTHS)
+            else:  # what a window leaves of the pairs
+                length = np.maximum(LENGTHS, 1.0)
+                share = np.minimum(1.0, window / length) * (2.0 - np.minimum(1.0, window / length))
+                seconds = prefill.at(heads, PROMPTS[:, None], LENGTHS) * share
+            kernels.prefill += count * seconds * (LENGTHS > 0)
+
+    def _latent(self, kernels: Kernels) -> None:
+        """The module with its projections where it was measured, or their sum."""
+        model, tensor = self.model, self.divided.tensor
+        latent = model.latent
+        assert latent is not None
+        if (latent.kv_lora_rank, latent.qk_rope_head_dim) != (512, 64):
+            raise NotMeasured("latent attention was measured with 512 + 64 numbers of a token only")
+        heads = max(1, model.heads // tensor)
+        kept = tuple(FORMATS[model.number_format.kv][:1]) + ("bfloat16",)
+        weights = self.formats(model.number_format.weights)
+        try:
+            formats = tuple(f"{one}/{other}" for one in (*weights, "fp8_block", "bfloat16") for other in kept)
+            decode, prefill = (self.surface(f"latent_module_{one}", formats) for one in ("decode", "prefill"))
+        except NotMeasured:
+            decode, prefill = (self.surface(f"latent_{one}", kept) for one in ("decode", "prefill"))
+            queries = heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim)
+            rank = latent.q_lora_rank or model.hidden
+            for outputs, inputs in (
+                (rank + latent.kv_lora_rank + latent.qk_rope_head_dim, model.hidden), (queries, rank),
+                (model.hidden, heads * latent.v_head_dim),
+            ):  # fmt: skip
+                kernels.add("matrices", model.layers * self.matrix(outputs, inputs))
+            for name in ("mla_gen_pre", "mla_gen_post"):
+                seconds = self.surface(name, ("bfloat16", "fp8")).at(heads, SEQUENCES.astype(float))
+                kernels.decode += model.layers * seconds[:, None]
+            rows = PROMPTS[:, None] * LENGTHS
+            expand = heads * (latent.qk_nope_head_dim + latent.v_head_dim)
+            seconds = self.fastest("matrix", weights, rows, float(expand), latent.kv_lora_rank)
+            kernels.prefill += model.layers * (LENGTHS > 0) * seconds
+        kernels.decode += model.layers * decode.at(heads, SEQUENCES[:, None], CONTEXTS)
+        kernels.prefill += model.layers * (LENGTHS > 0) * prefill.at(heads, PROMPTS[:, None], LENGTHS)
+
+    def _linear(self, kernels: Kernels) -> None:
+        """Layers of gated linear attention."""
+        model, tensor, linear = self.model, self.divided.tensor, self.model.linear
+        assert linear is not None
+        heads, values = max(1, linear.value_heads // tensor), linear.value_heads * linear.value_size
+        outputs = (linear.queries + values + 2 * linear.value_heads) / tensor
+        kernels.add("matrices", linear.layers * self.matrix(outputs, model.hidden))
+        kernels.add("matrices", linear.layers * self.matrix(model.hidden, values / tensor))
+        decode, prefill = (self.surface(f"delta_{one}", ("bfloat16",)) for one in ("decode", "prefill"))
+        kernels.decode += linear.layers * decode.at(heads, SEQUENCES[:, None], 1.0)
+        seconds = prefill.at(heads, PROMPTS[:, None], LENGTHS)
+        kernels.prefill += linear.layers * (LENGTHS > 0) * seconds
+
+    def _feed_forward(self, kernels: Kernels) -> None:
+        """Feed-forward blocks, experts, and sums over the GPUs."""
+        model, divided = self.model, self.divided
+        dense = [(model.dense_intermediate or 0, model.dense_layers), (model.shared_intermediate, model.expert_layers)]
+        if model.experts == 1:
+            dense = [(model.intermediate, model.layers)]
+        gates = 2 if model.gated else 1
+        for size, layers in dense:
+            if size and layers:
+                own = size / divided.tensor
+                kernels.add("matrices", layers * self.matrix(gates * own, model.hidden))
+                kernels.add("matrices", layers * self.matrix(model.hidden, own))
+        if model.experts > 1:
+            kernels.add("matrices", model.expert_layers * self.matrix(model.experts, model.hidden, "bf16"))
+            kernels.add("experts", model.expert_layers * self._experts(kernels))
+        width = 2.0 * model.hidden
+        if divided.tensor > 1:
+            sums = self.fastest("all_reduce", ("bfloat16",), divided.tensor, TOKENS * width)
+            kernels.add("sums", 2 * model.layers * sums)
+        if divided.attention > 1 and model.experts > 1:
+            for name in ("nccl_all_gather", "nccl_reduce_scatter"):
+                moved = TOKENS * width * divided.attention
+                seconds = self.surface(name, ("bfloat16",), engine="vllm").at(divided.gpus, moved)
+                kernels.add("sums", model.expert_layers * seconds)
+
+    def _experts(self, kernels: Kernels) -> np.ndarray:
+        """Seconds of the experts of a layer, of the nearest shape that was measured."""
+        model = self.model
+        shape = (model.hidden, model.intermediate, model.active_experts, model.experts)
+        formats = self.formats(model.number_format.experts or model.number_format.weights)
+        known = surfaces()
+        for number_format in formats:
+            near = [
+                (far(shape, key[4][:4]) + 4 * far(self.divided.experts, key[4][4:]), key)
+                for key in known
+                if key[:4] == (self.gpu, self.engine, "experts", number_format)
+            ]
+            if near:
+                break
+        else:
+            raise NotMeasured(f"experts in {' or '.join(formats)} were not measured with {self.engine} on {self.gpu}")
+        distance, key = min(near)
+        if distance > 4.0:
+            raise NotMeasured(f"experts like these were not measured with {self.engine} on {self.gpu}")
+        scale = math.prod(shape[:2]) / math.prod(key[4][:2])
+        scale *= math.prod(key[4][4:]) / math.prod(self.divided.experts)
+        if distance:
+            kernels.transferred.append(f"experts of shape {shape} have the times of {key[4]}")
+        return scale * known[key].at(TOKENS * self.divided.attention)
+
+
+def far(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    """Distance of two shapes: the sum of the factors between them, as log2."""
+    return sum(abs(math.log2(first / second)) for first, second in zip(one, other, strict=True))
+
+
+def family_of(model: Architecture) -> str:
+    """Family of a model: by its attention, or whether it has experts."""
+    if model.latent is not None:
+        return "latent"
+    if model.linear is not None:
+        return "linear"
+    return "experts" if model.experts > 1 else "dense"
+
+
+def kernels_of(model: Architecture, gpu: str, peak: Peak, engine: str, divided: Divided) -> Kernels:
+    """The kernels of a step; NotMeasured if one was not measured."""
+    return Builder(model, gpu, peak, engine, divided).made()
+
+

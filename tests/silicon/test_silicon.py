@@ -1,0 +1,177 @@
+"""Measured kernels: the shipped data, steps made of them, named engines, their intervals and what is supported."""
+
+import hashlib
+import json
+import math
+
+import numpy as np
+import pyarrow.parquet as parquet
+import pytest
+from click.testing import CliRunner
+
+from hetsim.cli.program import hetsim
+from hetsim.errors import ScenarioError
+from hetsim.model.randomness import RandomTree
+from hetsim.model.step_times import KernelSteps, attended
+from hetsim.scenario.scenario import load
+from hetsim.silicon import engines, kernels, surfaces
+from hetsim.workload.costs.architectures import Architecture, model
+from hetsim.workload.costs.roofline import DEVICES
+
+SHIPPED = "095b82fd6d13689bd176f444753e8ce14f221f26a93a63d53a58c1f73144eb68"
+RECORD = "e6602de294d7b99e2e18584245ba9c4c54bb164e3810f7d7a5eebcc3598fd57e"
+
+
+def test_the_shipped_surfaces_are_those_of_the_wheel():
+    """The digests of the Parquet, and of the RECORD of the wheel it is made of."""
+    assert hashlib.sha256(surfaces.FILE.read_bytes()).hexdigest() == SHIPPED
+    assert parquet.read_schema(surfaces.FILE).metadata[b"record"].decode() == RECORD
+    assert surfaces.FILE.stat().st_size < 3_000_000
+
+
+def test_the_license_and_the_notice_lie_next_to_the_data():
+    folder = surfaces.FILE.parent
+    assert "Apache License" in (folder / "LICENSE").read_text(encoding="utf-8")
+    notice = (folder / "NOTICE").read_text(encoding="utf-8")
+    assert "aiconfigurator-core 0.12.0" in notice and "Changes." in notice
+
+
+def test_a_surface_is_exact_at_its_points_and_between_neighbors_elsewhere():
+    surface = surfaces.surfaces()["h100", "vllm", "matrix", "bfloat16", ()]
+    m, n, k = (np.exp2(points) for points in surface.axes)
+    stored = np.exp2(surface.values[3, 5, 6] / surfaces.STEPS) * 1e-9
+    assert surface.at(m[3], n[5], k[6]) == pytest.approx(stored, rel=1e-12)
+    ends = sorted([stored, float(np.exp2(surface.values[4, 5, 6] / surfaces.STEPS) * 1e-9)])
+    between = float(surface.at(math.sqrt(m[3] * m[4]), n[5], k[6]))
+    assert between == pytest.approx(math.sqrt(ends[0] * ends[1]), rel=1e-12)
+
+
+def llama(number_format="fp8"):
+    figures = model("llama-3.1-70b").model_dump(exclude_none=True)
+    return Architecture.model_validate({**figures, "number_format": number_format})
+
+
+def test_a_step_is_no_shorter_than_reading_the_weights_and_near_a_measured_server():
+    """Measured: 17.4 ms a token with 4 requests of 1,024 + 1,024 tokens on two H100 (vLLM)."""
+    steps = engines.steps_of(llama(), DEVICES["h100"], 2, "vllm-0.15")
+    seconds = steps.seconds_for(0, 4, 4 * 1536)
+    assert seconds > llama().bytes / (2 * DEVICES["h100"].bandwidth)
+    assert seconds == pytest.approx(0.0174, rel=0.1)
+
+
+@pytest.mark.parametrize("text", ["vllm-0.15", "trtllm-1.0", "sglang-0.5"])
+@pytest.mark.parametrize("name", ["llama-3.1-70b", "qwen3-235b-a22b", "deepseek-r1", "minimax-m2.5"])
+@pytest.mark.parametrize("gpu", ["h200", "b200", "mi300x"])
+def test_steps_grow_with_all_they_do_and_jumps_equal_single_steps(gpu, name, text):
+    steps = engines.steps_of(model(name), DEVICES[gpu], 8, text)
+    assert isinstance(steps, KernelSteps)
+    assert steps.seconds_for(0, 8, 8_000) <= steps.seconds_for(0, 8, 800_000)
+    assert steps.seconds_for(512, 8, 8_000, attended(512, 0)) < steps.seconds_for(8192, 8, 8_000, attended(8192, 0))
+    single = sum(steps.seconds_for(0, 9, 9 * 1000 + 9 * step) for step in range(3000))
+    assert steps.decoding(3000, 9, 9 * 1000) == pytest.approx(single, rel=1e-9)
+
+
+def test_more_gpus_are_faster_and_a_factor_scales_all_of_a_step():
+    one, two = (engines.steps_of(llama(), DEVICES["h200"], gpus, "vllm-0.15") for gpus in (1, 2))
+    assert two.seconds_for(0, 16, 16_000) < one.seconds_for(0, 16, 16_000)
+    slower = engines.steps_of(llama(), DEVICES["h200"], 1, "vllm-0.15", 1.25)
+    for step in ((0, 16, 16_000, 0), (2048, 16, 16_000, attended(2048, 0)), (100, 0, 0, 5050)):
+        assert slower.seconds_for(*step) == pytest.approx(1.25 * one.seconds_for(*step), rel=1e-12)
+
+
+def test_experts_of_an_unmeasured_shape_have_the_times_of_the_nearest():
+    figures = model("qwen3-235b-a22b").model_dump(exclude_none=True)
+    other = Architecture.model_validate({**figures, "experts": 120})
+    made = kernels.kernels_of(other, "h100", DEVICES["h100"], "vllm", kernels.Divided(8))
+    assert len(made.transferred) == 1 and "120" in made.transferred[0]
+    assert not kernels.kernels_of(model("qwen3-235b-a22b"), "h100", DEVICES["h100"], "vllm",
+                                  kernels.Divided(8)).transferred  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("vllm-9.9", "the nearest is vllm-0"), ("vllm-0.1", "the nearest is vllm-0"),
+        ("vllm", "cannot be read as an engine and its version"), ("tgi-1.0", "give one such as"),
+    ],
+)  # fmt: skip
+def test_an_engine_outside_its_versions_is_refused_and_the_nearest_named(text, message):
+    with pytest.raises(ValueError, match=message):
+        engines.engine_of(text)
+
+
+def test_levels_of_support():
+    levels = {
+        name: engines.interval(model("llama-3.1-70b"), DEVICES[name], 4, "vllm-0.15").level
+        for name in ("h100", "l40s", "mi300x")
+    }
+    assert levels == {"h100": "measured", "l40s": "transferred", "mi300x": "guessed"}
+
+
+def test_an_interval_is_wider_the_farther_the_nearest_measured_load_is(monkeypatch):
+    monkeypatch.setitem(engines.fitted(), "widening", 0.1)
+    near, far = (
+        engines.interval(llama(), DEVICES["h100"], 4, "vllm-0.15", load) for load in ((2048, 16), (100_000, 512))
+    )
+    assert far.low < near.low < near.high < far.high
+
+
+def test_factors_lie_in_the_interval_nine_of_ten_times():
+    interval = engines.interval(llama(), DEVICES["h100"], 4, "vllm-0.15")
+    factors = np.array([interval.factor(RandomTree(1, number).stream("steps")) for number in range(3000)])
+    assert 0.88 < ((factors >= interval.low) & (factors <= interval.high)).mean() < 0.92
+
+
+def scenario(**service):
+    given = {"kind": "llm", "model": {"name": "llama-3.1-70b", "number_format": "fp8"}, "gpu": "h100",
+             "tensor_parallel": 2, "engine": "vllm-0.15", **service}  # fmt: skip
+    given = {key: value for key, value in given.items() if value is not None}
+    return {
+        "name": "chat", "seed": 3, "horizon": "40 s", "cluster": {"nodes": [{"gpus": [{"type": "h100", "count": 2}]}]},
+        "workload": [{"name": "chat", "arrivals": {"process": "poisson", "rate": "1/s"},
+                      "tokens": {"prompt": 1024, "output": 64}, "service": given}],
+    }  # fmt: skip
+
+
+def test_a_service_of_an_engine_runs_with_its_steps_front_end_and_defaults():
+    run = load(scenario()).build()
+    service = run.language[0]
+    assert service.kinds[0].step == engines.steps_of(llama(), DEVICES["h100"], 2, "vllm-0.15")
+    assert service.request_delay == engines.front_end(llama(), DEVICES["h100"], 2, "vllm-0.15") > 0
+    assert service.max_num_batched_tokens == 8192
+    assert any("90 %" in text and "measured" in text for text in run.warnings)
+    assert load(scenario(front_end="3 ms")).build().language[0].request_delay == 0.003
+
+
+def test_an_uncertain_service_draws_one_factor_a_replication():
+    loaded = load(scenario(uncertain=True))
+    first, again, other = (loaded.build(replication=number).language[0].kinds[0].step for number in (0, 0, 1))
+    certain = load(scenario()).build().language[0].kinds[0].step
+    ratio = [one.seconds_for(0, 4, 4000) / certain.seconds_for(0, 4, 4000) for one in (first, again, other)]
+    assert ratio[0] == ratio[1] != ratio[2] and 1.0 not in ratio
+
+
+@pytest.mark.parametrize(
+    ("service", "message"),
+    [
+        ({"engine": "vllm-9.9"}, "the nearest is"), ({"step": {"roofline": True}}, "cannot stand together"),
+        ({"engine": None, "uncertain": True}, "give engine"),
+        ({"model": "glm-5", "tensor_parallel": 2}, "sparse attention is not modeled"), ({"gpu": None}, "on which GPU"),
+    ],
+)  # fmt: skip
+def test_what_an_engine_does_not_know_is_said(service, message):
+    with pytest.raises(ScenarioError, match=message):
+        load(scenario(**service)).build()
+
+
+def test_hetsim_list_support():
+    shown = CliRunner().invoke(hetsim, ["list", "support", "--model", "llama-3.1-70b", "--gpu", "h100", "--json"])
+    rows = {row["name"].partition("-")[0]: row for row in json.loads(shown.output)}
+    assert rows["vllm"]["kind"] == "measured" and rows["vllm"]["low"] < 1 < rows["vllm"]["high"]
+    assert set(rows) == {"vllm", "trtllm", "sglang"}
+    text = CliRunner().invoke(hetsim, ["list", "support", "--model", "glm-5", "--gpu", "h100"])
+    assert "sparse attention is not modeled" in text.output
+    for wrong in (["list", "support"], ["list", "models", "--model", "x", "--gpu", "y"]):
+        assert CliRunner().invoke(hetsim, wrong).exit_code == 2
+    wrong = CliRunner().invoke(hetsim, ["list", "support", "--model", "lama", "--gpu", "h100"])
+    assert wrong.exit_code == 3 and 'unknown model "lama"' in wrong.output
