@@ -6,6 +6,7 @@ import csv
 import math
 import statistics
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from hetsim.model.batch_times import StageTable
 from hetsim.model.step_times import KernelSteps, LinearSteps, RooflineSteps, attended
 from hetsim.model.tasks import StageTime
 from hetsim.scenario.scenario import load
+from hetsim.scenario.schema.language_model import Drift
 from hetsim.workload.costs.architectures import MODELS
 from hetsim.workload.costs.roofline import DEVICES
 from hetsim.workload.costs.step_costs import Efficiency, roofline_steps
@@ -682,3 +684,58 @@ def test_what_goes_with_what(tmp_path):
     table = server_file(tmp_path, step={"decode": {1: "9 ms", 8: "10 ms"}, "per_prompt_token": "1 ms"})
     done = invoke("--from", log, "--server", table, "--out", tmp_path)
     assert done.exit_code == 3 and "its step is a table" in done.output
+
+
+# Drift -----------------------------------------------------------------------------------------------------------
+
+TABLE = {"fixed": "1 ms", "decode": {1: "20 ms", 8: "22 ms"}, "prefill": {"fixed": "2 ms", "per_item": "0.1 ms"}}
+STEPS = {
+    "line": {"step": {"fixed": "10 ms", "per_sequence": "1 ms", "per_prompt_token": "0.1 ms"}},
+    "table": {"step": {**TABLE, "per_context_token": "0.1 us"}, "max_num_batched_tokens": 512},
+    "roofline": {**PRESET, "model": "mixtral-8x7b"},
+    "engine": {**PRESET, "model": "llama-3.1-70b", "engine": "vllm-0.15"},
+}
+
+
+def steps_of(service: dict[str, Any], replication: int = 0, **more: Any) -> Any:
+    own = load({**scenario({**service, **more}, gpu={"memory": "80 GB"}), "seed": 3})
+    return own.build(replication=replication).language[0].kinds[0].step
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_drift_multiplies_all_steps_of_a_replication(name):
+    """By one factor, whatever a step does, and in closed form too."""
+    plain, drifted = steps_of(STEPS[name]), steps_of(STEPS[name], drift={"cv": "20%"})
+    loads = ((0, 1, 100, 0), (0, 8, 9000, 0), (512, 0, 0, 512 * 256), (100, 3, 700, 5050), (1, 200, 40_000, 1))
+    ratios = [drifted.seconds_for(*load_) / plain.seconds_for(*load_) for load_ in loads]
+    ratios.append(drifted.decoding(50, 4, 3000) / plain.decoding(50, 4, 3000))
+    assert ratios == pytest.approx([ratios[0]] * len(ratios), rel=1e-9) and abs(ratios[0] - 1) > 1e-3
+    other = steps_of(STEPS[name], 1, drift={"cv": "20%"})
+    assert other.seconds_for(*loads[0]) != drifted.seconds_for(*loads[0])
+    assert steps_of(STEPS[name], drift={"cv": "20%"}).seconds_for(*loads[0]) == drifted.seconds_for(*loads[0])
+
+
+def test_factors_of_drift_have_the_mean_and_the_variation():
+    """Over 4,000 replications: a mean of 1 and a coefficient of variation of 10 %."""
+    drift = Drift(cv=0.1)
+    factors = np.array([drift.factor(np.random.default_rng(n)) for n in range(4000)])
+    assert factors.mean() == pytest.approx(1, abs=4 * 0.1 / 4000**0.5)
+    assert factors.std() == pytest.approx(0.1, rel=0.05)
+    assert np.log(factors).mean() < 0
+
+
+def test_policies_are_compared_on_servers_of_the_same_speed():
+    """Common random numbers: without queues two policies make the same steps, in each of two replications."""
+    own = scenario({**STEPS["line"], "drift": {"cv": "10%"}})
+    times = [
+        [hs.run({**own, "policy": {"scheduler": name}}, seed=seed).tasks["response"][0] for seed in (1, 2)]
+        for name in ("fcfs", "sjf")
+    ]
+    assert times[0] == times[1] and times[0][0] != times[0][1]
+
+
+@pytest.mark.parametrize("cv", ["0", "-1%", "x", "200%"])
+def test_drift_that_cannot_be(cv):
+    with pytest.raises(ScenarioError) as caught:
+        load(scenario({**STEPS["line"], "drift": {"cv": cv}}))
+    assert "drift.cv" in str(caught.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import multiprocessing
 import os
 import re
@@ -267,6 +268,10 @@ SERVED: dict[str, Any] = {
     "name": "s", "horizon": "20 s", "cluster": {"nodes": {"cpus": 4, "gpus": {"type": "v100", "count": 1}}},
     "workload": [{"name": "web", "arrivals": {"process": "poisson", "rate": "20/s"}, "service": {"profile": "p.yaml"}}],
 }  # fmt: skip
+LLAMA = {
+    "model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 9000,
+    "intermediate_size": 4096,
+}  # fmt: skip
 FAULTS = "time,device,event\n5,n0/g0,down\n{},n0/g0,up\n"
 JOBS = "name,time,application,num_replicas,batch_size\na,5,net,2,16\nb,65,net,1,16\n"
 MEASURED = "placement,local_bsz,step_time,sync_time\n1,8,1.0,0.0\n1,16,1.8,0.0\n2,8,1.1,0.1\n2,16,1.9,0.1\n"
@@ -293,6 +298,11 @@ DATA = {
     "a file in a folder of profiles": Way(
         {"jobs.csv": JOBS, "p/net/placements.csv": MEASURED, "p/net/validation-16.csv": EPOCHS}, "",
         {"p/net/placements.csv": MEASURED.replace("1.8", "2.8")}, scenario=POLLUX),
+    "a model's own file": Way(
+        {"config.json": json.dumps(LLAMA)}, "", {"config.json": json.dumps({**LLAMA, "num_hidden_layers": 16})},
+        scenario={**SERVED, "workload": [{
+            "name": "chat", "arrivals": {"process": "poisson", "rate": "1/s"}, "tokens": {"prompt": 99, "output": 9},
+            "service": {"kind": "llm", "model": {"config": "config.json"}, "gpu": "h100"}}]}),
     "a recorded distribution": Way(
         {"times": "x\n" + "1\n" * 9}, "", {"times": "x\n" + "9\n" * 9},
         scenario={**BASE, "policy": "fcfs", "workload": [{**BASE["workload"][0], "gpu_time": {

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -372,6 +372,23 @@ def _read_alone(times: RooflineSteps | KernelSteps, prompt: int, chunk: int | No
         seconds += times.seconds_for(tokens, 0, 0, attended(tokens, done))
         done += tokens
     return seconds
+
+
+_COUNTS = {
+    "sizes", "between", "spread", "tokens", "sequences", "contexts", "prompts", "lengths", "expert_share", "_known"
+}  # fmt: skip
+"""Fields of step times, and of what they consist of, that are not in seconds."""
+
+
+def scaled(times: Any, factor: float) -> Any:
+    """Step times, all seconds of which are multiplied by a factor."""
+    if is_dataclass(times) and not isinstance(times, type):
+        seconds = {one.name: getattr(times, one.name) for one in fields(times) if one.name not in _COUNTS}
+        emptied = {"_known": {}} if hasattr(times, "_known") else {}
+        return replace(times, **{name: scaled(value, factor) for name, value in seconds.items()}, **emptied)
+    if isinstance(times, tuple):
+        return tuple(scaled(value, factor) for value in times)
+    return None if times is None else times * factor
 
 
 def attended(tokens: int, before: int) -> int:

@@ -157,8 +157,9 @@ workload.service
     batches: kind
     size: upload% compute% download% network network.request network.response batching.**
     none: compute.per_prompt_token compute.per_output_token cache routing
-    none: gpu tensor_parallel engine uncertain replicas also_on memory_share kv max_num_batched_tokens max_num_seqs
-    none: max_output_tokens timeout preemption prefix_cache disaggregated autoscale front_end slo step model.name
+    none: gpu tensor_parallel engine uncertain drift drift.cv replicas also_on memory_share kv max_num_batched_tokens
+    none: max_num_seqs max_output_tokens timeout preemption prefix_cache disaggregated autoscale front_end slo step
+    none: model.name
 
 # Policies: the parameters of those that declare a model (`queueing`).
 policy

@@ -68,12 +68,12 @@ class _Config:
         return self.text.get(key, self.read.data.get(key))
 
     def number(self, *keys: str, default: int | None = None) -> int:
-        """The whole number of the first of these keys that is given."""
+        """The whole number of the first of these keys that is given, above 0 unless 0 is the default."""
         key = next((one for one in keys if self.value(one) is not None), keys[0])
         value = self.value(key)
         if value is None and default is not None:
             return default
-        if value is None or not is_number(value) or int(value) != value or not 0 <= value <= 10**9:
+        if value is None or not is_number(value) or int(value) != value or not (default != 0) <= value <= 10**9:
             self.refuse(key, "this is missing" if value is None else f"expected a whole number, not {shown(value)}")
         return int(value)
 

@@ -58,16 +58,17 @@ def included(value: Any, section: str, model: type[BaseModel], info: ValidationI
     return {**_anchored(content, path.parent), **value}
 
 
-STAGES = ("upload", "compute", "download")
+FILES = {"upload": "table", "compute": "table", "download": "table", "model": "config"}
+"""Keys below a key that name files."""
 
 
 def _anchored(section: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The section with files named relative to the scenario."""
     placed = dict(section)
-    for name in STAGES:
-        stage = placed.get(name)
-        if isinstance(stage, dict) and isinstance(stage.get("table"), str):
-            placed[name] = {**stage, "table": str((folder / stage["table"]).resolve())}
+    for name, key in FILES.items():
+        part = placed.get(name)
+        if isinstance(part, dict) and isinstance(part.get(key), str):
+            placed[name] = {**part, key: str((folder / part[key]).resolve())}
     if isinstance(placed.get("variants"), list):
         placed["variants"] = [_anchored(one, folder) if isinstance(one, dict) else one for one in placed["variants"]]
     return placed

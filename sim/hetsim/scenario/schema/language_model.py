@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+import math
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, ValidationInfo, model_validator
 
 from hetsim.errors import KeyProblem
 from hetsim.model.service import Autoscaling, LanguageService
-from hetsim.model.step_times import StepTimes
+from hetsim.model.step_times import StepTimes, scaled
 from hetsim.model.units import Bytes, Count, Degree, Name, Seconds, Share
 from hetsim.scenario.fields import Keys, Mirror, Model, Short, keys_of
 from hetsim.scenario.file.profile_files import Profiled, included
@@ -17,6 +18,9 @@ from hetsim.scenario.schema.service import BOTH_WAYS, FrontEndSpec, ServiceSpec
 from hetsim.scenario.schema.steps import EngineName, StepTime, Weights, figures_missing, of_engine
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import Peak
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Autoscale = Annotated[Autoscaling, Keys(Autoscaling, "Autoscale")]
 
@@ -53,6 +57,18 @@ class AlsoOn(Model):
     """GPUs of one node over which each replica is divided, for the estimate; in place of gpus."""
     memory_share: Share | None = None
     """Share of the devices' memory that model, keys and values may fill, as elsewhere unless given."""
+
+
+class Drift(Model):
+    """How far the speed of a server differs from one run to the next."""
+
+    cv: Share
+    """Coefficient of variation of the factor on all steps of a replication: lognormal, with mean 1."""
+
+    def factor(self, generator: np.random.Generator) -> float:
+        """The factor of a replication."""
+        variance = math.log1p(self.cv**2)
+        return math.exp(generator.normal(-variance / 2, math.sqrt(variance)))
 
 
 PolicyName = Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})]
@@ -103,9 +119,9 @@ class LanguageModel(Profiled):
 
     SECTION: ClassVar = "service"
     FIRST: ClassVar = (
-        "kind", "profile", "step", "gpu", "tensor_parallel", "engine", "uncertain", "device", "gpus", "replicas",
-        "also_on", "model", "memory_share", "kv", "max_num_batched_tokens", "max_num_seqs", "max_output_tokens",
-        "timeout", "preemption", "prefix_cache", "disaggregated",
+        "kind", "profile", "step", "gpu", "tensor_parallel", "engine", "uncertain", "drift", "device", "gpus",
+        "replicas", "also_on", "model", "memory_share", "kv", "max_num_batched_tokens", "max_num_seqs",
+        "max_output_tokens", "timeout", "preemption", "prefix_cache", "disaggregated",
     )  # fmt: skip
 
     USED: ClassVar = {"replicas": 1, "memory_share": FILLED}
@@ -123,6 +139,8 @@ class LanguageModel(Profiled):
     between them; for model, gpu and tensor_parallel, in place of step."""
     uncertain: bool = False
     """Draw how far off all steps of a replication are, from the errors of measured servers (engine)."""
+    drift: Drift | None = None
+    """Differences of a server from run to run: a random factor on all steps of a replication, {cv: 2%}."""
     device: Name = "gpu"
     """Type or kind of device of the replicas."""
     gpus: Count = 1
@@ -228,9 +246,9 @@ class LanguageModel(Profiled):
         return self.times_of(1.0)
 
     def times_of(self, factor: float) -> StepTimes:
-        """Seconds of its steps, with an engine multiplied by a factor."""
+        """Seconds of its steps, multiplied by a factor."""
         if self.engine is None or self.figures is None:
-            return self.step.times(self.figures)
+            return scaled(self.step.times(self.figures), factor) if factor != 1.0 else self.step.times(self.figures)
         return of_engine("steps")(*self.figures, self.engine, factor)
 
     @property
