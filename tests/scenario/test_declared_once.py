@@ -40,7 +40,7 @@ DIFFERENT = {
     ),
     "of a launch, not of a node": "Occupied/NodeSpec Occupied/Node",
     "other things with the same names": (
-        "TaskMode/FaultEvent Disaggregated/LinearSteps LanguageModel/DeviceType PolicySpec/DeviceType "
+        "TaskMode/FaultEvent Disaggregated/LinearSteps Disaggregated/KernelSteps LanguageModel/DeviceType PolicySpec/DeviceType "
         "WorkloadEntry/NodeSpec"
     ),
 }
