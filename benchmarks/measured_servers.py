@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 
-import hetsim as hs
 import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
+import hetsim as hs
 from hetsim.model.step_times import StepTimes, attended
 from hetsim.silicon.engines import FILE, interval, roofline_kernels
 from hetsim.silicon.kernels import (
@@ -696,7 +696,8 @@ def main() -> None:
     print(f"{rows.attrs['rows']:,} rows, {len(rows):,} configurations, {rows['kept_out'].sum():,} kept out")
     constants = dict.fromkeys(BUDGET, START)
     if given.simulate:
-        compared(prepared(rows[~rows["kept_out"]].sample(8 * given.simulate, random_state=2), constants), given.simulate)
+        some = rows[~rows["kept_out"]].sample(8 * given.simulate, random_state=2)
+        compared(prepared(some, constants), given.simulate)
         return
     frame = prepared(rows[~rows["kept_out"]], constants)
     reasons = pd.Series(frame.attrs["refused"], dtype=object).value_counts()

@@ -415,8 +415,8 @@ def test_there_is_a_case_of_all_that_changes_nothing():
     assert {next(iter(case)) for case in without} == NO_CHANGE.keys() and len(without) == 39
 
 LANGUAGE = (
-    "also_on autoscale disaggregated engine front_end gpu kv max_num_batched_tokens max_output_tokens memory_share model. "
-    "preemption prefix_cache replicas routing slo tensor_parallel timeout uncertain"
+    "also_on autoscale disaggregated engine front_end gpu kv max_num_batched_tokens max_output_tokens memory_share "
+    "model. preemption prefix_cache replicas routing slo tensor_parallel timeout uncertain"
 )
 OTHERWISE = {
     "cluster.nodes.cpu.peak.": "as flops and bandwidth: only work is timed by them, which no model knows",
