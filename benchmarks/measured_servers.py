@@ -616,7 +616,7 @@ def simulated(row: pd.Series) -> tuple[float, float]:
     server, (clients, prompt, output, room) = row["server"], row["load"]
     known = json.loads(FILE.read_text(encoding="utf-8"))["engines"][server.engine]
     model = architecture(server.model, server.formats).model_dump(exclude_none=True)
-    peak = roofline.DEVICES[server.gpu]
+
 
     def spread(most: int) -> dict[str, object]:
         return {"distribution": "uniform", "low": SHORTEST * most, "high": most}
@@ -626,7 +626,7 @@ def simulated(row: pd.Series) -> tuple[float, float]:
         "engine": f"{server.engine}-{known['to']}", "front_end": f"{FRONT_END} s", "max_num_seqs": 4096,
         "kv": {"tokens": max(1 << 16, room)}, "memory_share": 1.0,
     }  # fmt: skip
-    node = {"gpus": [{"type": server.gpu, "count": server.divided.gpus, "memory": f"{peak.memory} B"}]}
+    node = {"gpus": [{"type": server.gpu, "count": server.divided.gpus, "memory": "1 TB"}]}
     scenario = {
         "name": "measured", "seed": 1, "horizon": "10 h", "cluster": {"nodes": [node]},
         "workload": [{
