@@ -31,6 +31,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
+import hetsim as hs
 from hetsim.model.step_times import StepTimes, attended
 from hetsim.silicon.engines import FILE, interval, roofline_kernels
 from hetsim.silicon.kernels import (
@@ -610,6 +611,50 @@ def report(frame: pd.DataFrame, today: np.ndarray) -> pd.DataFrame:
     return summary(frame, columns)
 
 
+def simulated(row: pd.Series) -> tuple[float, float]:
+    """Mean time a token and to the first token of a row as `hetsim run` has it, of requests after the first of each."""
+    server, (clients, prompt, output, room) = row["server"], row["load"]
+    known = json.loads(FILE.read_text(encoding="utf-8"))["engines"][server.engine]
+    model = architecture(server.model, server.formats).model_dump(exclude_none=True)
+
+
+    def spread(most: int) -> dict[str, object]:
+        return {"distribution": "uniform", "low": SHORTEST * most, "high": most}
+
+    service = {
+        "kind": "llm", "model": model, "gpu": server.gpu, "tensor_parallel": server.divided.tensor,
+        "engine": f"{server.engine}-{known['to']}", "front_end": f"{FRONT_END} s", "max_num_seqs": 4096,
+        "kv": {"tokens": max(1 << 16, room)}, "memory_share": 1.0,
+    }  # fmt: skip
+    node = {"gpus": [{"type": server.gpu, "count": server.divided.gpus, "memory": "1 TB"}]}
+    scenario = {
+        "name": "measured", "seed": 1, "horizon": "10 h", "cluster": {"nodes": [node]},
+        "workload": [{
+            "arrivals": {"process": "closed", "clients": clients, "think": "0 s"}, "count": ROUNDS * clients,
+            "tokens": {"prompt": spread(prompt), "output": spread(output)}, "service": service,
+        }],
+    }  # fmt: skip
+    tasks = hs.run(scenario).tasks
+    return float(tasks["tpot"].mean()), float(tasks["ttft"].mean())
+
+
+def compared(frame: pd.DataFrame, count: int) -> None:
+    """Print how far the replay is from `hetsim run` on rows drawn at random that one replica can have."""
+    alone = frame[(frame["attention"] == 1) & (frame["moe_ep_size"].fillna(1) <= 1) & ~frame["saturated"]]
+    chosen = alone[alone["batch_size"] <= 128].sample(count, random_state=1)
+    known = json.loads(FILE.read_text(encoding="utf-8"))["engines"]
+    ratios = []
+    for _, row in chosen.iterrows():
+        made = kernels(row["server"])
+        assert isinstance(made, Kernels)
+        steps = made.steps(known[row["backend"]]["constants"], row["family"])
+        run = replay(steps, row["backend"], *row["load"], FRONT_END)
+        tpot, ttft = simulated(row)
+        ratios.append((run.tpot / tpot, run.ttft / ttft))
+    print("replay over hetsim run, time a token and first token:")
+    print(pd.DataFrame(ratios, columns=["token", "first"]).describe().round(3).to_string())
+
+
 def kept_out(frame: pd.DataFrame, seen: pd.DataFrame) -> pd.DataFrame:
     """Errors of servers that nothing was fitted to, by what kept them out, GPU and engine."""
     reasons = pd.Series(frame.attrs["refused"], dtype=object).value_counts()
@@ -644,11 +689,16 @@ def main() -> None:
     parser.add_argument("--wheel", required=True, help="the wheel aiconfigurator-core")
     parser.add_argument("--write", action="store_true", help="fit the engines and write engines.json")
     parser.add_argument("--kept-out", action="store_true", help="predict what was kept out, with what is shipped")
+    parser.add_argument("--simulate", type=int, metavar="N", help="only compare N rows with `hetsim run`")
     given = parser.parse_args()
     start = time.process_time()
     rows = rows_of(given.wheel)
     print(f"{rows.attrs['rows']:,} rows, {len(rows):,} configurations, {rows['kept_out'].sum():,} kept out")
     constants = dict.fromkeys(BUDGET, START)
+    if given.simulate:
+        some = rows[~rows["kept_out"]].sample(8 * given.simulate, random_state=2)
+        compared(prepared(some, constants), given.simulate)
+        return
     frame = prepared(rows[~rows["kept_out"]], constants)
     reasons = pd.Series(frame.attrs["refused"], dtype=object).value_counts()
     print(f"{len(frame):,} askable; refused:", *(f"{count} {reason}" for reason, count in reasons.items()), sep="\n  ")

@@ -26,7 +26,7 @@ DIFFERENT = {
     ),
     "the scenario has it as people write it, the model what is built from all of it": (
         "ScenarioModel/RunInput Policies/RunInput SharingSpec/Sharing MeasuredSpec/Mode StepTime/LinearSteps "
-        "AlsoOn/ReplicaKind LanguageModel/ReplicaKind Nodes/Node"
+        "StepTime/KernelSteps AlsoOn/ReplicaKind LanguageModel/ReplicaKind Nodes/Node"
     ),
     "upload and download of a network are other names of out and in; its curve is rows, not the built curve": (
         "NodeNetworkSpec/Link NodeNetworkSpec/Mode"
@@ -40,8 +40,8 @@ DIFFERENT = {
     ),
     "of a launch, not of a node": "Occupied/NodeSpec Occupied/Node",
     "other things with the same names": (
-        "TaskMode/FaultEvent Disaggregated/LinearSteps LanguageModel/DeviceType PolicySpec/DeviceType "
-        "WorkloadEntry/NodeSpec"
+        "TaskMode/FaultEvent Disaggregated/LinearSteps Disaggregated/KernelSteps LanguageModel/DeviceType "
+        "PolicySpec/DeviceType WorkloadEntry/NodeSpec"
     ),
 }
 """Classes that share two names or more, by the reason why neither can be made from the other."""

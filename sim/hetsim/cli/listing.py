@@ -38,11 +38,14 @@ def list_(what: str, kind: str | None, model: str | None, gpu: str | None, as_js
         raise click.UsageError(f"--kind is for policies; {what} have none")
     if what == "policies":
         listed = _policies(kind)
+    elif what == "support":
+        from hetsim.registry import load_object
+
+        listed = load_object(SUPPORT)(model, gpu)
     elif what in REGISTERED:
         listed = _registered(what)
     else:
-        listed = {"scenarios": _scenarios, "metrics": _metrics, "models": _models,
-                  "support": partial(_support, model, gpu)}[what]()
+        listed = {"scenarios": _scenarios, "metrics": _metrics, "models": _models}[what]()
     if as_json:
         console.as_json(listed)
     elif not listed:
@@ -98,13 +101,6 @@ def _models() -> list[dict[str, Any]]:
         link = "" if gpu.link is None else f", {gpu.link / 1e9:g} GB/s to its neighbors"
         text = f"{memory}{gpu.bandwidth / 1e9:,.4g} GB/s, {gpu.matrix_flops / 1e12:,.4g} TFLOP/s in 16 bits{link}"
         rows.append({"name": name, "kind": "gpu", "summary": text})
-    return rows
-
-
-def _support(model: str | None, gpu: str | None) -> list[dict[str, Any]]:
-    from hetsim.registry import load_object
-
-    rows: list[dict[str, Any]] = load_object(SUPPORT)(model, gpu)
     return rows
 
 

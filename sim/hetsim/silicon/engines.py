@@ -17,26 +17,14 @@ from typing import Any
 import numpy as np
 
 from hetsim.model.step_times import KernelSteps
-from hetsim.silicon.kernels import (
-    CONTEXTS,
-    LENGTHS,
-    PROMPTS,
-    SEQUENCES,
-    TOKENS,
-    Divided,
-    Kernels,
-    NotMeasured,
-    family_of,
-    kernels_of,
-)
-from hetsim.silicon.surfaces import measured_gpus
+from hetsim.silicon import kernels as parts
+from hetsim.silicon.kernels import Divided, Kernels, NotMeasured, family_of, kernels_of
+from hetsim.silicon.surfaces import surfaces
 from hetsim.workload.costs.architectures import Architecture, model
 from hetsim.workload.costs.roofline import DEVICES, Peak, device
 from hetsim.workload.costs.step_costs import Efficiency, roofline_steps
 
 FILE = Path(__file__).parent / "engines.json"
-LEVELS = ("measured", "transferred", "guessed")
-"""Servers of the GPU were measured, its kernels only, or neither."""
 
 
 @cache
@@ -51,13 +39,8 @@ class Engine:
     """An engine in a version that was measured."""
 
     name: str
-    version: str
-
-    @property
-    def figures(self) -> dict[str, Any]:
-        """Its constants, budget of tokens and front end."""
-        figures: dict[str, Any] = fitted()["engines"][self.name]
-        return figures
+    figures: dict[str, Any]
+    """Its constants, budget of tokens and front end."""
 
 
 def engine_of(text: str) -> Engine:
@@ -68,33 +51,29 @@ def engine_of(text: str) -> Engine:
         said = ", ".join(f"{one}-{figures['to']}" for one, figures in known.items())
         raise ValueError(f"{text} cannot be read as an engine and its version; give one such as {said}")
     first, last = known[name]["from"], known[name]["to"]
-    numbers = _numbers(version)
-    for bound, outside in ((first, numbers < _numbers(first)[: len(numbers)]), (last, numbers > _numbers(last))):
+    low, number, high = (tuple(map(int, one.split(".")))[:2] for one in (first, version, last))
+    for bound, outside in ((first, number < low[: len(number)]), (last, number > high)):
         if outside:
             text = f"{name} was measured from {first} to {last}, not {version}"
             raise ValueError(f"{text}; the nearest is {name}-{bound}")
-    return Engine(name, version)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
+    return Engine(name, known[name])
 
 
 def gpu_of(peak: Peak) -> str | None:
     """The name of a GPU with measured kernels, by its figures."""
-    return next((name for name in measured_gpus() if DEVICES.get(name) == peak), None)
+    return next((key[0] for key in surfaces() if DEVICES.get(key[0]) == peak), None)
 
 
 def roofline_kernels(model: Architecture, peak: Peak, gpus: int) -> Kernels:
     """The kernels of a GPU without measured ones, from a roofline."""
     line = roofline_steps(model, peak, gpus, Efficiency())
     kernels = Kernels(model.layers)
-    kernels.add("matrices", np.array([line.seconds_for(tokens, 0, 0) for tokens in TOKENS.tolist()]))
-    for row, many in enumerate(SEQUENCES.tolist()):
+    kernels.add("matrices", np.array([line.seconds_for(tokens, 0, 0) for tokens in parts.TOKENS.tolist()]))
+    for row, many in enumerate(parts.SEQUENCES.tolist()):
         bare = line.seconds_for(0, many, 0)
-        kernels.decode[row] = [line.seconds_for(0, many, many * context) - bare for context in CONTEXTS.tolist()]
-    for row, many in enumerate(PROMPTS.tolist()):
-        kernels.prefill[row] = [line.per_pair * many * length * (length + 1) / 2 for length in LENGTHS.tolist()]
+        kernels.decode[row] = [line.seconds_for(0, many, many * context) - bare for context in parts.CONTEXTS.tolist()]
+    for row, many in enumerate(parts.PROMPTS.tolist()):
+        kernels.prefill[row] = [line.per_pair * many * length * (length + 1) / 2 for length in parts.LENGTHS.tolist()]
     return kernels
 
 
@@ -132,11 +111,11 @@ class Interval:
     """Between which multiples of what is predicted nine of ten measured servers were."""
 
     level: str
+    """measured: servers of the GPU were; transferred: its kernels only; guessed: neither."""
     low: float
     high: float
     servers: int
     like: str
-    """Of which the errors are, in words."""
 
     def __str__(self) -> str:
         return (

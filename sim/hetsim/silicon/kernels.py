@@ -171,12 +171,8 @@ class Builder:
             decode, prefill = (self.surface(kernel, kept, (size, 0)) for kernel in ("decode", "prefill"))
             reach = CONTEXTS if window is None else np.minimum(CONTEXTS, window)
             kernels.decode += count * decode.at(keys, heads / keys, SEQUENCES[:, None], reach)
-            if window is None:
-                seconds = prefill.at(heads, PROMPTS[:, None], LENGTHS)
-            else:  # what a window leaves of the pairs
-                length = np.maximum(LENGTHS, 1.0)
-                share = np.minimum(1.0, window / length) * (2.0 - np.minimum(1.0, window / length))
-                seconds = prefill.at(heads, PROMPTS[:, None], LENGTHS) * share
+            seen = 1.0 if window is None else np.minimum(1.0, window / np.maximum(LENGTHS, 1.0))
+            seconds = prefill.at(heads, PROMPTS[:, None], LENGTHS) * seen * (2.0 - seen)  # the share of its pairs
             kernels.prefill += count * seconds * (LENGTHS > 0)
 
     def _latent(self, kernels: Kernels) -> None:

@@ -66,8 +66,3 @@ def surfaces() -> dict[Key, Surface]:
         made[key] = Surface(row["version"], axes, values)
     return made
 
-
-@cache
-def measured_gpus() -> tuple[str, ...]:
-    """GPUs with measured kernels, in the order of their names."""
-    return tuple(sorted({key[0] for key in surfaces()}))
