@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
-from tiers import spread
 
 import hetsim as hs
-from hetsim.calibrate import log_steps, request_log, roofline_fit, server_log, step_profile
+from hetsim.calibrate import log_steps, request_log, server_log, step_profile
 from hetsim.calibrate.logged_server import Server
 from hetsim.calibrate.step_profile import MeasuredSetting
 from hetsim.cli import main
@@ -480,21 +479,6 @@ def test_a_profile_of_known_steps_is_found_again():
     assert found.per_context_token == pytest.approx(1e-6)
     assert (found.decode.chosen, found.decode.line) == ("line", (pytest.approx(3e-4), pytest.approx(0.02)))
     assert found.prefill.seconds_at(700) == pytest.approx(0.02 + 0.07, rel=0.02)
-
-
-@pytest.mark.parametrize("devices", spread([1, 4], 1))
-def test_a_roofline_is_found_again(devices):
-    figures = (MODELS["llama-2-13b"], DEVICES["a100-80gb"], devices)
-    true = Efficiency(memory=0.62, compute=0.41, host=0.012)
-    pairs = [(128, 1), (512, 1), (2048, 1), (8192, 1), (512, 4), (512, 16), (512, 64)]
-    blank = [MeasuredSetting(prompt, batch, 64, 1.0, 1.0) for prompt, batch in pairs]
-    settings = [
-        MeasuredSetting(one.prompt, one.batch, one.output, *roofline_fit.predicted(figures, true, one)) for one in blank
-    ]
-    found = roofline_fit.fit(figures, settings, "known")
-    assert found.efficiency.memory == pytest.approx(0.62, rel=0.01)  # on four GPUs only the largest batch tells it
-    assert found.efficiency.compute == pytest.approx(0.41, rel=0.01)
-    assert max(found.prefill_off, found.decode_off) < 1e-3
 
 
 def invoke(*arguments):

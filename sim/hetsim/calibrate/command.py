@@ -52,7 +52,7 @@ LOADS = (0.3, 0.7)
     "scenario",
     type=FILE,
     metavar="YAML",
-    help="With --from: the server of a log of requests; of a profile of steps, model and GPUs for a roofline.",
+    help="With --from: the server of a log of requests.",
 )
 @click.option("--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...",
               help="Batch sizes to measure.")  # fmt: skip
@@ -158,21 +158,19 @@ def _from_tables(
     if kind is not None:
         if len(files) > 1 or files[0][0] is not None:
             raise click.UsageError("--from takes one profile of steps, or one log of requests")
-        if shape is not None and (kind == "log" or scenario is not None):
+        if shape is not None and kind == "log":
             raise click.UsageError("--as names the shape of measured steps; here the scenario says what is fitted")
-        if kind == "steps":
-            language.steps(
-                files[0][1], unit, _picked(rows), shape=wanted, scenario=scenario, target=target, as_json=as_json,
-                quiet=quiet
-            )
-        else:
+        if kind == "log":
             language.log(
                 files[0][1], unit, _picked(rows), scenario=scenario, target=target, as_json=as_json, quiet=quiet
             )
-        return
+            return
     if scenario is not None:
-        text = "--server is for profiles of steps and logs of requests of language models"
-        raise click.UsageError(f"{text}; {files[0][1]} has the columns of neither")
+        text = "--server is for logs of requests of language models"
+        raise click.UsageError(f"{text}; {files[0][1]} has not the columns of one")
+    if kind is not None:
+        language.steps(files[0][1], unit, _picked(rows), shape=wanted, target=target, as_json=as_json, quiet=quiet)
+        return
     if shape == "powers":
         raise click.UsageError("--as powers is for the steps of language models")
     if read.is_perf_analyzer(files[0][1]):

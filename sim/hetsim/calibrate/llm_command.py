@@ -32,17 +32,12 @@ def kind_of(path: Path) -> str | None:
 
 
 def steps(
-    path: Path, unit: str | None, where: dict[str, str], shape: str | None, scenario: Path | None, target: Path,
-    as_json: bool, quiet: bool,
+    path: Path, unit: str | None, where: dict[str, str], shape: str | None, target: Path, as_json: bool, quiet: bool
 ) -> None:  # fmt: skip
     """Write a profile of steps measured by setting, with its cross-validated error."""
     from hetsim.calibrate import step_profile as read
 
-    settings = read.read(path, unit, where)
-    if scenario is not None:
-        _roofline(path, settings, scenario, target=target, as_json=as_json, quiet=quiet)
-        return
-    fitted = read.fit(str(path), settings, shape)
+    fitted = read.fit(str(path), read.read(path, unit, where), shape)
     profile, stages = read.profile(fitted), {"prefill": fitted.prefill, "decode": fitted.decode}
     if as_json:
         errors = {name: errors_of(one) for name, one in stages.items()}
@@ -50,40 +45,6 @@ def steps(
     else:
         console.lines(judged_lines(fitted.what, stages))
     console.warnings(fitted.remarks, quiet)
-    write_profile(target, profile, quiet)
-
-
-def _roofline(path: Path, settings: list[Any], scenario: Path, target: Path, as_json: bool, quiet: bool) -> None:
-    from dataclasses import asdict
-
-    from hetsim.calibrate import roofline_fit
-    from hetsim.calibrate.logged_server import service_of
-
-    figures = service_of(scenario).figures
-    if figures is None:
-        from hetsim.errors import Problem, ScenarioError
-
-        text = "names no model and no GPU; a roofline needs the figures of both: model: llama-2-70b, gpu: h100"
-        raise ScenarioError(Problem(text, file=str(scenario)))
-    reached = roofline_fit.fit(figures, settings, str(path))
-    one = reached.efficiency
-    numbers = {"memory": one.memory, "compute": one.compute, "host": one.host}
-    step = {"roofline": {name: _value(name, value) for name, value in numbers.items()}}
-    errors = {"prefill": reached.prefill_error, "decode": reached.decode_error}
-    profile = {
-        "service": {**_service(scenario), "step": step},
-        "measured": {"from": str(path), "cross_validation": {name: round(error, 4) for name, error in errors.items()}},
-    }
-    if as_json:
-        console.as_json({"profile": profile, "efficiency": asdict(one), "cross_validation": errors})
-    else:
-        from hetsim.report import terminal
-
-        rows = [["stage", "error on sizes left out", "error on all"]]
-        rows.append(["prefill", f"{reached.prefill_error:.1%}", f"{reached.prefill_off:.1%}"])
-        rows.append(["decode", f"{reached.decode_error:.1%}", f"{reached.decode_off:.1%}"])
-        listing = ", ".join(f"{name} {_value(name, value)}" for name, value in numbers.items())
-        console.lines([str(path), "", *terminal.table(rows, right=range(1, 3)), "", listing])
     write_profile(target, profile, quiet)
 
 
