@@ -48,6 +48,7 @@ def load(rng: np.random.Generator, kind: DeviceType, gangs: list[int], count: in
     return jobs
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", spread(range(4), 2))
 @pytest.mark.parametrize("case", ["gangs", "across nodes", "transfers"])
 def test_no_head_starts_later_than_its_shadow(seed, case):

@@ -51,6 +51,7 @@ def from_nothing(shadows: Shadows, task: Any, mode: Any) -> EarliestFit:
             shadows.__dict__["ends"] = known
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("wrong", [False, True])
 @pytest.mark.parametrize("seed", spread(range(3), 1))

@@ -76,6 +76,7 @@ def test_batches_of_requests(build: Build) -> None:
 POLICIES = ("fcfs", "srtf", "easy_backfill", "conservative_backfill", "heteroprio", "dmda", "drf", "round_robin")
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", spread(range(32), 8))
 def test_random_systems(seed: int) -> None:
     policy = POLICIES[seed % len(POLICIES)]

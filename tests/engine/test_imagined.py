@@ -89,6 +89,7 @@ def test_where_nothing_is_hidden_a_fork_ends_as_the_run_will(name, seed):
         assert (told.status == record.status).all()
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", ["fcfs", "sjf", "easy_backfill"])
 @pytest.mark.parametrize("seed", spread(range(12), 3))
 def test_a_scheduler_that_knows_nothing_yet_is_told_who_waits(name, seed):
@@ -99,6 +100,7 @@ def test_a_scheduler_that_knows_nothing_yet_is_told_who_waits(name, seed):
         assert close(told.finish, record.finish)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", spread(range(30), 8))
 def test_no_hidden_time_arrival_or_fault_changes_a_fork(seed):
     """Two runs that are alike up to a time, in which tasks then take longer, come at other times and devices fail."""
@@ -149,6 +151,7 @@ class Waker(Scheduler):
     ready = finished = gone = device = lambda self, *given: None
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", spread(range(12), 4))
 def test_the_run_itself_never_notices(seed):
     """With faults, transfers, shared links and wrong estimates."""

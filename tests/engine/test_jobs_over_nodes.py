@@ -130,6 +130,7 @@ def scenario(tmp_path: Path, jobs: list[Job], sizes: list[int], **policy: Any) -
     return {"cluster": {"nodes": nodes}, "workload": entries, "policy": policy or {"scheduler": "easy_backfill"}}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", spread(range(8), 4))
 def test_easy_backfilling_of_jobs_over_nodes_starts_as_by_brute_force(tmp_path: Path, seed: int) -> None:
     jobs, sizes = drawn(seed, wrong=seed % 2 == 1)

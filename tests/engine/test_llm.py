@@ -410,6 +410,7 @@ def drawn_service(random):
     return service
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("seed", spread(range(60), 15))
 def test_whatever_is_drawn_adds_up(seed):
     random = np.random.default_rng(seed)

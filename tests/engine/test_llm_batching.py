@@ -148,6 +148,7 @@ def test_aborted_requests_are_counted_and_met_no_deadline():
     assert audit(result.record) == []
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("form", [{"disaggregated": {"prefill": 1, "decode": 1}},
                                   {"autoscale": {"min": 1, "max": 2, "target": 4}}, {"preemption": "swap"},
                                   {"batching": {"name": "continuous", "order": "vtc"}, "replicas": 2}])  # fmt: skip

@@ -61,6 +61,7 @@ def queue_by_hand(servers, arrival, width, time, key, strict):
     return start
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_strict_fcfs_with_gangs(seed):
     arrival, width, time = load(seed, [1, 1, 2, 4])
@@ -68,6 +69,7 @@ def test_strict_fcfs_with_gangs(seed):
     assert simulate(ListScheduler(fcfs), 6, arrival, width, time).start.tolist() == expected
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_skipping_fcfs_with_gangs(seed):
     arrival, width, time = load(seed, [1, 1, 2, 4])
@@ -117,6 +119,7 @@ def srtf_by_hand(arrival, time):
     return finish
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", SEEDS[::2])
 def test_srtf_on_one_server(seed):
     """Without ties: the time left of a stopped task is rounded, so whole seconds would not stay equal."""

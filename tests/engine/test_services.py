@@ -177,6 +177,7 @@ def heavy(batching, **more):
     return hs.run(found)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("max_batch", spread([64, 128, None], 2))
 @pytest.mark.parametrize(
     "batching", ["smdp", "batopt", "triton_dynamic", "size_or_timeout", "nexus", "clipper_quantile"]

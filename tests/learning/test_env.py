@@ -633,6 +633,7 @@ def documented():
     return re.findall(r"^\| `(\w+)` \| .* \| (-?\d+ (?:or|to) \d+) \|$", text, re.MULTILINE)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", [Episodes, Admissions])
 @pytest.mark.parametrize("scenario", [MIX, MOVING, FAILING])
 def test_entries_have_names_and_stay_in_the_ranges_that_are_told(kind, scenario):

@@ -48,6 +48,7 @@ def own():
 # Rewards ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", ["response", "slowdown", "goodput", "value", "makespan"])
 @pytest.mark.parametrize("actions", [(), pytest.param(("mode", "node", "preempt", "power"), marks=pytest.mark.slow)])
 def test_what_is_earned_is_plain_whatever_the_reward_looks_like(name, actions):

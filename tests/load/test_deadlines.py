@@ -58,6 +58,7 @@ def of_cohort(longer: pd.DataFrame, warmup: float = 0.0) -> dict[str, float]:
     }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("workload", "policy"),
     [

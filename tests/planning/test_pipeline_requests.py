@@ -61,6 +61,7 @@ def test_a_request_alone_takes_the_sum_of_its_stages(tmp_path: Path) -> None:
     assert run.tasks["device_type"].tolist() == ["one+two"] * 4
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_alone_on_any_pipeline_nothing_is_slowed_down(tmp_path: Path, seed: int) -> None:
     """Random networks and links: T* is what a run with nothing else takes, input, output and transfers included."""

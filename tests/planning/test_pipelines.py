@@ -69,6 +69,7 @@ def test_training_goes_back_the_same_way(tmp_path: Path) -> None:
     assert makespan(tmp_path, pipeline=items) == pytest.approx(6 * 5 + 17)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", spread(range(12), 4))
 def test_a_run_takes_what_its_plan_says(tmp_path: Path, seed: int) -> None:
     """Random networks and clusters, each stage on one device: the latency, and the slowest for each other item."""

@@ -123,6 +123,7 @@ def test_every_registered_policy_is_here():
     assert {"batopt", "smdp", "nexus", "clockwork"} <= ours <= set(registry.policies("batching"))
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize(
     ("rate", "noise", "gpus"), spread([(450, 0.05, 1), (60, 0.0, 1), (900, 0.0, 1), (900, 0.0, 2)], 1)
@@ -365,6 +366,7 @@ def test_nexus_drops_early_those_that_cannot_wait_for_a_whole_window():
     assert sizes(lazy) == [2, 2, 1]  # and at 11 s it is too late for the others: why early drop pays
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("policy", "slo"), [(Nexus, 0.06), (Nexus, 0.15), (Clockwork, 0.06), (Clockwork, 0.15)])
 @pytest.mark.parametrize("rate", spread([100, 600, 1500], 2))
 def test_no_launched_request_misses_and_none_is_dropped_that_had_to_be_served(policy, slo, rate):
@@ -513,6 +515,7 @@ def tiny(rate, weight):
     return DecisionProcess(BulkQueue(rate, np.array([1.0, 1.3]), 4), weight * np.array([2.0, 2.5]))
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("rate", [0.2, 0.7, 1.2, 2.5])
 @pytest.mark.parametrize("weight", [0.0, 0.5, 5.0])
 def test_the_table_of_smdp_is_the_best_of_all(rate, weight):

@@ -100,6 +100,7 @@ def easy_by_hand(width, estimate, depth):
     return choose
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_easy_backfilling_on_a_pool(seed, wrong):
@@ -134,6 +135,7 @@ def conservative_by_hand(servers, width, estimate):
     return choose
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_conservative_backfilling_on_a_pool(seed, wrong):

@@ -141,6 +141,7 @@ def test_min_makespan_is_the_least_of_all_preemptive_schedules():
     assert 1 / progress.min() == pytest.approx(3.0)  # half of the time on each: 1/4 + 1/12 = 1/3 job a second
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_the_worst_finish_time_ratio_is_least(seed):
     """A ratio that is one per cent better asks for more than there is."""
@@ -198,6 +199,7 @@ def strays(scheduler, count, specs, modes, times):
     return np.array(scheduler.strays)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("count", [3, 5, 7, 16])
 def test_by_deficit_nobody_lags_by_more_than_the_bound(count):
     """Equal width, one type: 1 + ln n rounds (Adler et al., 2003)."""

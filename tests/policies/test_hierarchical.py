@@ -38,6 +38,7 @@ OTHER = DeviceType("h")
 # Shares -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(7)
 @pytest.mark.parametrize("seed", range(20))
 def test_the_program_reaches_the_area_bound(seed):
     """Work that can be divided: the least T is that of the fractional knapsack, and no share exceeds it."""
@@ -53,6 +54,7 @@ def test_the_program_reaches_the_area_bound(seed):
     assert loads(share, work, lanes).max() == pytest.approx(least, rel=1e-5)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("seed", range(10))
 def test_the_guess_is_within_its_ratio(seed):
     """Whole parts of classes on two machines: 4/3 of the optimum, which is at most the area bound and a part more."""

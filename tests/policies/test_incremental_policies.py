@@ -174,6 +174,7 @@ def test_reservations_know_of_a_head_that_starts_after_all_others_have_started()
 # Elastic jobs -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("policy", [Afs, Optimus, SpeedupMean])
 @pytest.mark.parametrize("seed", range(2))
 def test_jobs_of_one_size_are_dealt_with_as_all_others(policy, seed):

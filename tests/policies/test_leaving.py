@@ -118,6 +118,7 @@ def codel(arrivals, sizes, target, interval):
     return start, dropped
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_head_codel_is_the_pseudocode_of_the_rfc(seed):
     admission = {"name": "head_codel", "target": "1 s", "interval": "5 s"}

@@ -157,6 +157,7 @@ def test_two_classes_worked_out_on_paper():
     assert (found.rate * best_ratio(found, found.rate, cost, np.zeros(2))).sum() == pytest.approx(1.4)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", spread(range(25), 6))
 def test_labels_give_the_optimum_of_a_program_with_every_two_jobs(seed):
     """And nothing is lost by leaving out pairs whose speeds sum to at most 1."""
@@ -174,6 +175,7 @@ def test_labels_give_the_optimum_of_a_program_with_every_two_jobs(seed):
     assert (every.progress(max_min(every, base)) / base).min() == pytest.approx(level, rel=1e-5)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("seed", spread(range(25, 60), 5))
 @pytest.mark.parametrize("levels", [1, 4])
 def test_with_pairs_nobody_who_is_worst_off_gets_less(seed, levels):

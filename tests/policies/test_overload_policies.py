@@ -195,6 +195,7 @@ def test_an_averaged_load_follows_with_its_memory():
         assert admitted(policy.admit(tasks[2], view)) == expected
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_one_class_and_no_memory_is_a_queue_limit(seed):
     """Three servers and a load of 7/3: as many as a queue limit of 4 lets in."""

@@ -172,6 +172,7 @@ def test_the_order_that_a_search_leaves_is_the_one_in_the_timetable():
         same(given, plan)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("streams", [1, 2, 3])
 @pytest.mark.parametrize("duplex", ["full", "half"])
 def test_any_order_on_any_lanes_is_timed_as_it_runs(streams, duplex):

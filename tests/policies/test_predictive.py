@@ -385,6 +385,7 @@ def test_keeps_the_contract(number):
             assert not examine(one, random_system(seed))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_everything_ends_although_devices_sleep(seed):
     """Tasks, gangs and tasks on cores, on two nodes whose devices take their time to wake."""

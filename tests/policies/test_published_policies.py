@@ -220,6 +220,7 @@ def by_hand(policy, rows, names):
 PLACEMENTS = ["best_fit", "dot_product", "gpu_clustering", "gpu_packing"]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("policy", PLACEMENTS)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_placements_of_fgd_score_by_score(tmp_path, policy, seed):

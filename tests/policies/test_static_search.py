@@ -79,6 +79,7 @@ def optimum(times, counts):
 # Search ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("seed", spread(range(8), 3))
 def test_never_worse_than_the_seed_and_no_shorter_than_what_the_engine_finds(search, seed):

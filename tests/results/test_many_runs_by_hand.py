@@ -355,6 +355,7 @@ def test_differences_of_groups_in_words():
 # Sweeps ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(some(32)))
 def test_the_tables_of_a_sweep_are_its_replications(seed: int, tmp_path: Path):
     """Means and intervals of each row, as of the replications alone; energy up to the end of the last policy."""

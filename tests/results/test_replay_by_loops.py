@@ -301,6 +301,7 @@ def cause_at(made: Story, task: int, second: float, cycle: bool) -> tuple[str, s
     return "choice", ""
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", spread(range(12), 4))
 def test_the_cause_of_every_second(seed: int):
     cycles, per_start = seed % 3 == 1, 0.25 * (seed % 3 == 2)
@@ -443,6 +444,7 @@ def test_gpus_of_no_use_where_all_take_whole_ones(seed: int):
         assert (free[steps[second]], lost[steps[second]]) == (sum(left), pytest.approx(wanted))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", spread(range(12), 3))
 @pytest.mark.parametrize(("low", "high"), [(0.0, float(END)), (3.0, 17.0)])
 def test_the_fragmentation_of_a_window_is_a_mean_over_time(seed: int, low: float, high: float):

@@ -101,6 +101,7 @@ def deciding(rec: Record, mine: list[int]) -> int:
     return going[0] if going else min(mine, key=lambda one: (-rec.finish[one], one))
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("seed", range(some(48)))
 @pytest.mark.parametrize("low", [0.0, 4.0])
 def test_stages_are_counted_item_by_item(seed: int, low: float):
@@ -140,6 +141,7 @@ def test_stages_are_counted_item_by_item(seed: int, low: float):
         assert row["batch_mean"] == pytest.approx(1.0 if ran else NAN, nan_ok=True)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", range(some(64)))
 def test_a_request_is_one_row(seed: int):
     rec, requests = staged_run(seed)

@@ -312,6 +312,7 @@ def of_users(count: int, gpus: bool = True) -> Result:
     return Result(record(cluster(cpus=2), tasks, begun, [one + 1 for one in begun], [place] * len(codes)))
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("gpus", [True, False])
 @pytest.mark.parametrize(("count", "named"), [(3, 3), (10, 10), (11, 11), (12, 10), (13, 10)])
 def test_the_users_with_the_most_demand_are_named(count: int, named: int, gpus: bool):

@@ -48,6 +48,7 @@ def same(one: Result, two: Result) -> None:
         pd.testing.assert_frame_equal(getattr(one, table), getattr(two, table), check_exact=True)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", spread(range(18), 6))
 def test_looking_changes_nothing(seed):
     """Where the invariants are checked, every timetable is looked at, and each transfer goes its way by events."""

@@ -84,6 +84,7 @@ def test_a_size_as_data():
     assert made._repr_html_().startswith("<ul><li>k = 3 meets wait_mean &lt; 2 s") and "<table" in made._repr_html_()
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("step", ["least", "most", 1, 3])
 @pytest.mark.parametrize(("least", "most"), [(1, 1), (1, 9), (3, 64), (5, 40), (100, 1000), (30, 33)])
 def test_no_search_tries_more_sizes_than_its_error_is_shared_among(least: int, most: int, step: Any):

@@ -344,6 +344,7 @@ def test_what_the_search_skips_would_miss_the_target(scenario: dict[str, Any], t
     assert not every.remarks
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("replications", "first"), [(12, 3), (9, 3), (7, 3), (6, 6)])
 def test_a_search_settles_what_is_plain_with_few_replications(replications: int, first: int):
     found = hs.size(BATCHES, "response_p99 < 1 s", GPUS, replications=replications)

@@ -367,6 +367,7 @@ def test_any_byte_of_a_line_that_changes_is_seen(tmp_path: Path):
         parse_line(tmp_path / "x", line_of(run[2:], outcome))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_store_is_a_mapping_that_survives(seed: int, tmp_path: Path):
     """Runs of blocks that are sealed, left or begun again; a new process has all that was put, and nothing else."""

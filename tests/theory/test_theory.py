@@ -330,6 +330,7 @@ def test_priorities_at_several_servers():
 # Batches ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("rate", "most"), [(3.0, 5), (0.7, 1), (1.5, 2), (0.2, 64)])
 def test_bulk_service_by_its_chain(rate: float, most: int):
     """States: idle, and busy with n waiting; b = 1 is M/M/1."""

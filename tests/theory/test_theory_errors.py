@@ -121,6 +121,7 @@ def test_exact_waits_are_within_the_stated_error(servers, scv):
             assert error <= found.error <= stated(load, servers, scv).error, (load, third, error)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("servers", [2, 4, 8, 16])
 def test_waits_of_regular_services_are_within_the_stated_error(servers):
     """Constant service; Erlang's of two stages; constant or none at all, which waits as constant service does.

@@ -259,6 +259,7 @@ def test_a_cycle_alone_is_not_taken_and_the_sentence_says_so(seen):
     assert "(cycle of backfilling: every 60 s (" in rules.evidence[0]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", ["easy_backfill", "conservative_backfill"])
 @pytest.mark.parametrize(("place", "fills"), [(100, True), (101, False)])
 def test_backfilling_looks_as_deep_with_rules_as_without(tmp_path, name, place, fills):
