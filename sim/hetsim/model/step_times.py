@@ -1,4 +1,4 @@
-"""Step times of a language model: a line, measured tables, a roofline, or a sum of kernels.
+"""Step times of a language model: lines, tables, a roofline, or sums of kernels.
 
 All of them have the same methods, and the engine knows no more of them than these.  While a replica only decodes, the
 context grows by one token a sequence and step, and every model says in closed form what a number of steps take together
@@ -254,9 +254,9 @@ class KernelSteps:
     attends = True
 
     def _decode(self, sequences: int) -> tuple[float, tuple[float, ...]]:
-        """Seconds of a step that only decodes, without attention, and those of attention by context."""
-        known = self._known.get(sequences)
-        if known is None:
+        """Seconds of a decoding step without attention, and of attention by context."""
+        times = self._known.get(sequences)
+        if times is None:
             each = self.fixed + self.per_sequence * sequences
             matrices = on_line(self.tokens, self.linear, sequences) + on_line(self.tokens, self.last, sequences)
             place = _segment(self.sequences, sequences)
@@ -264,8 +264,8 @@ class KernelSteps:
             share = (sequences - low) / (high - low)
             rows = zip(self.decode[place], self.decode[place + 1], strict=True)
             attention = tuple(max(0.0, first + share * (second - first)) for first, second in rows)
-            known = self._known[sequences] = each + matrices, attention
-        return known
+            times = self._known[sequences] = each + matrices, attention
+        return times
 
     def seconds_for(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
         """Seconds of a step with these prefilled, attended tokens and sequences."""
@@ -285,7 +285,7 @@ class KernelSteps:
         return seconds or self.fixed
 
     def _reading(self, prompts: float, length: float) -> float:
-        """Seconds of attention of a number of prompts, or of a part of one, of this length."""
+        """Seconds of attention of prompts of this length, or of a part of one."""
         if prompts <= self.prompts[0]:
             return on_line(self.lengths, self.prefill[0], length) * prompts / self.prompts[0]
         place = _segment(self.prompts, prompts)
@@ -294,9 +294,9 @@ class KernelSteps:
         return first + (second - first) * (prompts - low) / (high - low)
 
     def decoding(self, steps: int, sequences: int, context: int) -> float:
-        """Seconds of decoding steps: the mean context grows by a token a step, over the segments of a line."""
+        """Seconds of decoding steps, whose mean context grows by a token a step."""
         each, attention = self._decode(sequences)
-        return self._walk(each, attention, context / sequences, steps, math.inf)[1]
+        return self._walk(each, attention, context / sequences, steps=steps, limit=math.inf)[1]
 
     def _walk(self, each: float, attention: tuple[float, ...], mean: float, steps: int, limit: float) -> (
         tuple[int, float]
@@ -322,7 +322,7 @@ class KernelSteps:
     def steps_in(self, seconds: float, sequences: int, context: int) -> int:
         """Number of decoding steps in these seconds, to within one."""
         each, attention = self._decode(sequences)
-        return self._walk(each, attention, context / sequences, 1 << 60, max(0.0, seconds))[0]
+        return self._walk(each, attention, context / sequences, steps=1 << 60, limit=max(0.0, seconds))[0]
 
     def alone(self, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
         """Seconds from first step to last of requests with a replica to themselves."""
@@ -341,12 +341,12 @@ class KernelSteps:
 
 
 def _segment(points: tuple[int, ...], value: float) -> int:
-    """Index of the segment of a line in which a value lies; the first and the last go on."""
+    """Index of the segment in which a value lies; the first and the last go on."""
     return min(max(bisect_right(points, value) - 1, 0), len(points) - 2)
 
 
 def on_line(points: tuple[int, ...], values: tuple[float, ...], value: float) -> float:
-    """A line through points, at a value; the last segment goes on, below the first point it is level."""
+    """A line through points at a value: level before the first, going on at the end."""
     place = _segment(points, value)
     low = points[place]
     if value <= low:

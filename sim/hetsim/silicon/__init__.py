@@ -1,1 +1,1 @@
-"""Room: times of steps from measured kernels, their intervals, and what they cover."""
+"""Room: step times from measured kernels, and their intervals."""

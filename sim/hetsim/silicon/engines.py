@@ -1,4 +1,4 @@
-"""Named engines: their constants, how far off their steps were on measured servers, and what that covers.
+"""Named engines: their constants, and how far off they were on measured servers.
 
 `engines.json` is what `benchmarks/measured_servers.py --write` fits to measured servers: constants of each engine, and
 signed errors that nine of ten servers kept (split conformal), by family of model, GPU and engine.
@@ -29,7 +29,7 @@ FILE = Path(__file__).parent / "engines.json"
 
 @cache
 def fitted() -> dict[str, Any]:
-    """What is fitted of the engines."""
+    """Constants, errors and measured loads of all engines."""
     read: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return read
 
@@ -44,19 +44,19 @@ class Engine:
 
 
 def engine_of(text: str) -> Engine:
-    """The engine of a name and version such as vllm-0.15; ValueError names the nearest that was measured."""
-    known = fitted()["engines"]
+    """The engine of a text such as vllm-0.15; ValueError names the nearest measured."""
+    engines = fitted()["engines"]
     name, _, version = text.partition("-")
-    if name not in known or not re.fullmatch(r"\d+(\.\d+)*", version):
-        said = ", ".join(f"{one}-{figures['to']}" for one, figures in known.items())
+    if name not in engines or not re.fullmatch(r"\d+(\.\d+)*", version):
+        said = ", ".join(f"{one}-{figures['to']}" for one, figures in engines.items())
         raise ValueError(f"{text} cannot be read as an engine and its version; give one such as {said}")
-    first, last = known[name]["from"], known[name]["to"]
+    first, last = engines[name]["from"], engines[name]["to"]
     low, number, high = (tuple(map(int, one.split(".")))[:2] for one in (first, version, last))
     for bound, outside in ((first, number < low[: len(number)]), (last, number > high)):
         if outside:
             text = f"{name} was measured from {first} to {last}, not {version}"
             raise ValueError(f"{text}; the nearest is {name}-{bound}")
-    return Engine(name, known[name])
+    return Engine(name, engines[name])
 
 
 def gpu_of(peak: Peak) -> str | None:
@@ -79,19 +79,19 @@ def roofline_kernels(model: Architecture, peak: Peak, gpus: int) -> Kernels:
 
 @lru_cache(maxsize=64)
 def steps_of(model: Architecture, peak: Peak, gpus: int, text: str, factor: float = 1.0) -> KernelSteps:
-    """Step times of a model with an engine on some GPUs of a node; ValueError if they are not known."""
+    """Step times with an engine on GPUs of a node; ValueError if not known."""
     engine, gpu, family = engine_of(text), gpu_of(peak), family_of(model)
     if gpu is None:
         return roofline_kernels(model, peak, gpus).steps(engine.figures["unknown"], family, factor)
     try:
-        kernels = kernels_of(model, gpu, peak, engine.name, Divided(gpus))
+        kernels = kernels_of(model, gpu, peak, engine=engine.name, divided=Divided(gpus))
     except NotMeasured as reason:
         raise ValueError(f"{reason}; without engine the steps are estimated from figures of the GPU") from None
     return kernels.steps(engine.figures["constants"], family, factor)
 
 
 def front_end(model: Architecture, peak: Peak, gpus: int, text: str) -> float:
-    """Seconds of a request in front of the steps, with the steps by which the output lags."""
+    """Seconds of a request outside of steps, with those by which output lags."""
     figures = engine_of(text).figures
     step = steps_of(model, peak, gpus, text).seconds_for(0, 1, 1024)
     return float(figures["front_end"] + figures["lag"] * step)
@@ -124,7 +124,7 @@ class Interval:
         )
 
     def factor(self, generator: np.random.Generator) -> float:
-        """A factor on all steps, whose logarithm is normal, with nine of ten in the interval."""
+        """A lognormal factor on all steps, nine of ten in the interval."""
         low, high = math.log(self.low), math.log(self.high)
         return math.exp(generator.normal((low + high) / 2, (high - low) / (2 * 1.6449)))
 
@@ -153,11 +153,11 @@ def interval(
     wider = 1.0 + fitted()["widening"] * distance
     like = key.replace("/", ", ") + (", GPUs left out" if level != "measured" else "")
     middle, half = (low + high) / 2, (high - low) / 2 * wider
-    return Interval(level, math.exp(middle - half), math.exp(middle + half), servers, like)
+    return Interval(level, math.exp(middle - half), math.exp(middle + half), servers=servers, like=like)
 
 
 def support(model_name: str, gpu_name: str) -> list[dict[str, Any]]:
-    """What is measured of a model on a GPU, by engine; UnknownName for a name that is none."""
+    """Levels of a model on a GPU by engine; UnknownName for an unknown name."""
     architecture, peak, rows = model(model_name), device(gpu_name), []
     for name, figures in fitted()["engines"].items():
         text = f"{name}-{figures['to']}"

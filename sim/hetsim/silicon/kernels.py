@@ -1,4 +1,4 @@
-"""The kernels of a step of a language model on one GPU of a replica, as tables by tokens, sequences and context.
+"""Kernels of a step of a language model, by tokens, sequences and context.
 
 A layer multiplies with its matrices, attends, adds partial results up over the GPUs twice, and, where it has them,
 sends its tokens through experts.  Each kernel's time comes from a measured surface of the engine on that GPU.  What is
@@ -65,7 +65,7 @@ class Divided:
 
 @dataclass
 class Kernels:
-    """Seconds of the kernels of a step, by part: what the parts of `KernelSteps` are made of."""
+    """Seconds of the kernels of a step by part, from which `KernelSteps` is made."""
 
     layers: int
     tokens: dict[str, np.ndarray] = field(default_factory=dict)
@@ -89,10 +89,10 @@ class Kernels:
         rows = [tuple(row.tolist()) for row in factor * kernels * self.decode]
         read = [tuple(row.tolist()) for row in factor * kernels * self.prefill]
         return KernelSteps(
-            factor * fixed, factor * constants["per_sequence"], tuple(TOKENS.tolist()),
-            tuple(linear.tolist()), tuple((factor * kernels * self.last).tolist()),
-            tuple(SEQUENCES.tolist()), tuple(CONTEXTS.tolist()), tuple(rows), tuple(PROMPTS.tolist()),
-            tuple(LENGTHS.tolist()), tuple(read),
+            fixed=factor * fixed, per_sequence=factor * constants["per_sequence"], tokens=tuple(TOKENS.tolist()),
+            linear=tuple(linear.tolist()), last=tuple((factor * kernels * self.last).tolist()),
+            sequences=tuple(SEQUENCES.tolist()), contexts=tuple(CONTEXTS.tolist()), decode=tuple(rows),
+            prompts=tuple(PROMPTS.tolist()), lengths=tuple(LENGTHS.tolist()), prefill=tuple(read),
         )  # fmt: skip
 
 
@@ -107,7 +107,7 @@ class Builder:
     divided: Divided
 
     def surface(self, kernel: str, formats: tuple[str, ...], shape: tuple[int, ...] = (), engine: str = "") -> Surface:
-        """The surface in the first of these formats that there is; NotMeasured if there is none."""
+        """The surface in the first of these formats; NotMeasured if there is none."""
         for one in formats:
             key: Key = (self.gpu, engine or self.engine, kernel, one, shape)
             if key in surfaces():
@@ -125,16 +125,16 @@ class Builder:
     def matrix(self, outputs: float, inputs: float, number_format: str | None = None) -> np.ndarray:
         """Seconds to multiply tokens with a matrix, by `TOKENS`."""
         formats = self.formats(number_format or self.model.number_format.weights)
-        return self.fastest("matrix", formats, TOKENS, float(outputs), float(inputs))
+        return self.fastest("matrix", formats, (TOKENS, outputs, inputs))
 
-    def fastest(self, kernel: str, formats: tuple[str, ...], *coordinates: Coordinate) -> np.ndarray:
-        """Seconds of the fastest of all engines' kernels, for many were measured with the host's time to launch them.
+    def fastest(self, kernel: str, formats: tuple[str, ...], where: tuple[Coordinate, ...]) -> np.ndarray:
+        """Seconds of the fastest of all engines' kernels.
 
-        A server launches them from a recorded graph.
+        Many were measured with the host's time to launch them; a server launches them from a recorded graph.
         """
-        known = surfaces()
+        tables = surfaces()
         keys = [(self.gpu, engine, kernel, one, ()) for engine in ENGINES for one in formats]
-        times = [known[key].at(*coordinates) for key in keys if key in known]
+        times = [tables[key].at(*where) for key in keys if key in tables]
         if not times:
             raise NotMeasured(f"{kernel.replace('_', ' ')} in {' or '.join(formats)} was not measured on {self.gpu}")
         return np.asarray(np.minimum.reduce(times))
@@ -202,7 +202,7 @@ class Builder:
                 kernels.decode += model.layers * seconds[:, None]
             rows = PROMPTS[:, None] * LENGTHS
             expand = heads * (latent.qk_nope_head_dim + latent.v_head_dim)
-            seconds = self.fastest("matrix", weights, rows, float(expand), latent.kv_lora_rank)
+            seconds = self.fastest("matrix", weights, (rows, expand, latent.kv_lora_rank))
             kernels.prefill += model.layers * (LENGTHS > 0) * seconds
         kernels.decode += model.layers * decode.at(heads, SEQUENCES[:, None], CONTEXTS)
         kernels.prefill += model.layers * (LENGTHS > 0) * prefill.at(heads, PROMPTS[:, None], LENGTHS)
@@ -237,7 +237,7 @@ class Builder:
             kernels.add("experts", model.expert_layers * self._experts(kernels))
         width = 2.0 * model.hidden
         if divided.tensor > 1:
-            sums = self.fastest("all_reduce", ("bfloat16",), divided.tensor, TOKENS * width)
+            sums = self.fastest("all_reduce", ("bfloat16",), (divided.tensor, TOKENS * width))
             kernels.add("sums", 2 * model.layers * sums)
         if divided.attention > 1 and model.experts > 1:
             for name in ("nccl_all_gather", "nccl_reduce_scatter"):
@@ -250,11 +250,11 @@ class Builder:
         model = self.model
         shape = (model.hidden, model.intermediate, model.active_experts, model.experts)
         formats = self.formats(model.number_format.experts or model.number_format.weights)
-        known = surfaces()
+        tables = surfaces()
         for number_format in formats:
             near = [
                 (far(shape, key[4][:4]) + 4 * far(self.divided.experts, key[4][4:]), key)
-                for key in known
+                for key in tables
                 if key[:4] == (self.gpu, self.engine, "experts", number_format)
             ]
             if near:
@@ -268,7 +268,7 @@ class Builder:
         scale *= math.prod(key[4][4:]) / math.prod(self.divided.experts)
         if distance:
             kernels.transferred.append(f"experts of shape {shape} have the times of {key[4]}")
-        return scale * known[key].at(TOKENS * self.divided.attention)
+        return scale * tables[key].at(TOKENS * self.divided.attention)
 
 
 def far(one: tuple[int, ...], other: tuple[int, ...]) -> float:
@@ -287,6 +287,6 @@ def family_of(model: Architecture) -> str:
 
 def kernels_of(model: Architecture, gpu: str, peak: Peak, engine: str, divided: Divided) -> Kernels:
     """The kernels of a step; NotMeasured if one was not measured."""
-    return Builder(model, gpu, peak, engine, divided).made()
+    return Builder(model, gpu, peak, engine=engine, divided=divided).made()
 
 

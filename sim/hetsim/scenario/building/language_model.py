@@ -172,7 +172,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         stream.overload = overload
 
     def _intervals(self, stream: TaskStream) -> None:
-        """Say how far off the steps of an engine may be, and draw the factor of this replication."""
+        """Say how far off the steps of an engine may be; draw this replication's factor."""
         service = self.service
         if service.engine is None or service.figures is None:
             return

@@ -253,7 +253,7 @@ class LanguageModel(Profiled):
 
     @property
     def delay(self) -> float:
-        """Seconds of each request before it waits at a replica: as given, or of the engine."""
+        """Seconds of a request before it waits at a replica, given or of the engine."""
         if self.engine is None or "front_end" in self.model_fields_set or self.figures is None:
             return self.front_end
         return float(of_engine("front_end")(*self.figures, self.engine))
@@ -457,7 +457,7 @@ def _estimated(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
 
 
 def _defaults_of(engine: Any) -> dict[str, Any]:
-    """What an engine does unless the scenario says otherwise."""
+    """Keys that an engine sets unless the scenario does."""
     try:
         return dict(of_engine("defaults")(engine)) if isinstance(engine, str) else {}
     except ValueError:
