@@ -231,24 +231,20 @@ class KernelSteps:
     What depends on the tokens of a step alone (matrices, experts, sums over GPUs) is a line between `tokens`; the last
     matrix, which only produced tokens need, another.  Attention of decoding is a table by sequences and mean context,
     that of prompts one by prompts and their length; both are lines between the points, and go on beyond the last.
+    Contexts and lengths begin at 0.  `fixed` is of any step, `per_sequence` of each sequence and prompt.
     """
 
     fixed: float
-    """Seconds of any step."""
     per_sequence: float
-    """Seconds for each sequence of a step, prompts included."""
     tokens: tuple[int, ...]
     linear: tuple[float, ...]
     last: tuple[float, ...]
     sequences: tuple[int, ...]
     contexts: tuple[int, ...]
-    """From 0 on."""
     decode: tuple[tuple[float, ...], ...]
-    """By sequences, then by context."""
     prompts: tuple[int, ...]
     lengths: tuple[int, ...]
     prefill: tuple[tuple[float, ...], ...]
-    """By prompts, then by length, from 0 on."""
     _known: dict[int, tuple[float, tuple[float, ...]]] = field(default_factory=dict, repr=False, compare=False)
 
     attends = True

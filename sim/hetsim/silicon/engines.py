@@ -36,11 +36,10 @@ def fitted() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine in a version that was measured."""
+    """An engine, and its constants, budget of tokens and front end."""
 
     name: str
     figures: dict[str, Any]
-    """Its constants, budget of tokens and front end."""
 
 
 def engine_of(text: str) -> Engine:
@@ -145,12 +144,10 @@ def interval(
         keys = [f"{engine.name}/{family}", engine.name]
     key = next(one for one in keys if one in errors[level])
     low, high, servers = errors[level][key]
-    distance = 0.0
-    near = points.get(keys[0])
+    near, wider = points.get(keys[0]), 1.0
     if near and load is not None:
-        place = np.log2([load[0], load[1], gpus])
-        distance = float(np.abs(np.array(near) - place).sum(axis=1).min())
-    wider = 1.0 + fitted()["widening"] * distance
+        distances = np.abs(np.array(near) - np.log2([load[0], load[1], gpus])).sum(axis=1)
+        wider += fitted()["widening"] * float(distances.min())
     like = key.replace("/", ", ") + (", GPUs left out" if level != "measured" else "")
     middle, half = (low + high) / 2, (high - low) / 2 * wider
     return Interval(level, math.exp(middle - half), math.exp(middle + half), servers=servers, like=like)
@@ -158,10 +155,11 @@ def interval(
 
 def support(model_name: str, gpu_name: str) -> list[dict[str, Any]]:
     """Levels of a model on a GPU by engine; UnknownName for an unknown name."""
-    architecture, peak, rows = model(model_name), device(gpu_name), []
+    architecture, peak, rows = model(model_name), device(gpu_name), list[dict[str, Any]]()
     for name, figures in fitted()["engines"].items():
         text = f"{name}-{figures['to']}"
-        row = {"name": f"{name}-{figures['from']} to {figures['to']}", "model": model_name, "gpu": gpu_name}
+        versions = f"{name}-{figures['from']} to {figures['to']}"
+        row: dict[str, Any] = {"name": versions, "model": model_name, "gpu": gpu_name}
         try:
             steps_of(architecture, peak, 1, text)
         except ValueError as reason:

@@ -136,7 +136,7 @@ class Builder:
         keys = [(self.gpu, engine, kernel, one, ()) for engine in ENGINES for one in formats]
         times = [tables[key].at(*where) for key in keys if key in tables]
         if not times:
-            raise NotMeasured(f"{kernel.replace('_', ' ')} in {' or '.join(formats)} was not measured on {self.gpu}")
+            raise NotMeasured(f"{kernel} in {' or '.join(formats)} was not measured on {self.gpu}")
         return np.asarray(np.minimum.reduce(times))
 
     def made(self) -> Kernels:
@@ -217,8 +217,7 @@ class Builder:
         kernels.add("matrices", linear.layers * self.matrix(model.hidden, values / tensor))
         decode, prefill = (self.surface(f"delta_{one}", ("bfloat16",)) for one in ("decode", "prefill"))
         kernels.decode += linear.layers * decode.at(heads, SEQUENCES[:, None], 1.0)
-        seconds = prefill.at(heads, PROMPTS[:, None], LENGTHS)
-        kernels.prefill += linear.layers * (LENGTHS > 0) * seconds
+        kernels.prefill += linear.layers * (LENGTHS > 0) * prefill.at(heads, PROMPTS[:, None], LENGTHS)
 
     def _feed_forward(self, kernels: Kernels) -> None:
         """Feed-forward blocks, experts, and sums over the GPUs."""
@@ -241,9 +240,8 @@ class Builder:
             kernels.add("sums", 2 * model.layers * sums)
         if divided.attention > 1 and model.experts > 1:
             for name in ("nccl_all_gather", "nccl_reduce_scatter"):
-                moved = TOKENS * width * divided.attention
-                seconds = self.surface(name, ("bfloat16",), engine="vllm").at(divided.gpus, moved)
-                kernels.add("sums", model.expert_layers * seconds)
+                surface = self.surface(name, ("bfloat16",), engine="vllm")
+                kernels.add("sums", model.expert_layers * surface.at(divided.gpus, TOKENS * width * divided.attention))
 
     def _experts(self, kernels: Kernels) -> np.ndarray:
         """Seconds of the experts of a layer, of the nearest shape that was measured."""

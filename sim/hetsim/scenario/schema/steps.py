@@ -153,12 +153,7 @@ def of_engine(what: str) -> Any:
     return load_object(ENGINES[what])
 
 
-def _engine(value: str) -> str:
-    of_engine("named")(value)
-    return value
-
-
-EngineName = Annotated[str, AfterValidator(_engine)]
+EngineName = Annotated[str, AfterValidator(lambda value: of_engine("named")(value) and value)]
 """An engine and its version, such as vllm-0.15."""
 
 
