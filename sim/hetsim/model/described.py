@@ -14,12 +14,12 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, GetJsonSchemaHandler
 
+from hetsim.model.files import beside
 from hetsim.model.units import in_units
 
 Kind = TypeVar("Kind", bound=BaseModel)
@@ -62,7 +62,7 @@ class Described(BaseModel):
 def shipped(kind: type[Kind], module: str, table: str) -> dict[str, Kind]:
     """The models of a table beside a module, by name; entries that begin with a dot are parts of others."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    rows = yaml.load(Path(module).with_name(table).read_bytes(), loader)
+    rows = yaml.load(beside(module, table), loader)
     return {name: kind.model_validate(figures) for name, figures in rows.items() if name[0] != "."}
 
 

@@ -81,6 +81,11 @@ watching: set[str] = set()
 """Why this process watches what it opens, if it does; the hook cannot be taken away."""
 
 
+def beside(module: str, name: str) -> bytes:
+    """What is in a file beside a module, which counts with hetsim's code."""
+    return Path(module).with_name(name).read_bytes()
+
+
 def watch_opens(reason: str = "code") -> None:
     """Record all files that this process opens to read from now on, but for code."""
     _add_hook()

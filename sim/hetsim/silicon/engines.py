@@ -11,11 +11,11 @@ import math
 import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hetsim.model.files import beside
 from hetsim.model.step_times import KernelSteps
 from hetsim.silicon import kernels as parts
 from hetsim.silicon.kernels import Divided, Kernels, NotMeasured, family_of, kernels_of
@@ -24,13 +24,11 @@ from hetsim.workload.costs.architectures import Architecture, model
 from hetsim.workload.costs.roofline import DEVICES, Peak, device
 from hetsim.workload.costs.step_costs import Efficiency, roofline_steps
 
-FILE = Path(__file__).parent / "engines.json"
-
 
 @cache
 def fitted() -> dict[str, Any]:
     """Constants, errors and measured loads of all engines."""
-    read: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    read: dict[str, Any] = json.loads(beside(__file__, "engines.json"))
     return read
 
 

@@ -6,14 +6,15 @@ changes) by `benchmarks/distil.py`.
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 
-FILE = Path(__file__).parent / "surfaces.parquet"
+from hetsim.model.files import beside
+
 STEPS = 512.0
 """Steps of a stored value in a factor of two."""
 
@@ -59,7 +60,7 @@ def surfaces() -> dict[Key, Surface]:
     import pyarrow.parquet as pq
 
     made = {}
-    for row in pq.read_table(FILE).to_pylist():
+    for row in pq.read_table(io.BytesIO(beside(__file__, "surfaces.parquet"))).to_pylist():
         axes = tuple(np.log2(points) for points in row["axes"])
         values = np.array(row["values"], dtype=np.int16).reshape([len(points) for points in axes])
         key = (row["gpu"], row["engine"], row["kernel"], row["format"], tuple(row["shape"]))
