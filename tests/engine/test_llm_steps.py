@@ -448,6 +448,7 @@ def settings_of(model, parallel):
     return step_profile.read(SPLITWISE, "ms", {"model": model, "tensor_parallel": str(parallel)})
 
 
+@pytest.mark.quick(0)
 def test_published_profiles_are_foretold_with_a_size_left_out():
     """What docs/background/validation.md states: prefill within 10 %, decode within 5 %, in the mean over all four."""
     prefill, decode = [], []

@@ -79,6 +79,7 @@ def drawn(seed: int) -> tuple[np.random.Generator, Lone]:
                         float(random.choice([0.0, 0.1])), 0, sets, faults)  # fmt: skip
 
 
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("first", [0, pytest.param(40, marks=pytest.mark.slow)])
 def test_another_fault_a_slower_link_or_a_farther_input_never_makes_it_earlier(first):
     changed = 0

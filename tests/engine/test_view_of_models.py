@@ -41,6 +41,7 @@ def lies(run, every=BETWEEN_ROUNDS):
     return list(watched.witness.lies(record)), record, watched.witness.looks
 
 
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("name", spread(list(SERVICES), 1))
 def test_every_verb_tells_the_truth_while_replicas_fail_and_requests_give_way(name):
     run = stormy(name, 3) if tiers.whole else replace(stormy(name, 3), horizon=40.0)  # half of the time

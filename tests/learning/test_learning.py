@@ -290,6 +290,7 @@ def test_no_replication_reaches_the_branches_beside_the_main_one():
             RandomTree(7, replication)
 
 
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("seed", spread([0, 1_000_000, 2_000_000], 1))
 def test_no_stream_of_training_is_one_that_is_judged_by(monkeypatch, judged_seldom, seed):
     """Whatever the scenario's own seed is, those of training among them."""
@@ -664,6 +665,7 @@ def test_it_keeps_the_contract_whatever_was_learned(system, tmp_path):
     assert examine(OnSystem(tmp_path), system) == []
 
 
+@pytest.mark.quick(0)
 def test_it_does_not_depend_on_the_hash_seed(tmp_path):
     import functools
 

@@ -392,6 +392,7 @@ def scenario(policy="dual", **more):
     }
 
 
+@pytest.mark.quick(0)
 def test_the_engine_takes_as_long_as_the_plan_says():
     hs.register("dual", Kept)
     workload = {**scenario()["workload"], "arrivals": {"process": "all_at_once", "count": 40}}

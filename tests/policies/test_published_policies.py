@@ -239,6 +239,7 @@ def test_what_published_scores_do_not_read_is_refused(placement, key):
         hs.run("first-steps", overrides=few)
 
 
+@pytest.mark.quick(0)
 def test_names_are_drawn_anew_in_each_run(tmp_path):
     """A task without a GPU scores 0 everywhere, so it goes on the node with the smallest drawn name."""
     first = {placed("gpu_packing", [(1, 0.0)], tmp_path, seed)[0] for seed in range(20)}

@@ -113,6 +113,7 @@ def test_where_nothing_is_hidden_it_is_never_worse_than_its_base(seed):
 # What it knows --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("arrivals", spread(["learned", "none"], 1))
 @pytest.mark.parametrize("seed", spread(range(8), 1))
 def test_no_hidden_time_or_arrival_changes_a_decision(seed, arrivals):

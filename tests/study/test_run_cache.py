@@ -122,6 +122,7 @@ HEAD = {"runs": 1, "columns": ["wait_mean"], "notes": [{"error": "", "warnings":
 LINE = {"run": RUN, "error": "", "warnings": [], "values": {"wait_mean": 2.5}}
 
 
+@pytest.mark.quick(0)
 @given(st.sampled_from([*HEAD, "row", *LINE]), ANY, st.binary(min_size=8, max_size=24))
 @settings(max_examples=150, deadline=None)
 def test_a_forged_file_of_runs_is_read_or_damaged(key, value, row):

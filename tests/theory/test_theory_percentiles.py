@@ -240,6 +240,7 @@ def test_workload_limit(load: float, limit: float):
     checked(theory.workload_limit(load, 1.0, limit), wait=wait, response=response)
 
 
+@pytest.mark.quick(0)
 @pytest.mark.parametrize(
     ("rate", "per_item", "fixed"), spread([(9.0, 0.1, 0.05), (40.0, 0.005, 0.1), (0.5, 0.5, 1.0)], 1)
 )

@@ -193,6 +193,7 @@ def test_a_twin_goes_by_the_scheduler_that_made_its_history(tmp_path: Path) -> N
     assert said["identified"] == said["sjf"] != said["easy_backfill"]
 
 
+@pytest.mark.quick(0)
 def test_stretches_of_a_large_log_tell_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rules begin a stretch with the jobs that wait on record: the true one is right there, too."""
     path = recorded(tmp_path, "sjf")

@@ -235,6 +235,7 @@ def test_what_if_another_policy_keeps_the_rules_of_the_site(seen):
     assert "rules of the site" not in done.stderr
 
 
+@pytest.mark.quick(0)
 def test_jobs_that_limits_keep_are_counted_without_rules(seen):
     folder, jobs, _ = seen
     kept = sum(job.reason == "QOSMaxGRESPerUser" for job in jobs)
@@ -375,6 +376,7 @@ def test_only_forecasts_of_the_same_policy_and_horizon_widen(tmp_path):
     assert counts == [2, 1, 0, 0]
 
 
+@pytest.mark.quick(0)
 def test_the_command_keeps_the_policy_that_was_asked_for(site, tmp_path):
     files = printed(site, 5.0 * DAY, tmp_path)
     kept = []
