@@ -415,9 +415,8 @@ class SlurmMultifactor(Scheduler):
         """Give jobs reservations in their order; start those that are due."""
         causes, limits, now = self._causes, bool(self.tiers.tiers), view.now
         max_kept, one_queue = self.bf_job_part_count_reserve, not (limits or view.cluster.partitions)
-        demands = [task.shape if task.allowed is None else (task.shape, task.allowed) for task in order]
-        fits = {demand: self._fits_somewhere(demand, view) for demand in dict.fromkeys(demands)}
-        fitting = [place for place, demand in enumerate(demands) if fits[demand]]
+        fits = {demand for demand in self._demands if self._fits_somewhere(demand, view)}
+        fitting = [place for place, task in enumerate(order) if demand_of(task) in fits]
         if not fitting:
             return
         last = fitting[-1]
@@ -439,7 +438,7 @@ class SlurmMultifactor(Scheduler):
                     last = self._last_fitting(fitting, order, view, first=position, profile=profile)
                     checked = profile.version
                 reservation = placement = None
-                asked = keeps or (self._fits_somewhere(demands[position], view) and profile.could_start(task))
+                asked = keeps or (self._fits_somewhere(demand_of(task), view) and profile.could_start(task))
                 if asked and position <= last:
                     reservation = profile.find(task, view)
                 if reservation is not None and reservation.time <= now:

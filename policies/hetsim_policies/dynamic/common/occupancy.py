@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
+from collections import Counter
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -33,10 +34,9 @@ def amounts_of(placement: Placement) -> dict[int, int]:
         return dict.fromkeys((device.node for device in placement.devices), 1)
     if mode.unit is not None:
         return {node: cores for node, cores, _ in placement.hosts()}
-    counts: dict[int, int] = {}
-    for device in placement.devices:
-        counts[device.node] = counts.get(device.node, 0) + (mode.gpus > 0)
-    return counts
+    if not mode.span_any:
+        return {placement.devices[0].node: mode.gpus}
+    return Counter(device.node for device in placement.devices)
 
 
 MAX_MODES = 256

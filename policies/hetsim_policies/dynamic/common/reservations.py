@@ -47,6 +47,7 @@ class FreeProfile:
     def __init__(self, occupancy: Occupancy, view: View):
         self._occupancy = occupancy
         self._view = view
+        self._made = view.now
         self._reserved: dict[int, Timeline] = {}
         """Nodes with reservations, by number."""
         self._open: dict[Mode, dict[int, float]] = {}
@@ -71,7 +72,7 @@ class FreeProfile:
             timeline = self._reserved.get(number)
             if timeline is None:
                 timeline = self._reserved[number] = self._occupancy.timelines[number].copy(now)
-            else:
+            elif now > self._made:
                 timeline.forget(now)
             timeline.occupy(reserved.time, reserved.end, mode, count)
             for other, ends in self._open.items() if number in self._is_open else ():
@@ -116,7 +117,9 @@ class FreeProfile:
         modes = task.shape.modes
         for position in (0,) if len(modes) == 1 else task.modes_by_speed():
             mode = modes[position]
-            seconds = _duration(task, mode, task.estimates[position])
+            part = 1.0 - task.done
+            seconds = _stages(mode, task.estimates[position] * part, part)
+            seconds += 0.0 if part == 1.0 else task.shape.stopping.restore
             while True:
                 start, number = self._on_a_node(mode, seconds, now, best)
                 if mode.span_any and start > now and (across := self._across(mode, seconds, now, start)) is not None:
@@ -138,8 +141,8 @@ class FreeProfile:
     def _on_a_node(self, mode: Mode, duration: float, now: float, before: float) -> tuple[float, int]:
         """The first time before another with room on a node, and that node; -1: none."""
         best, chosen = before, -1
-        pool = None if mode.partition is None else self.pools.get(mode.partition)
-        if pool is not None:
+        if mode.partition in self.pools:
+            pool = self.pools[mode.partition]
             for number, timeline in enumerate(self._timelines()):
                 start = self._within_limit(timeline, pool, mode, duration=duration, now=now, before=best)
                 if start is not None:
@@ -147,24 +150,23 @@ class FreeProfile:
                     if start <= now:
                         break
             return best, chosen
-        reserved, timelines, place = self._reserved, self._occupancy.timelines, 0
-        for number, until in self._open.get(mode, {}).items():
+        for number, until in self._open[mode].items() if mode in self._open else ():
             if now + duration <= until:
                 return now, number
-        order = self._order.get(mode) or self._order_of(mode)
+        order, reserved, place = self._order.get(mode) or self._order_of(mode), self._reserved, 0
         while place < len(order):
             time, number = order[place]
             if time > best:
                 break
             own = reserved.get(number)
-            if own is None and time > -math.inf:  # next to running tasks it has room from then on
-                start = time if time > now else now
-            else:
-                first, start = (own or timelines[number]).first_gap(mode, duration, now, best)
+            if own is not None or time == -math.inf:
+                first, start = (own or self._timeline(number)).first_gap(mode, duration, now, best, low=time)
                 if first > time:
                     del order[place]
-                    insort(order, (first, number), lo=place)
+                    insort(order, (first, number), place)
                     continue
+            else:  # next to running tasks it has room from then on
+                start = time if time > now else now
             place += 1
             if start < best or (start == best and number < chosen):  # of equal times the one on the first node
                 best, chosen = start, number
@@ -269,15 +271,9 @@ class FreeProfile:
         return None
 
 
-def _duration(task: Task, mode: Mode, estimate: float) -> float:
-    """Estimated seconds without bytes, on any device of the mode's type."""
-    part = 1.0 - task.done
-    seconds = _stages(mode, estimate * part, part)
-    return seconds if part == 1.0 else seconds + task.shape.stopping.restore
-
-
 @lru_cache(4096)
 def _stages(mode: Mode, own: float, left: float) -> float:
+    """Estimated seconds without bytes, on any device of the mode's type."""
     return mode.stages(1, own, left).total
 
 

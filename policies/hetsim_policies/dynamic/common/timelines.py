@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from hetsim.model.cluster import WHOLE, Device, Node, Partition
 from hetsim.model.plan import host_part
@@ -243,32 +244,35 @@ class Timeline:
                 return times[span]
         return math.inf
 
-    def first_gap(self, mode: Mode, duration: float, since: float, until: float) -> tuple[float, float]:
+    def first_gap(self, mode: Mode, duration: float, since: float, until: float, low: float = 0) -> tuple[float, float]:
         """When a mode first has room, and when first for long enough.
 
-        The latter is in [since, until], or inf; the former is perhaps a time that is past.
+        The latter is in [since, until], or inf; the former is perhaps a time that is past.  low: no room before it.
         """
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:
             windows, start = self.windows(mode), self.earliest(mode, duration, since, math.nextafter(until, math.inf))
             return windows[0][0] if windows else math.inf, math.inf if start is None else start
-        need, mask = plain
-        first, begun = math.inf, -1.0
-        for time, free in zip(self.times, self.free):  # noqa: B905 (asked of each node of a search)
+        (need, mask), times, first = plain, self.times, -1.0
+        spans: Iterator[tuple[float, int]] = zip(times, self.free)  # noqa: B905 (asked of each node of a search)
+        if low > times[0]:
+            spans = islice(spans, bisect_right(times, low) - 1, None)
+        for begin, free in spans:
             if (free - need) & mask == mask:
-                if begun < 0:
-                    begun = time
-                    if time < first:
-                        first = time
-                    if time > until:
-                        return first, math.inf
-            elif begun >= 0:
-                if time > since:
-                    start = begun if begun > since else since
-                    if start + duration <= time:
+                if first < 0:
+                    first = begin
+                if begin > until:
+                    return first, math.inf
+                start = begin if begin > since else since
+                end = start + duration
+                for time, free in spans:  # on from this one
+                    if end <= time > since:
                         return first, start
-                begun = -1.0
-        return first, math.inf if begun < 0 else max(begun, since)
+                    if (free - need) & mask != mask:
+                        break
+                else:
+                    return first, start
+        return math.inf if first < 0 else first, math.inf
 
     def open_until(self, mode: Mode, now: float) -> float:
         """The end of the window of a mode that is open now; -inf: there is none."""
