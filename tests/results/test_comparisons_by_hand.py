@@ -15,6 +15,7 @@ from hand_made import three
 from tiers import some
 
 from hetsim.errors import UnknownName, UsageError
+from hetsim.report.overview import comparison_lines
 from hetsim.results.many_runs import compare as module
 from hetsim.results.many_runs.compare import compare, telling_metrics
 from hetsim.results.many_runs.findings import paired_findings
@@ -135,6 +136,13 @@ def test_plans_are_shown_in_one_unit():
     assert "<div>Plans</div>" in found._repr_html_() and "<div>p, q know all arrivals" in found._repr_html_()
     alone = compare({"p": first, "r": third}, ["wait_mean"])
     assert alone.plan_notes == ["p knows all arrivals from the start"]
+    first_tasks = planned(9, 0.001)  # a plan that ends before the last arrival is of the first tasks only
+    part = compare({"p": first, "s": first_tasks}, ["wait_mean"])
+    assert part.planners == ["p"] and part.plan_notes == ["p knows all arrivals from the start"]
+    printed = comparison_lines(part)
+    assert any(line.startswith("p *  ") for line in printed) and any(line.startswith("s    ") for line in printed)
+    assert printed[3] == "* knows all arrivals from the start"
+    assert not any("*" in line for line in comparison_lines(compare({"q": third, "r": third}, ["wait_mean"])))
     none = compare({"q": third, "r": third}, ["wait_mean"])
     assert none.plans.empty and none.plan_notes == [] and "Plans" not in repr(none) + none._repr_html_()
     noted = planned(9, 9.0, optimal=False, gap=0.5)
