@@ -117,28 +117,17 @@ class Linear(Described):
         return 2 * self.key_heads * self.key_size + self.value_heads * self.value_size
 
 
-class Matrix(NamedTuple):
-    """Matrices of one shape, with which each token is multiplied unless they belong to an expert."""
-
-    part: Literal["attention", "router", "dense", "expert", "head"]
-    """What it belongs to; of experts it is those of one expert, and shared ones are dense."""
-    inputs: int
-    outputs: int
-    copies: int
-    """In all layers together."""
-
-
 class Attention(NamedTuple):
-    """Layers of attention that read alike, summed up."""
+    """Layers of attention that read alike, summed up.
+
+    They read `reach` tokens of the context (None: all), with these bytes of each, and compute with each pair of tokens,
+    while a prompt is read or while decoding: latent attention multiplies there what it keeps, without expanding it.
+    """
 
     reach: int | None
-    """Most tokens of the context that are read; all unless given."""
     bytes: float
-    """Read of a token of the context."""
     prompt_operations: float
-    """Of a pair of tokens while a prompt is read."""
     decode_operations: float
-    """Of a pair of tokens while decoding; latent attention multiplies there what it keeps, without expanding it."""
 
     def share(self, context: float) -> float:
         """The share of a context that is read."""
@@ -151,9 +140,7 @@ class Architecture(Described):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     layers: Whole
-    """Number of layers."""
     hidden: Whole
-    """Hidden size."""
     heads: Whole
     """Attention heads of a layer."""
     kv_heads: Whole | None = None
@@ -163,13 +150,11 @@ class Architecture(Described):
     latent: Latent | None = None
     """Latent attention, in place of `kv_heads` and `head_size`."""
     indexer: Indexer | None = None
-    """Sparse attention."""
     window: Whole | None = None
     """Tokens of context that layers with a sliding window read."""
     windowed_layers: Whole | None = None
     """Layers with that window; all that have attention unless given."""
     linear: Linear | None = None
-    """Layers of linear attention."""
     output_gate: bool = False
     """Does attention have a gate of the size of its queries?"""
     intermediate: Whole
@@ -238,30 +223,27 @@ class Architecture(Described):
         return self.layers - self.dense_layers
 
     @property
-    def matrices(self) -> list[Matrix]:
-        """All matrices but the first of the vocabulary."""
-        rows = [Matrix("attention", *shape, self.attention_layers) for shape in self._projections]
+    def matrices(self) -> list[tuple[str, int, int, int]]:
+        """Part, inputs, outputs, and how many in all layers, of all matrices but the first of the vocabulary.
+
+        Of the part "expert" are those of one expert; shared experts are "dense".
+        """
+        hidden, gates = self.hidden, 2 if self.gated else 1
+        rows = [("attention", *shape, self.attention_layers) for shape in self._projections]
         if (linear := self.linear) is not None:
             values = linear.value_heads * linear.value_size
-            shapes = (
-                (self.hidden, linear.queries + values),
-                (self.hidden, 2 * linear.value_heads),
-                (linear.queries, linear.convolution),
-                (values, self.hidden),
-            )
-            rows += [Matrix("attention", *shape, linear.layers) for shape in shapes]
-        gates = 2 if self.gated else 1
-
-        def block(part: Literal["dense", "expert"], size: int, layers: int) -> list[Matrix]:
-            shapes = [Matrix(part, self.hidden, gates * size, layers), Matrix(part, size, self.hidden, layers)]
-            return shapes if size and layers else []
-
-        rows += block("dense" if self.experts == 1 else "expert", self.intermediate, self.expert_layers)
-        rows += block("dense", self.shared_intermediate, self.expert_layers)
-        rows += block("dense", self.dense_intermediate or 0, self.dense_layers)
-        if self.experts > 1:
-            rows.append(Matrix("router", self.hidden, self.experts, self.expert_layers))
-        return [*rows, Matrix("head", self.hidden, self.vocabulary, 1)]
+            inner = linear.queries + values + 2 * linear.value_heads
+            shapes = ((hidden, inner), (linear.queries, linear.convolution), (values, hidden))
+            rows += [("attention", *shape, linear.layers) for shape in shapes]
+        blocks = (
+            ("dense" if self.experts == 1 else "expert", self.intermediate, self.expert_layers),
+            ("dense", self.shared_intermediate, self.expert_layers),
+            ("dense", self.dense_intermediate or 0, self.dense_layers),
+        )
+        for part, size, layers in blocks:
+            rows += [(part, hidden, gates * size, layers), (part, size, hidden, layers)]
+        chooser = self.experts if self.experts > 1 else 0
+        return [*rows, ("router", hidden, chooser, self.expert_layers), ("head", hidden, self.vocabulary, 1)]
 
     @property
     def _projections(self) -> list[tuple[int, int]]:
@@ -286,7 +268,7 @@ class Architecture(Described):
 
     def weights_of(self, *parts: str) -> int:
         """Weights of the matrices of these parts; of experts those of one expert of every layer."""
-        return sum(one.inputs * one.outputs * one.copies for one in self.matrices if one.part in parts)
+        return sum(inputs * outputs * copies for part, inputs, outputs, copies in self.matrices if part in parts)
 
     @property
     def attention(self) -> int:
