@@ -384,7 +384,7 @@ def scaled(times: Any, factor: float) -> Any:
     """Step times, all seconds of which are multiplied by a factor."""
     if is_dataclass(times) and not isinstance(times, type):
         seconds = {one.name: getattr(times, one.name) for one in fields(times) if one.name not in _COUNTS}
-        emptied = {"_known": {}} if hasattr(times, "_known") else {}
+        emptied: dict[str, Any] = {"_known": {}} if hasattr(times, "_known") else {}
         return replace(times, **{name: scaled(value, factor) for name, value in seconds.items()}, **emptied)
     if isinstance(times, tuple):
         return tuple(scaled(value, factor) for value in times)

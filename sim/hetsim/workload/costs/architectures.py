@@ -34,7 +34,7 @@ Width = Literal["bf16", "fp16", "fp8", "int8", "nvfp4", "mxfp4", "int4", "int4-3
 
 
 class NumberFormat(Described):
-    """Formats of weights, of keys and values, and of the arithmetic in which tokens are multiplied with weights.
+    """Formats of weights, of keys and values, and of multiplying with weights.
 
     What is left out is in 16 bits, but for the experts, whose format is that of the other weights; the weights of the
     vocabulary are in 16 bits always.  Where a GPU has no units for an arithmetic it computes in the next wider one.
@@ -49,7 +49,7 @@ class NumberFormat(Described):
 
     @property
     def of_weights(self) -> str:
-        """What the weights are in, as words."""
+        """The formats of the weights in words."""
         if self.experts is not None:
             return f"with experts in {self.experts}"
         return "in 16 bits" if WIDTHS[self.weights] == KEPT else f"in {self.weights}"
@@ -87,7 +87,7 @@ class Latent(Described):
 
 
 class Indexer(Described):
-    """Heads that choose the `tokens` that sparse attention reads (DeepSeek-V3.2); one is kept, in 8 bits."""
+    """Heads that choose the `tokens` that sparse attention reads; one is kept, in FP8."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -97,9 +97,9 @@ class Indexer(Described):
 
 
 class Linear(Described):
-    """Layers with gated linear attention, which keep a state (Yang et al., Gated Delta Networks, ICLR 2025).
+    """Layers with gated linear attention, which keep a state.
 
-    Before it goes a convolution over that number of tokens.
+    Reference: Yang et al., Gated Delta Networks, ICLR 2025.  Before it goes a convolution over that number of tokens.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -224,9 +224,9 @@ class Architecture(Described):
 
     @property
     def matrices(self) -> list[tuple[str, int, int, int]]:
-        """Part, inputs, outputs, and how many in all layers, of all matrices but the first of the vocabulary.
+        """Part, inputs, outputs and number of all matrices but the first.
 
-        Of the part "expert" are those of one expert; shared experts are "dense".
+        The number is that in all layers.  Of the part "expert" are those of one expert; shared experts are "dense".
         """
         hidden, gates = self.hidden, 2 if self.gated else 1
         rows = [("attention", *shape, self.attention_layers) for shape in self._projections]
@@ -267,7 +267,7 @@ class Architecture(Described):
         return shapes
 
     def weights_of(self, *parts: str) -> int:
-        """Weights of the matrices of these parts; of experts those of one expert of every layer."""
+        """Weights of the matrices of these parts, of experts those of one a layer."""
         return sum(inputs * outputs * copies for part, inputs, outputs, copies in self.matrices if part in parts)
 
     @property
@@ -296,7 +296,7 @@ class Architecture(Described):
 
     @property
     def active_parameters(self) -> int:
-        """Weights with which a token is multiplied, the last matrix included and the first left out."""
+        """Weights with which a token is multiplied, the last matrix among them."""
         return self.attention + self.dense + self.active_experts * self.expert + self.head
 
     @property
@@ -347,7 +347,7 @@ class Architecture(Described):
 
     @property
     def state_bytes(self) -> int:
-        """Of the states of a sequence, which do not grow: in 32 bits, and what a convolution still needs."""
+        """Of the states of a sequence, in 32 bits, and of the inputs of a convolution."""
         if self.linear is None:
             return 0
         one = self.linear
@@ -364,12 +364,12 @@ class Architecture(Described):
         return max(1, -(-devices // self._kv_heads))
 
     def read(self, devices: int) -> float:
-        """Bytes that decoding reads and writes for a token of a context of `CONTEXT`, on some devices."""
+        """Bytes of a token that decoding reads and writes in a context of `CONTEXT`."""
         kept = sum(one.bytes * one.share(CONTEXT) for one in self.attentions)
         return kept * self._copies(devices) + 2.0 * self.state_bytes / CONTEXT
 
     def stored(self, devices: int) -> int:
-        """Bytes that a token of a context of `CONTEXT` tokens takes on some devices; few heads are copied."""
+        """Bytes that a token takes in a context of `CONTEXT`; few heads are copied."""
         if self.indexer is not None:  # it may choose any token
             return self.bytes_per_token * self._copies(devices)
         return math.ceil(self.read(devices) - self.state_bytes / CONTEXT)
