@@ -159,7 +159,7 @@ workload.service
     none: compute.per_prompt_token compute.per_output_token cache routing
     none: gpu tensor_parallel engine uncertain drift drift.cv replicas also_on memory_share kv max_num_batched_tokens
     none: max_num_seqs max_output_tokens timeout preemption prefix_cache disaggregated autoscale front_end slo step
-    none: model.name
+    none: model.name model.config
 
 # Policies: the parameters of those that declare a model (`queueing`).
 policy

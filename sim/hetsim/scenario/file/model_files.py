@@ -1,4 +1,4 @@
-"""Models from config.json, as it lies next to the weights that Hugging Face's transformers loads."""
+"""Models from config.json, as Hugging Face's transformers has it next to weights."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ ATTENTION = re.compile(r"attn(\*|\.\*|\$|$|\.[qkvo]\w*proj)")
 
 
 def architecture(folder: str, named: Any, formats: bool = True) -> dict[str, Any]:
-    """The figures of the model of a config.json; ValueError with file, line and key if they cannot be known.
+    """The figures of the model of a config.json, with number formats if asked.
 
-    formats: those of the numbers too.
+    ValueError with file, line and key if they cannot be known.
     """
     if not isinstance(named, str) or not named:
         raise ValueError(f"config: expected the name of a file, not {shown(named)}")
@@ -53,7 +53,7 @@ def architecture(folder: str, named: Any, formats: bool = True) -> dict[str, Any
 
 
 class _Config:
-    """A config.json, which may have the part that describes the language model below text_config."""
+    """A config.json; the language model may be described below text_config."""
 
     def __init__(self, read: document.Document):
         self.read = read
@@ -68,7 +68,7 @@ class _Config:
         return self.text.get(key, self.read.data.get(key))
 
     def number(self, *keys: str, default: int | None = None) -> int:
-        """The whole number of the first of these keys that is given, above 0 unless 0 is the default."""
+        """The first of these keys that is given; above 0 unless 0 is the default."""
         key = next((one for one in keys if self.value(one) is not None), keys[0])
         value = self.value(key)
         if value is None and default is not None:
@@ -107,10 +107,10 @@ class _Config:
             if self.value(key) is not None:
                 figures[figure] = self.number(key)
         types = self.value("layer_types") or self.types(layers, kind)
-        known = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
-        if not isinstance(types, list) or len(types) != layers or any(one not in known for one in types):
-            self.refuse("layer_types", f"expected a list of {layers} of {', '.join(known)}")
-        full, sliding, chunked, linear = map(types.count, known)
+        allowed = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
+        if not isinstance(types, list) or len(types) != layers or any(one not in allowed for one in types):
+            self.refuse("layer_types", f"expected a list of {layers} of {', '.join(allowed)}")
+        full, sliding, chunked, linear = map(types.count, allowed)
         if linear:
             figures["linear"] = {"layers": linear, **self.part("linear")}
         if windowed := sliding + chunked:
@@ -118,7 +118,7 @@ class _Config:
         return figures
 
     def types(self, layers: int, kind: str) -> list[str]:
-        """Types of layers of files that do not list them: one of `every` has full attention."""
+        """Types of layers that are not listed: one of `every` has full attention."""
         other, every, first = "sliding_attention", 10**9, 0
         if kind.startswith(("qwen3_5", "qwen3_next")):
             other, every = "linear_attention", self.number("full_attention_interval", default=4)
@@ -140,7 +140,7 @@ class _Config:
             return {"intermediate": self.number("intermediate_size")}
         for key in ("moe_layer_freq", "decoder_sparse_step", "mlp_only_layers"):
             if self.value(key) not in (None, 1, []):
-                self.refuse(key, f"only layers with experts from the first or n-th on are known, not {shown(key)}")
+                self.refuse(key, f"only layers with experts in every layer are known, not {shown(self.value(key))}")
         size = self.number("moe_intermediate_size", "intermediate_size")
         shared = self.number("shared_expert_intermediate_size", "shared_intermediate_size", default=0)
         shared += size * self.number("n_shared_experts", default=1 if kind.startswith("llama4") else 0)

@@ -95,7 +95,7 @@ class StepTime(Mirror):
 
 
 def _named(value: Any, info: ValidationInfo) -> Any:
-    """Bytes of weights, the name of an architecture, one with changes, or that of a file."""
+    """Bytes of weights, or an architecture: its name, file, or figures."""
     if isinstance(value, Architecture):
         return value
     if isinstance(value, dict):

@@ -32,7 +32,7 @@ Width = Literal["bf16", "fp16", "fp8", "int8", "nvfp4", "mxfp4", "int4", "int4-3
 
 
 class NumberFormat(Described):
-    """Formats of weights, of keys and values, and of the arithmetic in which tokens are multiplied with weights.
+    """Formats of weights, of keys and values, and of multiplying with weights.
 
     What is left out is in 16 bits, but for the experts, whose format is that of the other weights; the weights of the
     vocabulary are in 16 bits always.  Where a GPU has no units for an arithmetic it computes in the next wider one.
@@ -47,7 +47,7 @@ class NumberFormat(Described):
 
     @property
     def of_weights(self) -> str:
-        """What the weights are in, as words."""
+        """The formats of the weights in words."""
         if self.experts is not None:
             return f"with experts in {self.experts}"
         return "in 16 bits" if WIDTHS[self.weights] == KEPT else f"in {self.weights}"
@@ -85,7 +85,7 @@ class Latent(Described):
 
 
 class Indexer(Described):
-    """Heads that choose the `tokens` that sparse attention reads (DeepSeek-V3.2); one is kept, in 8 bits."""
+    """Heads that choose the `tokens` that sparse attention reads; one is kept, in FP8."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -95,9 +95,9 @@ class Indexer(Described):
 
 
 class Linear(Described):
-    """Layers with gated linear attention, which keep a state (Yang et al., Gated Delta Networks, ICLR 2025).
+    """Layers with gated linear attention, which keep a state.
 
-    Before it goes a convolution over that number of tokens.
+    Reference: Yang et al., Gated Delta Networks, ICLR 2025.  Before it goes a convolution over that number of tokens.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -115,28 +115,17 @@ class Linear(Described):
         return 2 * self.key_heads * self.key_size + self.value_heads * self.value_size
 
 
-class Matrix(NamedTuple):
-    """Matrices of one shape, with which each token is multiplied unless they belong to an expert."""
-
-    part: Literal["attention", "router", "dense", "expert", "head"]
-    """What it belongs to; of experts it is those of one expert, and shared ones are dense."""
-    inputs: int
-    outputs: int
-    copies: int
-    """In all layers together."""
-
-
 class Attention(NamedTuple):
-    """Layers of attention that read alike, summed up."""
+    """Layers of attention that read alike, summed up.
+
+    They read `reach` tokens of the context (None: all), with these bytes of each, and compute with each pair of tokens,
+    while a prompt is read or while decoding: latent attention multiplies there what it keeps, without expanding it.
+    """
 
     reach: int | None
-    """Most tokens of the context that are read; all unless given."""
     bytes: float
-    """Read of a token of the context."""
     prompt_operations: float
-    """Of a pair of tokens while a prompt is read."""
     decode_operations: float
-    """Of a pair of tokens while decoding; latent attention multiplies there what it keeps, without expanding it."""
 
     def share(self, context: float) -> float:
         """The share of a context that is read."""
@@ -149,9 +138,7 @@ class Architecture(Described):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     layers: Whole
-    """Number of layers."""
     hidden: Whole
-    """Hidden size."""
     heads: Whole
     """Attention heads of a layer."""
     kv_heads: Whole | None = None
@@ -161,13 +148,11 @@ class Architecture(Described):
     latent: Latent | None = None
     """Latent attention, in place of `kv_heads` and `head_size`."""
     indexer: Indexer | None = None
-    """Sparse attention."""
     window: Whole | None = None
     """Tokens of context that layers with a sliding window read."""
     windowed_layers: Whole | None = None
     """Layers with that window; all that have attention unless given."""
     linear: Linear | None = None
-    """Layers of linear attention."""
     output_gate: bool = False
     """Does attention have a gate of the size of its queries?"""
     intermediate: Whole
@@ -236,30 +221,27 @@ class Architecture(Described):
         return self.layers - self.dense_layers
 
     @property
-    def matrices(self) -> list[Matrix]:
-        """All matrices but the first of the vocabulary."""
-        rows = [Matrix("attention", *shape, self.attention_layers) for shape in self._projections]
+    def matrices(self) -> list[tuple[str, int, int, int]]:
+        """Part, inputs, outputs and number of all matrices but the first.
+
+        The number is that in all layers.  Of the part "expert" are those of one expert; shared experts are "dense".
+        """
+        hidden, gates = self.hidden, 2 if self.gated else 1
+        rows = [("attention", *shape, self.attention_layers) for shape in self._projections]
         if (linear := self.linear) is not None:
             values = linear.value_heads * linear.value_size
-            shapes = (
-                (self.hidden, linear.queries + values),
-                (self.hidden, 2 * linear.value_heads),
-                (linear.queries, linear.convolution),
-                (values, self.hidden),
-            )
-            rows += [Matrix("attention", *shape, linear.layers) for shape in shapes]
-        gates = 2 if self.gated else 1
-
-        def block(part: Literal["dense", "expert"], size: int, layers: int) -> list[Matrix]:
-            shapes = [Matrix(part, self.hidden, gates * size, layers), Matrix(part, size, self.hidden, layers)]
-            return shapes if size and layers else []
-
-        rows += block("dense" if self.experts == 1 else "expert", self.intermediate, self.expert_layers)
-        rows += block("dense", self.shared_intermediate, self.expert_layers)
-        rows += block("dense", self.dense_intermediate or 0, self.dense_layers)
-        if self.experts > 1:
-            rows.append(Matrix("router", self.hidden, self.experts, self.expert_layers))
-        return [*rows, Matrix("head", self.hidden, self.vocabulary, 1)]
+            inner = linear.queries + values + 2 * linear.value_heads
+            shapes = ((hidden, inner), (linear.queries, linear.convolution), (values, hidden))
+            rows += [("attention", *shape, linear.layers) for shape in shapes]
+        blocks = (
+            ("dense" if self.experts == 1 else "expert", self.intermediate, self.expert_layers),
+            ("dense", self.shared_intermediate, self.expert_layers),
+            ("dense", self.dense_intermediate or 0, self.dense_layers),
+        )
+        for part, size, layers in blocks:
+            rows += [(part, hidden, gates * size, layers), (part, size, hidden, layers)]
+        chooser = self.experts if self.experts > 1 else 0
+        return [*rows, ("router", hidden, chooser, self.expert_layers), ("head", hidden, self.vocabulary, 1)]
 
     @property
     def _projections(self) -> list[tuple[int, int]]:
@@ -283,8 +265,8 @@ class Architecture(Described):
         return shapes
 
     def weights_of(self, *parts: str) -> int:
-        """Weights of the matrices of these parts; of experts those of one expert of every layer."""
-        return sum(one.inputs * one.outputs * one.copies for one in self.matrices if one.part in parts)
+        """Weights of the matrices of these parts, of experts those of one a layer."""
+        return sum(inputs * outputs * copies for part, inputs, outputs, copies in self.matrices if part in parts)
 
     @property
     def attention(self) -> int:
@@ -312,7 +294,7 @@ class Architecture(Described):
 
     @property
     def active_parameters(self) -> int:
-        """Weights with which a token is multiplied, the last matrix included and the first left out."""
+        """Weights with which a token is multiplied, the last matrix among them."""
         return self.attention + self.dense + self.active_experts * self.expert + self.head
 
     @property
@@ -363,7 +345,7 @@ class Architecture(Described):
 
     @property
     def state_bytes(self) -> int:
-        """Of the states of a sequence, which do not grow: in 32 bits, and what a convolution still needs."""
+        """Of the states of a sequence, in 32 bits, and of the inputs of a convolution."""
         if self.linear is None:
             return 0
         one = self.linear
@@ -380,12 +362,12 @@ class Architecture(Described):
         return max(1, -(-devices // self._kv_heads))
 
     def read(self, devices: int) -> float:
-        """Bytes that decoding reads and writes for a token of a context of `CONTEXT`, on some devices."""
+        """Bytes of a token that decoding reads and writes in a context of `CONTEXT`."""
         kept = sum(one.bytes * one.share(CONTEXT) for one in self.attentions)
         return kept * self._copies(devices) + 2.0 * self.state_bytes / CONTEXT
 
     def stored(self, devices: int) -> int:
-        """Bytes that a token of a context of `CONTEXT` tokens takes on some devices; few heads are copied."""
+        """Bytes that a token takes in a context of `CONTEXT`; few heads are copied."""
         if self.indexer is not None:  # it may choose any token
             return self.bytes_per_token * self._copies(devices)
         return math.ceil(self.read(devices) - self.state_bytes / CONTEXT)

@@ -102,7 +102,7 @@ class Peak(Described):
         return self
 
     def matrix_peak(self, arithmetic: str) -> float | None:
-        """Most operations per second in a number format, or in the next wider one that it has units for."""
+        """Most operations per second in a format, or in the next wider one it has."""
         wider = {"fp4": (self.fp4_flops, self.fp8_flops), "fp8": (self.fp8_flops,), "int8": (self.int8_flops,)}
         return next((one for one in wider.get(arithmetic, ()) if one is not None), self.matrix_flops)
 
