@@ -19,6 +19,7 @@ import hashlib
 import heapq
 import json
 import math
+import pathlib
 import re
 import time
 import zipfile
@@ -50,7 +51,7 @@ from hetsim.workload.costs import architectures, roofline
 SAMPLE = "aiconfigurator_core/systems/silicon_sample.csv"
 KEY = ["backend", "backend_version", "model_path", "system", "precision", "gemm_quant_mode", "moe_quant_mode", "isl",
        "osl", "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size"]  # fmt: skip
-FILE = Path(__file__).parents[1] / "sim" / "hetsim" / "silicon" / "engines.json"
+FILE = pathlib.Path(__file__).parents[1] / "sim" / "hetsim" / "silicon" / "engines.json"
 MODELS = {
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2.5", "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
     "Qwen/Qwen3-32B": "qwen3-32b", "nvidia/Qwen3-32B-NVFP4": "qwen3-32b",

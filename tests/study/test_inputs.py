@@ -943,6 +943,7 @@ def test_only_one_function_opens_what_decides_a_run():
 
 BY_NAME = re.compile(r"(xml|configparser|linecache|fileinput|shelve|dbm|sqlite3|pyarrow\.(fs|dataset))(\.|$)")
 """Modules that open what they are given the name of."""
+BY_NAME_TOO = ("os.open", "io.FileIO", "codecs.open")
 LISTING = ("iterdir", "glob", "rglob", "listdir", "scandir", "walk")
 
 
@@ -964,7 +965,7 @@ def handed_on(tree: ast.Module) -> list[str]:
             owner = ast.unparse(node.value) if isinstance(node, ast.Attribute) else ""
             reads = owner in libraries and (READS.match(name) or name.endswith("FileIO"))
             opens = (name == "open" and isinstance(node, ast.Name)) or name in ("read_text", "read_bytes")
-            if (id(node) not in called and (reads or opens)) or (owner, name) in (("os", "open"), ("io", "FileIO"), ("codecs", "open")):
+            if (id(node) not in called and (reads or opens)) or f"{owner}.{name}" in BY_NAME_TOO:
                 found.append(ast.unparse(node))
     return sorted(text for text in found if text)
 
@@ -985,8 +986,9 @@ def test_openers_are_not_handed_on_and_folders_are_listed_where_that_is_recorded
 
 
 @pytest.mark.parametrize("text", [
-    "f = pd.read_csv\nf(path)", "reads(pd.read_parquet)", "io.FileIO(path)", "os.open(path, os.O_RDONLY)", "read = open",
-    "read = Path.read_text", "codecs.open(path)", "import xml.etree.ElementTree", "from pyarrow import fs", "import linecache",
+    "f = pd.read_csv\nf(path)", "reads(pd.read_parquet)", "io.FileIO(path)", "os.open(path, 0)", "read = open",
+    "read = Path.read_text", "codecs.open(path)", "import xml.etree.ElementTree", "from pyarrow import fs",
+    "import linecache",
     "os.listdir(path)", "[*path.iterdir()]",
 ])  # fmt: skip
 def test_what_hands_openers_on_is_found(text: str):
