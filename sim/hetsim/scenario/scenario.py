@@ -133,7 +133,8 @@ class Scenario:
         read = {*opened.opened, *opened.seen, *self.inputs.seen}
         read.update(path for table in self._tables.values() for path in table.opened)
         declared = {os.path.abspath(path) for path in self.files} if read else set()
-        names = sorted(os.path.relpath(path, self.base) for path in read if os.path.abspath(path) not in declared)
+        paths = sorted({os.path.abspath(path) for path in read} - declared)
+        names = sorted(min(path, os.path.relpath(path, self.base), key=len) for path in paths)
         return f"opened files that the scenario does not name: {', '.join(names)}" if names else ""
 
     def table(self, entry: int) -> TaskTable:
