@@ -204,7 +204,7 @@ def experts(wheel: Wheel, gpu: str, engine: str) -> Made:
         frame = frame[frame["distribution"] == "power_law_1.2"]
         frame = frame[frame["moe_tp_size"] * frame["moe_ep_size"] <= 8]
         for shape in EXPERTS:
-            of_shape = frame[(frame[keys] == shape).all(axis=1)]
+            of_shape = frame[(frame[keys] == list(shape)).all(axis=1)]
             for number_format, part in of_shape.groupby("moe_dtype"):
                 for divided, cell in part.groupby(["moe_tp_size", "moe_ep_size"]):
                     key = (shape, number_format, divided)
