@@ -301,4 +301,4 @@ def test_only_ways_that_work_are_proposed_to_a_job_too_large_for_a_node(kind: st
                 run[way].append(name)
     assert proposed == run
     assert {"fcfs", "heft" if kind == "gpu" else "graham"} <= set(run["span: any"])
-    assert all(len(names) - len(works) > 20 for works in run.values())
+    assert all({"cpop", "local_search", "dual_approximation"}.isdisjoint(works) for works in run.values())
