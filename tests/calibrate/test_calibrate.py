@@ -447,12 +447,12 @@ def test_the_example_is_a_device_of_its_own():
 
 def test_a_torch_module_on_the_cpu(here):
     torch = pytest.importorskip("torch")
-    from hetsim.calibrate.torch_device import TorchHost, device_of
+    from hetsim.calibrate.torch_device import device_of
 
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 4))
     with pytest.raises(ValueError, match="input_shape"):
         device_of(module, "cpu")
     module.input_shape = (3, 4)
     device = device_of(module, "cpu")
-    assert isinstance(device, TorchHost) and isinstance(device, MeasuredDevice)
+    assert isinstance(device, HostDevice) and isinstance(device, MeasuredDevice)
     assert (device.bytes_in, device.bytes_out) == (48, 16) and device.compute(5) > 0

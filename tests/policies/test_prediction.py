@@ -673,24 +673,6 @@ def test_weights_are_those_of_a_slot_however_often_is_measured(step):
 # What means nothing ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"trust": 0}, "trust is a number of jobs above 0"),
-        ({"trust": math.inf}, "trust is a number of jobs above 0"),
-        ({"decay": 1.5}, "decay is the weight of the history"),
-        ({"default": -1.0}, "default is a time"),
-        ({"quantile": math.nan}, "a quantile lies between 0 and 1, nan does not"),
-        ({"quantile": 2.0}, "a quantile lies between 0 and 1"),
-        ({"window": 0}, "window is a number of durations from 1 on, not 0"),
-        ({"window": 2.5}, "window is a number of durations"),
-    ],
-)
-def test_a_history_of_durations_refuses_what_means_nothing(given, said):
-    with pytest.raises(ValueError, match=said):
-        DurationHistory(**given)
-
-
 @pytest.mark.parametrize("name", PREDICTORS)
 @pytest.mark.parametrize("time", [-1e-3, -1e6, -1e300])
 def test_nothing_is_observed_before_the_start(name, time):

@@ -29,7 +29,6 @@ class DurationHistory:
     trust: number of a user's jobs at which the mean of all jobs and the user's own mean have equal weight.
     default: predicted while nothing has ended.
     quantile: predict this quantile of the last `window` durations; none: the mean.
-    ValueError for a parameter that is none.
     """
 
     def __init__(
@@ -40,16 +39,6 @@ class DurationHistory:
         quantile: float | None = None,
         window: int = 100,
     ):
-        if not 0 <= decay < 1:
-            raise ValueError(f"decay is the weight of the history, from 0 to below 1, not {decay}")
-        if not 0 < trust < math.inf:
-            raise ValueError(f"trust is a number of jobs above 0 (few, to trust a user's own soon), not {trust}")
-        if not 0 <= default < math.inf:
-            raise ValueError(f"default is a time in seconds from 0 on, not {default}")
-        if quantile is not None and not 0 < quantile < 1:
-            raise ValueError(f"a quantile lies between 0 and 1, {quantile} does not")
-        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-            raise ValueError(f"window is a number of durations from 1 on, not {window!r}")
         self.decay, self.trust, self.default, self.quantile = decay, trust, default, quantile
         self.window = window
         self._means: dict[tuple[str, str], tuple[int, float]] = {}

@@ -12,51 +12,41 @@ from typing import Any
 import torch
 from torch import nn
 
+from hetsim.calibrate.device import HostDevice
+
 PIPELINE = 12
 """Batches in a row when two streams are timed; the first two fill the pipeline and do not count."""
 
 
-def device_of(model: nn.Module, where: str) -> TorchDevice | TorchHost:
+def device_of(model: nn.Module, where: str) -> TorchDevice | HostDevice:
     """The module on `cuda` or `cpu`; `auto` takes a GPU where there is one."""
     if where == "auto":
         where = "cuda" if torch.cuda.is_available() else "cpu"
     shape = getattr(model, "input_shape", None)
     if shape is None:
         raise ValueError("the module needs an attribute input_shape, such as (3, 224, 224), the shape of one item")
-    return TorchDevice(model, tuple(shape)) if where == "cuda" else TorchHost(model, tuple(shape))
+    return TorchDevice(model, tuple(shape)) if where == "cuda" else _on_host(model, tuple(shape))
 
 
 def _bytes(values: torch.Tensor) -> int:
     return values[0].numel() * values.element_size()
 
 
-class TorchHost:
+def _on_host(model: nn.Module, shape: tuple[int, ...]) -> HostDevice:
     """A module on the CPU."""
+    model.eval()
+    items = torch.randn(1, *shape)
 
-    kind = "cpu"
-    memories: tuple[str, ...] = ()
+    @torch.inference_mode()
+    def run(n: int) -> torch.Tensor:
+        nonlocal items
+        if len(items) < n:
+            items = torch.randn(n, *shape)
+        result: torch.Tensor = model(items[:n])
+        return result
 
-    def __init__(self, model: nn.Module, shape: tuple[int, ...]):
-        self.model = model.eval()
-        self.items = torch.randn(1, *shape)
-        self.name = f"CPU, {torch.get_num_threads()} threads of PyTorch {torch.__version__.split('+')[0]}"
-        self.bytes_in = _bytes(self.items)
-        with torch.inference_mode():
-            self.bytes_out = _bytes(self.model(self.items))
-
-    def upload(self, n: int, memory: str) -> float:
-        return 0.0
-
-    def download(self, n: int, memory: str) -> float:
-        return 0.0
-
-    def compute(self, n: int) -> float:
-        if len(self.items) < n:
-            self.items = torch.randn(n, *self.items.shape[1:])
-        with torch.inference_mode():
-            begin = time.perf_counter()
-            self.model(self.items[:n])
-            return time.perf_counter() - begin
+    name = f"CPU, {torch.get_num_threads()} threads of PyTorch {torch.__version__.split('+')[0]}"
+    return HostDevice(run, name, _bytes(items), _bytes(run(1)))
 
 
 class TorchDevice:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -23,23 +23,14 @@ SPIN = 5e-4
 """Seconds before a time from which on a wait is busy: a sleep may end that much late."""
 
 
-class RequestClock(Protocol):
-    """The time that requests arrive in."""
-
-    def now(self) -> float: ...
-
-    def wait(self, until: float) -> None:
-        """Return at a time, or at once if it has passed."""
-        ...
-
-
-class RealClock:
-    """The machine's."""
+class RequestClock:
+    """The time that requests arrive in: the machine's."""
 
     def now(self) -> float:
         return time.perf_counter()
 
     def wait(self, until: float) -> None:
+        """Return at a time, or at once if it has passed."""
         while (remaining := until - time.perf_counter()) > 0:
             if remaining > SPIN:
                 time.sleep(remaining - SPIN)
@@ -194,7 +185,7 @@ def verify(
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[VerifiedRow]:
     """Measure and simulate Poisson arrivals at each rate, serial and overlapped."""
-    clock = clock or RealClock()
+    clock = clock or RequestClock()
     max_size = profile.max_batch
     rows = []
     for number, rate in enumerate(rates):

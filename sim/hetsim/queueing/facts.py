@@ -210,6 +210,10 @@ class Customers(NamedTuple):
         return None if self.timing is None else law_of(self.timing[0]).times(self.timing[1])
 
 
+class Unmatched(Exception):
+    """An assumption fails without which a model gives no figures."""
+
+
 class Facts:
     """Facts of a scenario that models need."""
 
@@ -270,6 +274,13 @@ class Facts:
         """The one mode that all tasks have in common; None if there are several."""
         shapes = {id(mode): mode for mode in self.input.tasks.modes}
         return next(iter(shapes.values())) if len(shapes) == 1 else None
+
+    @property
+    def only_mode(self) -> Mode:
+        """The same; Unmatched if there are several."""
+        if self.mode is None:
+            raise Unmatched
+        return self.mode
 
     def _timing(self, demand: Any) -> tuple[Any, float] | None:
         """Computing time in the one mode, and the factor on it; None where not drawn."""

@@ -33,6 +33,7 @@ from hetsim.queueing.facts import (
     Law,
     Match,
     PredictedRow,
+    Unmatched,
     density_of,
     law_of,
 )
@@ -50,7 +51,11 @@ def match(scenario: Scenario) -> Match:
     facts = Facts(scenario)
     family = _family(facts)
     facts.recognize(family)
-    return FAMILIES[family](facts)
+    model, solve = FAMILIES[family]
+    try:
+        return solve(facts, model)
+    except Unmatched:
+        return Match(model, facts.assumptions)
 
 
 def _family(facts: Facts) -> str:
@@ -87,10 +92,16 @@ def _common(facts: Facts) -> bool:
     return facts.recognized & facts.one_way() and facts.sizes_known()
 
 
+def _need(*held: bool) -> None:
+    """Go on only where assumptions hold without which no figures can be computed."""
+    if not all(held):
+        raise Unmatched
+
+
 def _result(
-    facts: Facts, model: str, found: Prediction | None = None, rows: Iterable[PredictedRow] = (), **more: Any
+    facts: Facts, model: str, found: Prediction | None = None, rows: Iterable[PredictedRow] = ()
 ) -> Match:
-    match = Match(model, facts.assumptions, **more)
+    match = Match(model, facts.assumptions)
     if match.verdict != "none":
         match.rows = list(rows)
         if found is not None:
@@ -112,17 +123,19 @@ def _rows(facts: Facts, found: Prediction, computing: float, tails: bool, loss: 
     return [*rows, PredictedRow("loss", found.loss)] if loss else rows
 
 
-def _delay(facts: Facts) -> Match:
+def _with_loss(facts: Facts, model: str, found: Prediction, tails: bool) -> Match:
+    """The match of a model in which tasks are lost."""
+    return _result(facts, model, found, _rows(facts, found, found.throughput * facts.law.mean, tails, loss=True))
+
+
+def _delay(facts: Facts, _: str) -> Match:
     """M/M/c, M/D/1, M/G/1, GI/M/1 and, near, G/G/c: no loss."""
-    model = "G/G/c, first come, first served"
-    if not facts.arrivals(("poisson", "renewal", "deterministic")):
-        return _result(facts, model)
+    _need(facts.arrivals(("poisson", "renewal", "deterministic")))
     moves = _moves(facts)
     understood = _common(facts)
     facts.open_door()
     order = facts.one_by_one()
-    if not understood:
-        return _result(facts, model)
+    _need(understood)
     law, compute, servers = facts.law, facts.law, facts.servers
     if moves:
         facts.links_alone()
@@ -130,8 +143,7 @@ def _delay(facts: Facts) -> Match:
         facts.suppose("a server is one whole GPU", alone, f"{facts.customers[0].key}.gpus", str(facts.mode))
         law = facts.whole_time
     rate = facts.rate
-    if not facts.steady(rate * law.mean, servers, law):
-        return _result(facts, model)
+    _need(facts.steady(rate * law.mean, servers, law))
     prediction = _delay_system(facts, rate, law, servers)
     if law.kind == "general" and servers == 1 and order == "blind":
         prediction = replace(prediction, wait_above=None, response_above=None)
@@ -167,26 +179,25 @@ def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
     return lambda s: -math.expm1(-math.log1p(s * scv / rate) / scv)
 
 
-def _limited(facts: Facts) -> Match:
+def _limited(facts: Facts, _: str) -> Match:
     """M/M/c/K by a limit on the queue."""
     understood = facts.arrivals() & _common(facts)
     limit = facts.parameter("admission", "limit", None)
     only = limit is not None and not any(facts.parameter("admission", key, None) for key in ("per_class", "per_device"))
     facts.suppose("one limit for all waiting tasks", only, "policy.admission", f"limit: {limit}")
     order = facts.one_by_one()
-    if not (understood and only):
-        return _result(facts, "M/M/c/K")
+    _need(understood, only)
     law, servers = facts.law, facts.servers
     insensitive = limit == 0  # M/G/c/c
     if not insensitive:
         facts.exponential()
     facts.steady(facts.rate * law.mean, servers, law, bounded=True)
     prediction = queues.mmck(facts.rate, law.mean, servers, servers + limit)
-    rows = _rows(facts, prediction, prediction.throughput * law.mean, order == "fcfs", loss=True)
-    return _result(facts, f"M/G/{servers}/{servers}" if insensitive else prediction.model, prediction, rows)
+    model = f"M/G/{servers}/{servers}" if insensitive else prediction.model
+    return _with_loss(facts, model, prediction, order == "fcfs")
 
 
-def _bucket(facts: Facts) -> Match:
+def _bucket(facts: Facts, model: str) -> Match:
     """The loss at a token bucket, which does not depend on the servers behind it."""
     understood = facts.arrivals() & facts.recognized
     facts.order()
@@ -198,13 +209,12 @@ def _bucket(facts: Facts) -> Match:
     warm = 3 * depth / refill
     facts.suppose("the full bucket at the start is forgotten", not facts.warmup < warm, "warmup",
                   f"{facts.warmup:g} s, wanted {warm:.4g} s", soft=True, error=facts.transient(warm / 3))  # fmt: skip
-    rows = [PredictedRow("loss", admission.token_bucket(facts.rate, refill, depth))] if understood else []
-    return _result(facts, "token bucket with Poisson arrivals (M/D/1/b): loss only", rows=rows)
+    _need(understood)
+    return _result(facts, model, rows=[PredictedRow("loss", admission.token_bucket(facts.rate, refill, depth))])
 
 
-def _trunks(facts: Facts) -> Match:
+def _trunks(facts: Facts, model: str) -> Match:
     """Trunk reservation by class."""
-    model = "trunk reservation, M/M/c/c of several classes"
     understood = facts.arrivals() & _common(facts)
     facts.one_by_one()
     servers, given = facts.servers, facts.parameter("admission", "servers", None)
@@ -213,8 +223,7 @@ def _trunks(facts: Facts) -> Match:
     facts.suppose("all servers are counted", given in (None, servers), "policy.admission.servers", f"{given}")
     labels = [one.label for one in facts.customers]
     apart = facts.suppose("classes have names of their own", len(set(labels)) == len(labels), "workload")
-    if not (understood and apart):
-        return _result(facts, model)
+    _need(understood, apart)
     reserve = facts.parameter("admission", "reserve", {})
     for one in facts.customers:
         if one.law is not None:
@@ -225,21 +234,18 @@ def _trunks(facts: Facts) -> Match:
     try:
         losses = admission.trunk_reservation(servers, streams)
     except UsageError as error:
-        facts.suppose("the exact chain can be solved", False, "policy.admission.reserve", str(error))
-        return _result(facts, model)
+        _need(facts.suppose("the exact chain can be solved", False, "policy.admission.reserve", str(error)))
     rows = [PredictedRow("loss", lost, label) for lost, label in zip(losses.loss, labels, strict=True)]
     rows.append(PredictedRow(facts.busy_metric, facts.busy_share(losses.utilization * servers)))
     return _result(facts, model, rows=rows)
 
 
-def _naor(facts: Facts) -> Match:
+def _naor(facts: Facts, _: str) -> Match:
     """M/M/1/n, with Naor's threshold for n."""
-    model = "M/M/1 with Naor's threshold"
     understood = facts.arrivals() & _common(facts)
     order = facts.one_by_one()
     single = facts.suppose("there is one server", facts.servers == 1, "cluster.nodes", str(facts.servers))
-    if not (understood and single):
-        return _result(facts, model)
+    _need(understood, single)
     law = facts.law
     facts.exponential()
     declared = [facts.parameter("admission", key, None) for key in ("arrival_rate", "service_time")]
@@ -250,27 +256,23 @@ def _naor(facts: Facts) -> Match:
     thresholds = optimal_pricing.naor(declared[0] or facts.rate, declared[1] or law.mean, reward, cost)
     objective = facts.parameter("admission", "objective", "social")
     prediction = queues.mmck(facts.rate, law.mean, 1, getattr(thresholds, objective))
-    rows = _rows(facts, prediction, prediction.throughput * law.mean, order == "fcfs", loss=True)
-    return _result(facts, f"{prediction.model} (Naor, {objective})", prediction, rows)
+    return _with_loss(facts, f"{prediction.model} (Naor, {objective})", prediction, order == "fcfs")
 
 
-def _workload(facts: Facts) -> Match:
+def _workload(facts: Facts, model: str) -> Match:
     """M/M/1 with a limit on the work ahead."""
-    model = "M/M/1 with a limit on the work ahead"
     understood = facts.arrivals() & _common(facts)
     facts.one_by_one(blind=False)
     single = facts.suppose("there is one server", facts.servers == 1, "cluster.nodes", str(facts.servers))
-    if not (understood and single):
-        return _result(facts, model)
+    _need(understood, single)
     law = facts.law
     facts.exponential()
     facts.steady(0, 1, law, bounded=True)
     prediction = admission.workload_limit(facts.rate, law.mean, float(facts.parameter("admission", "max_wait", 0.0)))
-    rows = _rows(facts, prediction, prediction.throughput * law.mean, True, loss=True)
-    return _result(facts, model, prediction, rows)
+    return _with_loss(facts, model, prediction, True)
 
 
-def _impatient(facts: Facts) -> Match:
+def _impatient(facts: Facts, _: str) -> Match:
     """M/M/c+M, or with no patience at all M/G/c/c."""
     understood = facts.arrivals() & _common(facts)
     facts.open_door()
@@ -278,8 +280,7 @@ def _impatient(facts: Facts) -> Match:
     given = [one.demand.patience for one in facts.customers]
     alike = all(one == given[0] for one in given)
     facts.suppose("one patience for all", alike, f"{facts.customers[0].key}.patience")
-    if not (understood and alike):
-        return _result(facts, "M/M/c+M")
+    _need(understood, alike)
     law, servers, patience = facts.law, facts.servers, law_of(given[0])
     facts.steady(facts.rate * law.mean, servers, law, bounded=True)
     if patience.kind == "constant" and patience.mean <= AT_ONCE * law.mean:
@@ -287,18 +288,15 @@ def _impatient(facts: Facts) -> Match:
         leaving = facts.rate * prediction.loss * patience.mean  # they do wait, for as long as their patience
         present = prediction.jobs_in_system_mean + leaving
         prediction = replace(prediction, queue_length_mean=leaving, jobs_in_system_mean=present)
-        rows = _rows(facts, prediction, prediction.throughput * law.mean, False, loss=True)
-        return _result(facts, f"M/G/{servers}/{servers} (Erlang B)", prediction, rows)
+        return _with_loss(facts, f"M/G/{servers}/{servers} (Erlang B)", prediction, False)
     facts.exponential()
     facts.exponential(patience, "patience is exponential", f"{facts.customers[0].key}.patience")
     prediction = queues.mmc_abandonment(facts.rate, law.mean, servers, patience.mean)
-    rows = _rows(facts, prediction, prediction.throughput * law.mean, False, loss=True)
-    return _result(facts, prediction.model, prediction, rows)
+    return _with_loss(facts, prediction.model, prediction, False)
 
 
-def _closed(facts: Facts) -> Match:
+def _closed(facts: Facts, _: str) -> Match:
     """The machine repair model."""
-    model = "closed loop, M/M/c//N"
     arrivals: Any = facts.model.workload[0].arrivals
     one = len(facts.model.workload) == 1
     facts.suppose("one closed loop and nothing else", one, "workload", f"{len(facts.model.workload)} entries")
@@ -307,8 +305,7 @@ def _closed(facts: Facts) -> Match:
     understood = _common(facts)
     facts.open_door()
     order = facts.one_by_one()
-    if not (understood and one):
-        return _result(facts, model)
+    _need(understood, one)
     law, servers = facts.law, facts.servers
     facts.exponential()
     facts.steady(0, servers, law, bounded=True)
@@ -322,31 +319,26 @@ def _closed(facts: Facts) -> Match:
     return _result(facts, prediction.model, prediction, [*rows, PredictedRow(THROUGHPUT, prediction.throughput)])
 
 
-def _sharing(facts: Facts) -> Match:
+def _sharing(facts: Facts, model: str) -> Match:
     """M/G/1-PS on a GPU that shares by time slices."""
-    model = "M/G/1-PS"
     understood = facts.arrivals() & _common(facts)
     facts.open_door()
-    mode = facts.mode
-    if not understood or mode is None:
-        return _result(facts, model)
-    kind = mode.type.sharing
+    _need(understood)
+    kind = facts.only_mode.type.sharing
     facts.suppose("the GPU shares by time slices, at no cost", kind.kind == "timeslice" and not kind.switch_cost,
                   "cluster.nodes.gpus.sharing", kind.kind)  # fmt: skip
     law = facts.law
     load = facts.rate * law.mean
     facts.one_gpu(load)
-    if not facts.steady(load, 1, law):
-        return _result(facts, model)
+    _need(facts.steady(load, 1, law))
     prediction = general.mg1_ps(facts.rate, law.mean)
     rows = [*_rows(facts, prediction, load, False), PredictedRow("slowdown_mean", 1 / (1 - load))]
     return _result(facts, model, prediction, rows)
 
 
-def _priorities(facts: Facts) -> Match:
+def _priorities(facts: Facts, model: str) -> Match:
     """Cobham's priorities, or preemptive-resume ones."""
     preemptive = bool(facts.parameter("scheduler", "preemptive", False))
-    model = f"M/G/1 with {'preemptive-resume' if preemptive else 'non-preemptive'} priorities"
     understood = facts.arrivals() & _common(facts)
     facts.open_door()
     facts.undisturbed()
@@ -357,18 +349,15 @@ def _priorities(facts: Facts) -> Match:
     labels = [one.label for one in facts.customers]
     apart = len(levels) == len(labels) == len(set(labels))
     facts.suppose("each class has a priority of its own", apart, "workload", ", ".join(map(str, levels)))
-    if not (understood and apart):
-        return _result(facts, model)
+    _need(understood, apart)
     servers = facts.servers
     ordered = sorted(facts.customers, key=lambda one: -one.priority)
     classes = [priorities.Class(one.rate, one.law.mean, one.law.scv) for one in ordered if one.law is not None]
     if servers > 1:
         common = all(one.law == ordered[0].law for one in ordered) and facts.law.kind == "exponential"
         text = "at several servers: one exponential service for all"
-        if not facts.suppose(text, common, facts.time_key, facts.law.shown):
-            return _result(facts, model)
-    if not facts.steady(facts.rate * facts.law.mean, servers, facts.law):
-        return _result(facts, model)
+        _need(facts.suppose(text, common, facts.time_key, facts.law.shown))
+    _need(facts.steady(facts.rate * facts.law.mean, servers, facts.law))
     solve = priorities.preemptive_resume if preemptive else priorities.nonpreemptive
     rows = []
     for one, prediction in zip(ordered, solve(classes, servers), strict=True):
@@ -380,9 +369,8 @@ def _priorities(facts: Facts) -> Match:
                    [*rows, PredictedRow(facts.busy_metric, facts.busy_share(load))])  # fmt: skip
 
 
-def _by_size(facts: Facts) -> Match:
+def _by_size(facts: Facts, _: str) -> Match:
     """M/G/1 in the order of sizes, remaining times or attained service."""
-    model = f"M/G/1, {facts.scheduler}"
     understood = facts.arrivals() & _common(facts)
     facts.open_door()
     facts.undisturbed()
@@ -390,21 +378,19 @@ def _by_size(facts: Facts) -> Match:
     facts.free_taken()
     discipline = str(facts.parameter("scheduler", "discipline", "block"))
     facts.suppose("the first of the order is next", "keep" not in discipline, "policy.scheduler.discipline", discipline)
-    mode = facts.mode
-    if not understood or mode is None:
-        return _result(facts, model)
+    _need(understood)
     text = f"{facts.servers} servers" if facts.servers != 1 else facts.policies.scheduler.name
     single = facts.suppose("one server has this order", facts.servers == 1, "policy.scheduler", text)
     densities = [density_of(*one.timing) if one.timing else None for one in facts.customers]
     smooth = facts.suppose("times have a density that is known", None not in densities, facts.time_key, facts.law.shown)
     law, rate = facts.law, facts.rate
-    if not (single and smooth and facts.steady(rate * law.mean, 1, law)):
-        return _result(facts, model)
+    _need(single, smooth)
+    _need(facts.steady(rate * law.mean, 1, law))
     by_class = [(one, each) for one, each in zip(facts.customers, densities, strict=True) if each is not None]
     mixture = Density(tuple((one.rate / rate * share, part) for one, each in by_class for share, part in each.parts))
     if facts.scheduler == ATTAINED:
-        given = facts.parameter("scheduler", "thresholds", None) or [3600.0]
-        prediction = sizes.las(rate, mixture, mixture.edges, thresholds=[float(one) / mode.width for one in given])
+        given, width = facts.parameter("scheduler", "thresholds", None) or [3600.0], facts.only_mode.width
+        prediction = sizes.las(rate, mixture, mixture.edges, thresholds=[float(one) / width for one in given])
     else:
         prediction = (sizes.sjf if facts.scheduler == SHORTEST else sizes.srpt)(rate, mixture, mixture.edges)
     rows = [PredictedRow(WAIT_MEAN, prediction.wait_mean), PredictedRow(RESPONSE_MEAN, prediction.response_mean)]
@@ -418,16 +404,13 @@ def _by_size(facts: Facts) -> Match:
     return _result(facts, prediction.model, prediction, rows)
 
 
-def _tandem(facts: Facts) -> Match:
+def _tandem(facts: Facts, _: str) -> Match:
     """Upload, compute and download as stations in a row."""
-    model = "tandem of M/M/1: upload → compute → download"
     understood = facts.arrivals() & _common(facts)
     facts.open_door()
     facts.undisturbed()
     facts.order(blind=False)
-    mode = facts.mode
-    if not understood or mode is None:
-        return _result(facts, model)
+    _need(understood)
     facts.links_alone()
     stages = {
         "upload": facts.transfer("bytes_in", facts.customers),
@@ -439,8 +422,7 @@ def _tandem(facts: Facts) -> Match:
         facts.exponential(law, f"{name} is exponential", _STAGE_KEYS[name].format(facts.customers[0].key))
     slowest = max(used.values(), key=lambda law: law.mean)
     facts.one_gpu(facts.rate * slowest.mean, soft=True)
-    if not facts.steady(facts.rate * slowest.mean, 1, slowest):
-        return _result(facts, model)
+    _need(facts.steady(facts.rate * slowest.mean, 1, slowest))
     network = networks.tandem(facts.rate, [networks.Station(law.mean, 1, name) for name, law in used.items()])
     rows = [PredictedRow(RESPONSE_MEAN, network.response_mean)]
     if all(law.kind == "exponential" for law in used.values()):
@@ -453,9 +435,8 @@ def _tandem(facts: Facts) -> Match:
 _STAGE_KEYS = {"upload": "{}.bytes_in", "compute": "{}.gpu_time", "download": "{}.bytes_out"}
 
 
-def _services(facts: Facts) -> Match:
+def _services(facts: Facts, model: str) -> Match:
     """Greedy batch service on one device."""
-    model = "greedy batches, M/D^[1,b]/1"
     one = len(facts.model.workload) == 1
     facts.suppose("one service and nothing else", one, "workload", f"{len(facts.model.workload)} entries")
     facts.suppose("requests are served in batches", not facts.input.language, "workload.0.service.kind",
@@ -467,10 +448,8 @@ def _services(facts: Facts) -> Match:
     facts.suppose("an idle device takes all waiting requests", greedy, "policy.batching", name)
     facts.open_door()
     facts.order()
-    mode = facts.mode
-    if not facts.recognized or facts.input.language or len(facts.input.services) != 1 or not one or mode is None:
-        return _result(facts, model)
-    service = facts.input.services[0]
+    _need(facts.recognized, not facts.input.language, len(facts.input.services) == 1, one)
+    mode, service = facts.only_mode, facts.input.services[0]
     facts.suppose("there is one device", facts.cluster.count(mode.type.name) == 1, "cluster.nodes",
                   facts.cluster.describe())  # fmt: skip
     facts.suppose("all requests take the same", service.alike, "workload.0.service.compute.per_item",
@@ -480,23 +459,17 @@ def _services(facts: Facts) -> Match:
     weights = getattr(facts.model.workload[0].service, "model", None)
     facts.suppose("the model is loaded already", not weights, "workload.0.service.model",
                   "weights to load" if weights else "", soft=True)  # fmt: skip
-    line = _batches_take_a_line(facts, mode, service.per_item[0])
-    if line is None:
-        return _result(facts, model)
-    per_item, fixed = line
+    per_item, fixed = _line_of_batches(facts, mode, service.per_item[0])
     largest = min(limit for limit in (mode.batch_limit, batching and batching.parameters.get("max_batch")) if limit)
     max_batch: int | None = largest if largest <= UNLIMITED else None
     rate = facts.rate
     load = rate * per_item if max_batch is None else rate * (per_item + fixed / max_batch)
-    if not facts.steady(load, 1, Law(per_item + fixed, 0.0, "constant")):
-        return _result(facts, model)
-    if any(not a.holds and not a.soft for a in facts.assumptions):
-        return _result(facts, model)
+    _need(facts.steady(load, 1, Law(per_item + fixed, 0.0, "constant")))
+    _need(*(a.holds or a.soft for a in facts.assumptions))
     try:
         prediction = batches.greedy_batches(rate, per_item, fixed, max_batch)
     except UsageError as error:
-        facts.suppose("the exact chain is small enough", False, "workload.0.arrivals.rate", str(error))
-        return _result(facts, model)
+        _need(facts.suppose("the exact chain is small enough", False, "workload.0.arrivals.rate", str(error)))
     computing = rate * (service.per_item[0] + mode.fixed / prediction.batch_mean)
     rows = [row for row in _rows(facts, prediction, computing, True) if row.metric != "wait_p95" or max_batch is None]
     largest = f"b = {max_batch}" if max_batch is not None else "no largest batch"
@@ -507,16 +480,16 @@ UNLIMITED = 1_000_000
 """Batches that may be larger than this have no limit in the formula."""
 
 
-def _batches_take_a_line(facts: Facts, mode: Mode, own: float) -> tuple[float, float] | None:
-    """Return seconds by request and by batch, if the engine's batches take that."""
+def _line_of_batches(facts: Facts, mode: Mode, own: float) -> tuple[float, float]:
+    """Return seconds by request and by batch; Unmatched where batches take others."""
     measured = any(isinstance(stage, StageTable) for stage in (mode.upload, mode.table, mode.download))
     per_item = mode.upload.per_item + own + mode.download.per_item
     fixed = mode.upload.fixed + mode.fixed + mode.download.fixed
     sizes = range(1, min(mode.batch_limit, SIZES) + 1)
     off = [n for n in sizes if not math.isclose(mode.stages(n, n * own).total, n * per_item + fixed, rel_tol=1e-9)]
     text = "measured by size" if measured else f"a batch of {off[0]} takes another time" if off else ""
-    line = facts.suppose("batch time is linear in batch size", not text, "workload.0.service.compute", text)
-    return (per_item, fixed) if line else None
+    _need(facts.suppose("batch time is linear in batch size", not text, "workload.0.service.compute", text))
+    return per_item, fixed
 
 
 SIZES = 64
@@ -528,10 +501,22 @@ BY_SIZE = {SHORTEST: "sjf", REMAINING: "srtf", ATTAINED: "las"}
 BY_ADMISSION = {LIMIT: "limit", BUCKET: "bucket", TRUNKS: "trunks", TOLLS: "naor"}
 """Families of models of which the admission decides."""
 
-FAMILIES: dict[str, Callable[[Facts], Match]] = {
-    "delay": _delay, "tandem": _tandem, "sharing": _sharing, "priorities": _priorities, "preemptive": _priorities,
-    "sjf": _by_size, "srtf": _by_size, "las": _by_size,
-    "limit": _limited, "bucket": _bucket, "trunks": _trunks, "naor": _naor, "work": _workload, "patience": _impatient,
-    "closed": _closed, "batches": _services,
-}  # fmt: skip
-"""By the names under which `hetsim.scenario.readers` has the keys that they understand."""
+Solve = Callable[[Facts, str], Match]
+FAMILIES: dict[str, tuple[str, Solve]] = {
+    "delay": ("G/G/c, first come, first served", _delay),
+    "tandem": ("tandem of M/M/1: upload → compute → download", _tandem),
+    "sharing": ("M/G/1-PS", _sharing),
+    "priorities": ("M/G/1 with non-preemptive priorities", _priorities),
+    "preemptive": ("M/G/1 with preemptive-resume priorities", _priorities),
+    **{name: (f"M/G/1, {order}", _by_size) for order, name in BY_SIZE.items()},
+    "limit": ("M/M/c/K", _limited),
+    "bucket": ("token bucket with Poisson arrivals (M/D/1/b): loss only", _bucket),
+    "trunks": ("trunk reservation, M/M/c/c of several classes", _trunks),
+    "naor": ("M/M/1 with Naor's threshold", _naor),
+    "work": ("M/M/1 with a limit on the work ahead", _workload),
+    "patience": ("M/M/c+M", _impatient),
+    "closed": ("closed loop, M/M/c//N", _closed),
+    "batches": ("greedy batches, M/D^[1,b]/1", _services),
+}
+"""By the names under which `hetsim.scenario.readers` has the keys that they understand: what each is called where it
+gives no figures, and how it is solved."""

@@ -105,8 +105,6 @@ class DeviceGroup:
             for device in (node.cpu, *node.accelerators):
                 if device.type in self.lanes:
                     self.lanes[device.type] += lanes_of(device, node)
-        self.most = dict(self.lanes)
-        """The same with all of them up."""
         self.waiting: dict[int, Task] = {}
         self.running: dict[int, Task] = {}
         self.of_kind: dict[int, dict[int, Task]] = {}

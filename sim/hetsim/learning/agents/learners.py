@@ -41,24 +41,24 @@ class Dqn:
 
     def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
         """Learn from a number of steps."""
-        layout = practice.layout
+        layout, episodes = practice.layout, practice.episodes
         network = ScoreNetwork.fresh(layout.inputs, self.hidden, random)
         adam, target = Adam(network.arrays, self.rate), network.copy()
         memory = Memory(min(self.memory, steps), layout.observation, layout.actions)
         episode = updates = 0
         practice.reset(episode)
         for step in range(steps):
-            possible = np.flatnonzero(practice.mask)
+            possible = np.flatnonzero(episodes.mask)
             if random.random() < max(self.min_explore, 1.0 - step / max(self.explore * steps, 1)):
                 action = int(random.choice(possible))
             else:
-                action = int(possible[network.scores(layout.row(practice.observation, possible)).argmax()])
-            place = memory.begin(practice.observation, practice.mask, action)
-            before = practice.now
-            reward = practice.step(action)
-            discount = 0.0 if practice.over else math.exp((before - practice.now) / (self.horizon * practice.scale))
+                action = int(possible[network.scores(layout.row(episodes.observation, possible)).argmax()])
+            place = memory.begin(episodes.observation, episodes.mask, action)
+            before = episodes.now
+            reward = episodes.step(action)
+            discount = 0.0 if episodes.over else math.exp((before - episodes.now) / (self.horizon * practice.scale))
             memory.end(place, reward, discount)
-            if practice.over:
+            if episodes.over:
                 episode += 1
                 practice.reset(episode)
             if step % self.every == 0 and step >= 10 * self.batch:
@@ -159,7 +159,7 @@ class Reinforce:
     def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
         """Learn from a number of steps, and the few more that end the last episode."""
         network = ScoreNetwork.fresh(practice.layout.inputs, self.hidden, random)
-        adam = Adam(network.arrays, self.rate)
+        adam, episodes = Adam(network.arrays, self.rate), practice.episodes
         self._spreads: list[float] = []
         taken = episode = 0
         while taken < steps:
@@ -168,7 +168,7 @@ class Reinforce:
             for _ in range(self.runs):
                 practice.reset(episode)
                 path = Path()
-                while not practice.over and practice.now < until and taken < steps:
+                while not episodes.over and episodes.now < until and taken < steps:
                     self._act(practice, network, path, random)
                     taken += 1
                     practice.passed(taken, network)
@@ -180,16 +180,17 @@ class Reinforce:
         return network
 
     def _act(self, practice: Practice, network: ScoreNetwork, path: Path, random: np.random.Generator) -> None:
-        possible = np.flatnonzero(practice.mask)
-        rows = practice.layout.row(practice.observation, possible)
-        chances = np.cumsum(shares(balanced(network.scores(rows), _FIRST, practice.mask[-1:])[0], _FIRST))
+        episodes = practice.episodes
+        possible = np.flatnonzero(episodes.mask)
+        rows = practice.layout.row(episodes.observation, possible)
+        chances = np.cumsum(shares(balanced(network.scores(rows), _FIRST, episodes.mask[-1:])[0], _FIRST))
         chosen = min(int(np.searchsorted(chances, random.random() * chances[-1], side="right")), len(possible) - 1)
         path.rows.append(rows)
-        path.may_wait.append(bool(practice.mask[-1]))
+        path.may_wait.append(bool(episodes.mask[-1]))
         path.chosen.append(chosen)
-        path.times.append(practice.now)
-        path.rewards.append(practice.step(int(possible[chosen])))
-        path.end = practice.now
+        path.times.append(episodes.now)
+        path.rewards.append(episodes.step(int(possible[chosen])))
+        path.end = episodes.now
 
     def _gradients(self, practice: Practice, network: ScoreNetwork, paths: list[Path], left: float) -> list[np.ndarray]:
         """Gradients of minus the expected advantage and the bonus."""

@@ -39,8 +39,8 @@ Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(max_l
 class Practice:
     """The episodes that an agent learns from, and the validation of its networks.
 
-    For an agent: `layout`, `scale` (seconds of a typical task, the unit of its discount), `seed` (of the loads), the
-    present `observation`, `mask`, `now` and `over`, and `reset`, `step` and `passed`; `environment` gives the same
+    For an agent: `layout`, `scale` (seconds of a typical task, the unit of its discount), `seed` (of the loads),
+    `reset` and `passed`, and the `episodes` with the present observation and `step`; `environment` gives the same
     episodes to other libraries.
     """
 
@@ -66,29 +66,9 @@ class Practice:
 
         return ENVIRONMENTS[self.decides].from_episodes(self.episodes)
 
-    @property
-    def observation(self) -> np.ndarray:
-        return self.episodes.observation
-
-    @property
-    def mask(self) -> np.ndarray:
-        return self.episodes.mask
-
-    @property
-    def over(self) -> bool:
-        return self.episodes.over
-
-    @property
-    def now(self) -> float:
-        return self.episodes.now
-
     def reset(self, episode: int) -> None:
         """Begin the training episode of this number."""
         self.episodes.reset(self.seed, episode, TRAINING)
-
-    def step(self, action: int) -> float:
-        """Take an action; returns its normalized reward."""
-        return self.episodes.step(action)
 
     def passed(self, steps: int, network: ScoreNetwork) -> None:
         """Count the steps; at intervals validate the network, and keep the best one."""

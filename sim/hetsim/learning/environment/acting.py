@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import UnknownName, UsageError
-from hetsim.learning.observation.window import SHORTEST, SHORTEST_COLUMN, Window
+from hetsim.learning.observation.window import SHORTEST, SHORTEST_COLUMN, Layout, Window
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
@@ -126,8 +126,6 @@ class Acting(Window):
         """Rows of tasks that have ended, and whether they completed."""
 
     def check(self, problem: PlanProblem) -> None:
-        from hetsim.learning.observation.window import Layout
-
         self.problem = problem
         types = Layout.for_cluster(problem.cluster, self.window, self.decides).types
         self.actions = Actions(problem, types, self.window, self.switches)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -46,6 +47,9 @@ class Reward:
     """The metric of the tables that it is for: what `hetsim.train` compares."""
     per_task: ClassVar[tuple[str, float]] = ("reward per task", 1.0)
     """What pictures call it, and the sign with which they show it."""
+
+    earned: float = 0.0
+    """Since last time."""
 
     def __init__(self, simulation: Simulation):
         self.simulation = simulation
@@ -79,7 +83,8 @@ class Reward:
 
     def take(self, now: float) -> float:
         """The reward since the last call."""
-        raise NotImplementedError
+        earned, self.earned = self.earned, 0.0
+        return earned
 
 
 RewardLike = str | Mapping[str, float] | type[Reward] | Callable[[Any, "Seen"], float]
@@ -171,7 +176,7 @@ class _InSystem(Reward):
 
     def __init__(self, simulation: Simulation):
         super().__init__(simulation)
-        self.weight = self.earned = self.since = 0.0
+        self.weight = self.since = 0.0
         self.present: dict[int, float] = {}
         self.ahead: dict[int, float] = {}
         """Tasks paid for until their expected end, and when that is."""
@@ -220,8 +225,7 @@ class _InSystem(Reward):
 
     def take(self, now: float) -> float:
         self._settle(now)
-        earned, self.earned = self.earned, 0.0
-        return earned
+        return super().take(now)
 
 
 class Response(_InSystem):
@@ -263,7 +267,6 @@ class Goodput(Reward):
 
     def __init__(self, simulation: Simulation):
         super().__init__(simulation)
-        self.earned = 0.0
         self.promised: dict[int, float] = {}
 
     def worth(self, task: Task) -> float:
@@ -288,10 +291,6 @@ class Goodput(Reward):
 
     def departed(self, task: Task) -> None:
         self.earned -= self.promised.pop(task.index, 0.0)
-
-    def take(self, now: float) -> float:
-        earned, self.earned = self.earned, 0.0
-        return earned
 
 
 class ValueReward(Goodput):
@@ -431,17 +430,7 @@ class RewardParts(dict[str, float]):
     @property
     def is_sum(self) -> bool:
         """Return True if it is defined for a run in which an environment decides nothing."""
-        return not any(isinstance(item, _Function) for item in self.made.values())
-
-
-@dataclass
-class _Function:
-    """Makes the reward of a run from a function."""
-
-    function: Callable[[Any, Seen], float]
-
-    def __call__(self, simulation: Simulation) -> Reward:
-        return Called(simulation, self.function)
+        return not any(isinstance(item, partial) for item in self.made.values())
 
 
 def check_reward(reward: RewardLike) -> RewardParts:
@@ -475,7 +464,7 @@ def _maker(item: Any) -> Callable[[Simulation], Reward]:
     if isinstance(item, type) and issubclass(item, Reward):
         return item
     if callable(item) and not isinstance(item, type):
-        return _Function(item)
+        return partial(Called, function=item)
     base = f"{Reward.__module__}.{Reward.__name__}"
     raise UsageError(f"a reward is a class derived from {base}, or a function, not {item!r}")
 
