@@ -48,7 +48,7 @@ def fingerprint() -> dict[str, str]:
 
 
 def _tree(folder: Path) -> bytes:
-    """A digest of the source of a package and, of hetsim itself, of the data beside it."""
+    """A digest of a package's source; of hetsim itself, of its data too."""
     digest = hashlib.sha256()
     suffixes = {".py", ".json", ".parquet", ".yaml"} if folder.name == OURS[0] else {".py"}
     for path in sorted(path for path in folder.rglob("*") if path.suffix in suffixes):

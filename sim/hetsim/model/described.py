@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 import yaml
 from pydantic import BaseModel, GetJsonSchemaHandler
 
-from hetsim.model.files import beside
+from hetsim.model.files import package_data
 from hetsim.model.units import in_units
 
 Kind = TypeVar("Kind", bound=BaseModel)
@@ -60,9 +60,9 @@ class Described(BaseModel):
 
 
 def shipped(kind: type[Kind], module: str, table: str) -> dict[str, Kind]:
-    """The models of a table beside a module, by name; entries that begin with a dot are parts of others."""
+    """Models of a table next to a module, by name; `.part` is a part of others."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    rows = yaml.load(beside(module, table), loader)
+    rows = yaml.load(package_data(module, table), loader)
     return {name: kind.model_validate(figures) for name, figures in rows.items() if name[0] != "."}
 
 

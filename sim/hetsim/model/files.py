@@ -81,8 +81,8 @@ watching: set[str] = set()
 """Why this process watches what it opens, if it does; the hook cannot be taken away."""
 
 
-def beside(module: str, name: str) -> bytes:
-    """What is in a file beside a module, which counts with hetsim's code."""
+def package_data(module: str, name: str) -> bytes:
+    """The bytes of a file next to a module, which count with hetsim's code."""
     return Path(module).with_name(name).read_bytes()
 
 

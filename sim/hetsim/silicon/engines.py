@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.files import beside
+from hetsim.model.files import package_data
 from hetsim.model.step_times import KernelSteps
 from hetsim.silicon import kernels as parts
 from hetsim.silicon.kernels import Divided, Kernels, NotMeasured, family_of, kernels_of
@@ -28,7 +28,7 @@ from hetsim.workload.costs.step_costs import Efficiency, roofline_steps
 @cache
 def fitted() -> dict[str, Any]:
     """Constants, errors and measured loads of all engines."""
-    read: dict[str, Any] = json.loads(beside(__file__, "engines.json"))
+    read: dict[str, Any] = json.loads(package_data(__file__, "engines.json"))
     return read
 
 

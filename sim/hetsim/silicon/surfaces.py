@@ -13,7 +13,7 @@ from itertools import product
 
 import numpy as np
 
-from hetsim.model.files import beside
+from hetsim.model.files import package_data
 
 STEPS = 512.0
 """Steps of a stored value in a factor of two."""
@@ -60,7 +60,7 @@ def surfaces() -> dict[Key, Surface]:
     import pyarrow.parquet as pq
 
     made = {}
-    for row in pq.read_table(io.BytesIO(beside(__file__, "surfaces.parquet"))).to_pylist():
+    for row in pq.read_table(io.BytesIO(package_data(__file__, "surfaces.parquet"))).to_pylist():
         axes = tuple(np.log2(points) for points in row["axes"])
         values = np.array(row["values"], dtype=np.int16).reshape([len(points) for points in axes])
         key = (row["gpu"], row["engine"], row["kernel"], row["format"], tuple(row["shape"]))

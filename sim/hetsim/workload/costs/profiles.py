@@ -30,7 +30,7 @@ inference the weights and the largest input and output of a layer.  The framewor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -70,7 +70,7 @@ Layer = Callable[[Shape], LayerCosts]
 
 
 def _convolution(filters: int, kernel: int, stride: int = 1, same: bool = False) -> Layer:
-    """k × k convolution of (height, width, channels); padded to the same size, or not at all."""
+    """k × k convolution of (height, width, channels), padded (`same`) or not."""
 
     def costs(shape: Shape) -> LayerCosts:
         lost = 0 if same else kernel - 1
@@ -102,7 +102,7 @@ def _pool(size: int) -> Layer:
 
 
 def _dense(units: int, output: Shape = ()) -> Layer:
-    """Fully connected; flattens its input, and its outputs are taken as another shape if one is given."""
+    """Fully connected; flattens its input, and gives its outputs a shape."""
     return lambda shape: LayerCosts(output or (units,), (math.prod(shape) + 1) * units, 2 * math.prod(shape) * units)
 
 
@@ -112,7 +112,7 @@ def _embedding(vocabulary: int, dimension: int) -> Layer:
 
 
 def _recurrent(units: int, gates: int = 1) -> Layer:
-    """h ← tanh(W x + U h + b) over (tokens, features), giving the last h; four gates make an LSTM."""
+    """h ← tanh(W x + U h + b) over (tokens, features); an LSTM has four gates."""
 
     def costs(shape: Shape) -> LayerCosts:
         tokens, inputs = shape[0], shape[1] + units
@@ -124,7 +124,7 @@ def _recurrent(units: int, gates: int = 1) -> Layer:
 class LayerNetwork:
     """Layers in a row on an input of a given shape; figures are for one sample."""
 
-    def __init__(self, shape: Shape, *layers: Layer):
+    def __init__(self, shape: Shape, layers: Iterable[Layer]):
         self.input = shape
         self.layers: list[LayerCosts] = []
         for layer in layers:
@@ -269,20 +269,20 @@ class Profile:
 IMAGE = (28, 28, 1)
 
 CNN = LayerNetwork(
-    IMAGE, _convolution(32, 3), _pool(2), _convolution(64, 3), _pool(2), _convolution(64, 3), _dense(64), _dense(10)
+    IMAGE, [_convolution(32, 3), _pool(2), _convolution(64, 3), _pool(2), _convolution(64, 3), _dense(64), _dense(10)]
 )
 """Digits: convolutions 32-64-64 of 3 × 3 with pooling after the first two, dense 64-10."""
-RNN = LayerNetwork((100,), _embedding(10_000, 128), _recurrent(64), _dense(1))
+RNN = LayerNetwork((100,), [_embedding(10_000, 128), _recurrent(64), _dense(1)])
 """Sentiment: 100 tokens of a vocabulary of 10,000, embedding 128, 64 recurrent units, dense 1."""
-LONG_SHORT_TERM = LayerNetwork((100,), _embedding(10_000, 128), _recurrent(128, gates=4), _dense(10_000))
+LONG_SHORT_TERM = LayerNetwork((100,), [_embedding(10_000, 128), _recurrent(128, gates=4), _dense(10_000)])
 """Next word: the same embedding, 128 LSTM units, dense 10,000."""
 GENERATOR = LayerNetwork(
-    (100,), _dense(7 * 7 * 256, (7, 7, 256)), _transposed(128, 5), _transposed(64, 5, stride=2),
-    _transposed(1, 5, stride=2),
+    (100,), [_dense(7 * 7 * 256, (7, 7, 256)), _transposed(128, 5), _transposed(64, 5, stride=2),
+             _transposed(1, 5, stride=2)],
 )  # fmt: skip
 """Noise to image: dense 7·7·256, transposed convolutions 128-64-1 of 5 × 5 with strides 1, 2, 2."""
 DISCRIMINATOR = LayerNetwork(
-    IMAGE, _convolution(64, 5, stride=2, same=True), _convolution(128, 5, stride=2, same=True), _dense(1)
+    IMAGE, [_convolution(64, 5, stride=2, same=True), _convolution(128, 5, stride=2, same=True), _dense(1)]
 )
 """Image to real or not: convolutions 64-128 of 5 × 5 with stride 2, dense 1."""
 
