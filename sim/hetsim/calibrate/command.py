@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hetsim.calibrate.nccl import nccl
+from hetsim.calibrate.nccl_command import nccl
 from hetsim.cli import console
 from hetsim.cli.options import FILE, FOLDER, JSON, PATH, QUIET
 from hetsim.cli.program import Verbs
