@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hetsim.calibrate.nccl_command import nccl
+from hetsim.calibrate.nccl import nccl
 from hetsim.cli import console
 from hetsim.cli.options import FILE, FOLDER, JSON, PATH, QUIET
 from hetsim.cli.program import Verbs
+from hetsim.errors import Problem, ScenarioError
 
 if TYPE_CHECKING:
     from hetsim.calibrate.device import MeasuredDevice
@@ -192,8 +193,6 @@ def _from_tables(
 
 def _sized(text: str) -> tuple[int | None, Path]:
     """SIZE=FILE, or FILE alone."""
-    from hetsim.errors import Problem, ScenarioError
-
     size, sign, rest = text.partition("=")
     number = int(size) if sign and size.isdecimal() and int(size) > 0 else None
     path = Path(rest if number is not None else text)
@@ -277,7 +276,6 @@ def _profile(path: Path) -> tuple[dict[str, Any], Any]:
     """The service section of a profile, as written and validated."""
     from pydantic import ValidationError
 
-    from hetsim.errors import Problem, ScenarioError
     from hetsim.scenario.file import document
     from hetsim.scenario.file.problems import translate
     from hetsim.scenario.schema.service import ServiceSpec

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hetsim.cli import console
+from hetsim.errors import ScenarioError
 
 if TYPE_CHECKING:
     from hetsim.calibrate.server_log import Fitted
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 def kind_of(path: Path) -> str | None:
     """steps, log, or None for a table of batches."""
     from hetsim.calibrate import request_log, step_profile
-    from hetsim.errors import ScenarioError
     from hetsim.workload.mapped.propose import form_of
     from hetsim.workload.mapped.rows import rows_of
 

@@ -16,8 +16,13 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
-from hetsim.workload.rows.text_rows import problem_of
+import click
+
+from hetsim.cli import console
+from hetsim.cli.options import FOLDER, JSON, PATH, QUIET
+from hetsim.errors import Problem, ScenarioError
 
 DEEPEST = 0.5
 """A bandwidth below this share of that of a smaller size is refused."""
@@ -35,6 +40,12 @@ _TAG = re.compile(r"^\[[\d,]+\]<std(?:out|err)>:\s?")
 _RANK = re.compile(r"Rank\s+(\d+)\b.*?\bon\s+(\S+)\s+device\s+\d+\s*(?:\[\w+\])?\s*(.*)")
 _TEST = re.compile(r"\b(" + "|".join((*BOTH_WAYS, *ONE_WAY, *EACH_TO_ALL, *DIRECT)) + r")_perf\b")
 _VALUE = re.compile(r"\S+")
+
+
+def _wrong(*about: Any) -> ScenarioError:
+    from hetsim.workload.rows.text_rows import problem_of  # loads NumPy, which the help of all commands can do without
+
+    return problem_of(*about)
 
 
 @dataclass(frozen=True)
@@ -84,18 +95,18 @@ def read_nccl(path: str | Path, in_place: bool = False) -> MeasuredCollective:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise problem_of(path, "this is not a text file in UTF-8") from None
+        raise _wrong(path, "this is not a text file in UTF-8") from None
     except OSError as error:
-        raise problem_of(path, f"cannot be read: {error.strerror}") from None
+        raise _wrong(path, f"cannot be read: {error.strerror}") from None
     lines = [_TAG.sub("", line) for line in lines]
     ranks = {match[1]: (match[2], match[3].strip()) for line in lines if (match := _RANK.search(line))}
     named = {match[1] for line in lines if line.startswith("#") and (match := _TEST.search(line))}
     rows = _rows(lines, str(path), in_place)
     if not rows:
         text = "there is no table of nccl-tests: lines of size, count, type, redop, root, time, algbw, busbw"
-        raise problem_of(path, text)
+        raise _wrong(path, text)
     if len(named) > 1:
-        raise problem_of(path, f"there are the tests {' and '.join(sorted(named))}; give a file for each")
+        raise _wrong(path, f"there are the tests {' and '.join(sorted(named))}; give a file for each")
     collective = next(iter(named), "")
     factor = _factor(collective, len(ranks), rows)
     measured = tuple(factor * row.size / row.seconds for row in rows)
@@ -127,25 +138,25 @@ def _rows(lines: list[str], file: str, in_place: bool) -> list[_Row]:
             continue
         if len(words) < values + 2:
             text = f"a row has a size, a count, a type and {values} values; here are {len(words)} words"
-            raise problem_of(file, text, number, words[0].start() + 1)
+            raise _wrong(file, text, number, words[0].start() + 1)
         if in_place and values < 8:
-            raise problem_of(file, "there are no columns in place", number, words[-1].start() + 1)
+            raise _wrong(file, "there are no columns in place", number, words[-1].start() + 1)
         first = len(words) - (4 if in_place else values)
         time, algorithm, bus = (_number(words[first + k], file, number, k == 0) for k in range(3))
         wrong = words[first + 3]
         if wrong[0].isdecimal() and int(wrong[0]):  # 4e-07 is an error of old versions, N/A no check
             text = f"{wrong[0]} wrong results: the test failed at this size, and its time says nothing"
-            raise problem_of(file, text, number, wrong.start() + 1)
+            raise _wrong(file, text, number, wrong.start() + 1)
         size = int(words[0][0])
         if size == 0:
             continue
         row = _Row(number, words[first].start() + 1, size, seconds=time / 1e6, algorithm=algorithm * 1e9, bus=bus * 1e9)
         if rows and size <= rows[-1].size:
             text = f"sizes rise from row to row; {size:,} B come after {rows[-1].size:,} B: give a file for each test"
-            raise problem_of(file, text, number, words[0].start() + 1)
+            raise _wrong(file, text, number, words[0].start() + 1)
         if abs(size / row.seconds - row.algorithm) > AGREE * row.algorithm + ROUNDED * 1e9:
             text = f"{size:,} B in {time:g} us are {size / row.seconds / 1e9:.4g} GB/s, and algbw is {algorithm:g}"
-            raise problem_of(file, f"{text}; time is in us, algbw in GB/s", number, row.column)
+            raise _wrong(file, f"{text}; time is in us, algbw in GB/s", number, row.column)
         rows.append(row)
     return rows
 
@@ -157,7 +168,7 @@ def _number(word: re.Match[str], file: str, line: int, positive: bool) -> float:
         value = math.nan
     if not 0 <= value < 1e15 or (positive and not value):
         text = f'expected a number {"above" if positive else "of at least"} 0, not "{word[0]}"'
-        raise problem_of(file, text, line, word.start() + 1)
+        raise _wrong(file, text, line, word.start() + 1)
     return value
 
 
@@ -177,7 +188,7 @@ def _check(rows: list[_Row], measured: tuple[float, ...], file: str) -> None:
         if rate < DEEPEST * highest:
             text = f"the curve falls from {highest / 1e9:.4g} GB/s at {at:,} B to {rate / 1e9:.4g} GB/s at"
             text = f"{text} {row.size:,} B, which is more than noise: measure again, or delete the row"
-            raise problem_of(file, text, row.line, row.column)
+            raise _wrong(file, text, row.line, row.column)
         if rate > highest:
             highest, at = rate, row.size
 
@@ -197,3 +208,81 @@ def leveled(rates: tuple[float, ...]) -> tuple[float, ...]:
             (high, n), (low, m) = pools[-2:]
             pools[-2:] = [(math.exp((n * math.log(high) + m * math.log(low)) / (n + m)), n + m)]
     return tuple(itertools.chain.from_iterable([rate] * count for rate, count in pools))
+
+
+# `hetsim calibrate nccl`: a measured curve of NVLink or of a network.
+
+
+@click.command("nccl", short_help="Turn output of nccl-tests into a curve for a cluster.")
+@click.argument("file", metavar="FILE", type=PATH)
+@click.option("--in-place", is_flag=True, help="Take the columns measured in place, not those out of place.")
+@click.option("--as", "link", type=click.Choice(["nvlink", "network"]),
+              help="What was measured.  [default: nvlink if all ranks are on one host, else network]")  # fmt: skip
+@click.option("--out", type=FOLDER, default=Path("."), metavar="DIR",
+              help="Folder for the profile.  [default: the current one]")  # fmt: skip
+@click.option("--name", metavar="NAME", help="Of the profile: NAME.nvlink.yaml, NAME.network.yaml.  [default: FILE's]")
+@click.option("--force", is_flag=True, help="Replace a profile that exists.")
+@JSON
+@QUIET
+def nccl(
+    file: Path, in_place: bool, link: Literal["nvlink", "network"] | None, out: Path, name: str | None, force: bool,
+    as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Write the bus bandwidth by size that nccl-tests measured, as a profile.
+
+    FILE is what all_reduce_perf or another of the tests prints. Scenarios include the profile: nvlink: {profile:
+    NAME.nvlink.yaml} between the GPUs of a node, network: {profile: NAME.network.yaml} between nodes. Dips are
+    leveled, with a note; a fall to less than half is refused.
+    """
+    from hetsim.calibrate.llm_command import write_profile
+    from hetsim.experiment.directory import folder_name
+
+    measured = read_nccl(file, in_place)
+    kind = link or _kind(measured, file)
+    _suits(measured, kind, file)
+    begin = out / folder_name(name or file.stem)
+    target = begin.with_name(f"{begin.name}.{kind}.yaml")
+    console.check_replaceable(target, force)
+    profile = _profile(measured, kind)
+    if as_json:
+        console.as_json({"profile": profile, "measured": dict(zip(measured.sizes, measured.measured, strict=True))})
+    else:
+        console.lines(_text(measured, kind))
+    console.warnings([measured.remark] if measured.remark else [], quiet)
+    write_profile(target, profile, quiet)
+
+
+def _kind(found: MeasuredCollective, file: Path) -> str:
+    if not found.hosts:
+        text = "no line names a rank and its host; say what was measured with --as nvlink or --as network"
+        raise ScenarioError(Problem(text, file=str(file)))
+    return "nvlink" if found.hosts == 1 else "network"
+
+
+def _suits(found: MeasuredCollective, kind: str, file: Path) -> None:
+    """ScenarioError for a test that does not tell the rate of this link."""
+    if kind == "network" and found.collective and found.collective not in RINGS:
+        text = f"{found.collective}_perf over nodes tells what a rank has of the network, not a node's rate; "
+        raise ScenarioError(Problem(f"{text}give the output of all_reduce_perf", file=str(file)))
+    if kind == "nvlink" and found.hosts > 1:
+        text = f"its ranks are on {found.hosts} hosts: this is no curve of the GPUs of one node"
+        raise ScenarioError(Problem(text, file=str(file)))
+
+
+def _profile(found: MeasuredCollective, kind: str) -> dict[str, Any]:
+    about = {"test": found.collective, "ranks": found.ranks, "hosts": found.hosts, "device": found.device}
+    curve = [
+        [f"{size} B", f"{rate / 1e9:.6g} GB/s"] for size, rate in zip(found.sizes, found.curve, strict=True)
+    ]  # fmt: skip
+    return {"measured": {key: value for key, value in about.items() if value}, kind: {"curve": curve}}
+
+
+def _text(found: MeasuredCollective, kind: str) -> list[str]:
+    from hetsim.report import terminal
+
+    rows = [["size", "time", "measured", "curve"]]
+    for size, seconds, measured, rate in zip(found.sizes, found.seconds, found.measured, found.curve, strict=True):
+        rates = [f"{one / 1e9:.4g} GB/s" for one in (measured, rate)]
+        rows.append([terminal.data_size(size), terminal.seconds(seconds), *rates])
+    among = f" among {found.ranks} ranks on {found.hosts} host{'s' * (found.hosts > 1)}" if found.ranks else ""
+    return [f"{found.collective or 'a collective'}{among}: {kind}", "", *terminal.table(rows, right=range(4))]

@@ -10,7 +10,9 @@ import click
 from hetsim.cli import console
 from hetsim.cli.options import BY, FOLDER, RUNNING, SCENARIO, Share
 from hetsim.cli.run import default_directory
+from hetsim.errors import UsageError, suggestion
 from hetsim.experiment.options import StudyKeywords, StudyOptions
+from hetsim.registry import policies as known
 
 USUAL = ("fcfs", "fcfs_skip", "sjf")
 """Compared with the scenario's own policy where none are named."""
@@ -52,7 +54,6 @@ def compare(
     A policy that refuses the scenario is a row with its reason.
     Nothing is written unless --out is given; a run that fails keeps its tables as `hetsim run` does.
     """
-    from hetsim.errors import UsageError
     from hetsim.experiment.compare import asked_for
     from hetsim.experiment.compare import compare as evaluate
     from hetsim.experiment.directory import PICTURE, check_target, comparison_json, save_comparison
@@ -101,7 +102,6 @@ def compare(
 def _default_policies(raw: dict[str, Any]) -> dict[str, Any]:
     """Return the policies to compare by default: the sweep's, or the usual ones."""
     from hetsim.experiment.policies import named_policies
-    from hetsim.registry import policies as known
 
     sweep = raw.get("sweep")
     for key in ("policy", "policy.scheduler", "policy.scheduler.name"):
@@ -113,7 +113,6 @@ def _default_policies(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_names(metrics: tuple[str, ...], baseline: str | None, policies: dict[str, Any]) -> None:
-    from hetsim.errors import UsageError, suggestion
     from hetsim.results.one_run.metric_sets import check
 
     for name in metrics:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hetsim.errors import RunError, visible_lines
+from hetsim.errors import DamageWarning, PictureWarning, RunError, UnknownInputs, visible_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,8 +84,6 @@ def warnings(texts: Iterable[str], quiet: bool = False) -> None:
 @contextmanager
 def own_warnings(quiet: bool) -> Iterator[None]:
     """Print warnings about pictures, damaged files and unknown inputs as our own."""
-    from hetsim.errors import DamageWarning, PictureWarning, UnknownInputs
-
     with python_warnings.catch_warnings():
         show = python_warnings.showwarning
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from hetsim import registry
 from hetsim.cli import console
 from hetsim.cli.options import JSON, VERBOSITY
 from hetsim.registry import POLICY_KINDS
@@ -55,8 +56,6 @@ def list_(what: str, kind: str | None, model: str | None, gpu: str | None, as_js
 
 
 def _policies(kind: str | None) -> list[dict[str, Any]]:
-    from hetsim import registry
-
     return [
         _row(one, name, lambda one=one, name=name: registry.policy(one, name))
         for one in (POLICY_KINDS if kind is None else [kind])
@@ -65,8 +64,6 @@ def _policies(kind: str | None) -> list[dict[str, Any]]:
 
 
 def _registered(what: str) -> list[dict[str, Any]]:
-    from hetsim import registry
-
     return [_row(REGISTERED[what], name, partial(registry.entry, what, name)) for name in registry.table(what)]
 
 
@@ -133,8 +130,6 @@ def parameters(kind: str, item: Any) -> dict[str, Any]:
             for name, info in fields.items()
             if name != "process"
         }
-    from hetsim import registry
-
     if kind in ("trace", "nodes"):
         parameters = dict(inspect.signature(item).parameters)
     elif kind == "scheduler" and not inspect.isclass(item):

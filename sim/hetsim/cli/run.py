@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -10,6 +11,7 @@ import click
 from hetsim.cli import console
 from hetsim.cli.options import BY, FOLDER, RUNNING, SCENARIO, TIMELINE, Share
 from hetsim.cli.program import VERBOSE
+from hetsim.errors import UsageError
 from hetsim.experiment.options import StudyKeywords, StudyOptions
 from hetsim.results.declared import DEFAULT_METRIC
 
@@ -51,7 +53,6 @@ def run(
     Nothing is written unless --out is given. A run that fails keeps its tables up to then in DIR/partial
     (without --out in runs/NAME-HASH/partial).
     """
-    from hetsim.errors import UsageError
     from hetsim.experiment.directory import PICTURE, check_target, save
     from hetsim.experiment.run import one_run, prepare, replicate
     from hetsim.experiment.stopping import checked_amount
@@ -146,8 +147,6 @@ def _plan(
 
 
 def _one_run(options: StudyKeywords) -> None:
-    from hetsim.errors import UsageError
-
     if options["replications"] not in (None, 1):
         raise UsageError("--batch-means is for one long run; with --replications the intervals are over replications")
     options["replications"] = 1
@@ -155,7 +154,6 @@ def _one_run(options: StudyKeywords) -> None:
 
 def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
     """Return batch means of metrics as lines and as JSON; UsageError if none."""
-    from hetsim.errors import UsageError
     from hetsim.report import terminal
     from hetsim.results.one_run.batch_means import METHOD, candidates
 
@@ -199,8 +197,6 @@ def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], table
 
 def default_directory(scenario: Any, seed: int | None) -> Path:
     """`runs/NAME-HASH`: four digits that differ where the scenario or the seed does."""
-    import hashlib
-
     from hetsim.experiment.directory import folder_name
 
     what = f"{scenario.content_hash} {seed}"

@@ -9,6 +9,7 @@ import click
 
 from hetsim.cli import console
 from hetsim.cli.options import SCHEMA, VERBOSITY
+from hetsim.model.files import write_text, write_whole
 
 
 @click.command(short_help="Print the JSON Schema of scenario files.")
@@ -23,7 +24,6 @@ def schema(file: Path | None) -> None:
 
     `hetsim schema --file hetsim.schema.json` writes the file next to a scenario of your own.
     """
-    from hetsim.model.files import write_text, write_whole
     from hetsim.scenario.schema.whole import json_schema
 
     if file is None:

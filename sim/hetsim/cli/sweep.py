@@ -10,6 +10,7 @@ import click
 
 from hetsim.cli import console
 from hetsim.cli.options import FOLDER, PATH, SCENARIO, TELLING, Whole, study_options
+from hetsim.errors import UsageError
 from hetsim.experiment.options import StudyKeywords
 
 SHOWN_POINTS = 20
@@ -57,7 +58,6 @@ def sweep(
     Replications may be a precision (--set 'replications={precision: 5%, metric: response_mean}'), and the warm-up auto;
     each is then found for every row as `hetsim compare` does it at that point.
     """
-    from hetsim.errors import UsageError
     from hetsim.experiment.points import read_points
     from hetsim.experiment.sweep import estimate_sweep, plan_sweep, sweep_plan
 
@@ -88,7 +88,6 @@ def sweep(
 
 
 def over_given(texts: tuple[str, ...]) -> dict[str, Any] | None:
-    from hetsim.errors import UsageError
     from hetsim.experiment.points import parse_over
 
     values_of_keys: dict[str, Any] = {}

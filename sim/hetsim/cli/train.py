@@ -9,6 +9,7 @@ import click
 
 from hetsim.cli import console
 from hetsim.cli.options import LEARNED, SCENARIO, TELLING, Whole, study_options
+from hetsim.errors import ScenarioError
 from hetsim.experiment.options import LocalKeywords
 
 if TYPE_CHECKING:
@@ -103,7 +104,6 @@ def train(
 
 def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
     """`key=value`, the value as in YAML."""
-    from hetsim.errors import ScenarioError
     from hetsim.scenario.file.document import parse_value
 
     values: dict[str, Any] = {}
@@ -122,7 +122,6 @@ def _reward(text: str | None) -> Any:
     """A name, or a mapping in YAML."""
     if text is None or not text.lstrip().startswith("{"):
         return text
-    from hetsim.errors import ScenarioError
     from hetsim.scenario.file.document import parse_value
 
     try:

@@ -6,6 +6,7 @@ import click
 
 from hetsim.cli import console
 from hetsim.cli.options import QUIET, SET, VERBOSITY
+from hetsim.errors import Problem, ScenarioError, UnknownName
 
 VALID = {"(?<=: )valid(?=;)": "good"}
 
@@ -22,7 +23,6 @@ def validate(scenarios: tuple[str, ...], policy: str | None, overrides: tuple[st
     Does all that a run does before its clock starts (traces are read, static policies make their plans), so what is
     valid here is not refused there. Every problem is listed with its file, line and column.
     """
-    from hetsim.errors import Problem, ScenarioError, UnknownName
     from hetsim.experiment.run import prepare, rehearse
 
     problems: list[Problem] = []

@@ -10,6 +10,8 @@ import click
 
 from hetsim.cli import console
 from hetsim.cli.options import FOLDER, TELLING, WORKERS
+from hetsim.errors import UsageError, suggestion
+from hetsim.model.files import write_text, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +47,6 @@ def gallery(
     Without a name the entries are listed, with what came out when they were last recorded and how long that took. A
     name, or the expected.yaml of an entry of your own, runs it. Exit code 1: a figure is outside its tolerance.
     """
-    from hetsim.errors import UsageError
     from hetsim.gallery import entry as catalogue
     from hetsim.gallery import outcome as outcomes
 
@@ -87,8 +88,6 @@ def gallery(
 
 
 def _chosen(cases: tuple[str, ...]) -> dict[str, list[str]]:
-    from hetsim.errors import UsageError
-
     values_of_axes: dict[str, list[str]] = {}
     for text in cases:
         axis, sign, values = text.partition("=")
@@ -100,8 +99,6 @@ def _chosen(cases: tuple[str, ...]) -> dict[str, list[str]]:
 
 def _check_axes(entries: list[Entry], chosen: dict[str, list[str]]) -> None:
     """Axes and values that no table has are mistakes."""
-    from hetsim.errors import UsageError, suggestion
-
     known_values: dict[str, dict[str, None]] = {}
     for entry in entries:
         for number, table in enumerate(entry.expected.tables):
@@ -197,7 +194,6 @@ def _json(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> dict[str, A
 def _write(done: list[tuple[Entry, Outcome, pd.DataFrame]], out: Path, quiet: bool) -> None:
     """CSV and pictures, each whole or not at all."""
     from hetsim.gallery.picture import bars
-    from hetsim.model.files import write_text, write_whole
 
     out.mkdir(parents=True, exist_ok=True)
     for entry, _, comparison in done:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hetsim.errors import RunError
 from hetsim.gallery.entry import RECORDED, Entry, TableCase
 from hetsim.gallery.schema import FiguresTable, FigureValue, Tolerance
+from hetsim.model.files import write_text, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -363,7 +364,6 @@ def record(outcome: Outcome) -> None:
     """Keep what came out next to the entry; cases that were not run again stay."""
     import pandas as pd
 
-    from hetsim.model.files import write_text, write_whole
 
     before = recorded(outcome.entry).recorded
     key = ["table", "case", "value"]

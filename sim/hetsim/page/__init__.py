@@ -32,6 +32,7 @@ def write_report(outcome: Result | Replications | Comparison | Sweep, path: str 
 
 def report(outcome: Result | Replications | Comparison | Sweep, folder: str = "") -> str:
     """The page as text."""
+    # Not before the folder has been read: they draw pictures, and matplotlib is large.
     from hetsim.page.of_comparison import of_comparison
     from hetsim.page.of_run import of_run
     from hetsim.page.of_sweep import of_sweep

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from shlex import quote
 from typing import Any
 
+from hetsim import plots
 from hetsim.errors import UsageError
 from hetsim.experiment.directory import folder_name
 from hetsim.page import columns, elements
@@ -197,8 +198,6 @@ def _compared(found: Comparison) -> str:
 
 
 def _main_picture(found: Comparison) -> str:
-    from hetsim import plots  # not before the folder has been read: matplotlib is large
-
     return elements.picture(lambda: plots.comparison(found), "metrics by policy")
 
 

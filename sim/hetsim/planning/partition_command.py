@@ -12,6 +12,7 @@ import click
 
 from hetsim.cli import console
 from hetsim.cli.options import PATH, PICTURE, TELLING
+from hetsim.errors import Problem, ScenarioError, suggestion
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -151,7 +152,6 @@ def _level(text: str) -> NetworkLevel:
 
 
 def _groups(texts: tuple[str, ...]) -> list[EqualDevices]:
-    from hetsim.errors import suggestion
     from hetsim.pipelines.partition import EqualDevices
 
     groups: list[EqualDevices] = []
@@ -193,8 +193,6 @@ def _number(text: str) -> float:
 
 def _known(cuts: Cuts, groups: list[EqualDevices], profile: Path) -> None:
     """Raise ScenarioError for devices that the profile has no times of."""
-    from hetsim.errors import Problem, ScenarioError
-
     measured = sorted(cuts.layers[0].on or {})
     if not measured or any(one.seconds for one in cuts.layers):
         return

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from hetsim import registry
 from hetsim.scenario.readers import not_understood
 
@@ -525,8 +527,6 @@ class Facts:
 
     @cached_property
     def last_arrival(self) -> float:
-        import numpy as np
-
         arrival = self.input.tasks.arrival
         finite = arrival[np.isfinite(arrival)]
         return float(finite.max()) if len(finite) else 0.0

@@ -9,6 +9,7 @@ import click
 
 from hetsim.cli import console, options
 from hetsim.cli.options import SCENARIO, TELLING, Share, Whole, study_options
+from hetsim.errors import NothingMeets, UsageError
 from hetsim.experiment.options import SearchKeywords
 from hetsim.results.declared import DEFAULT_METRIC
 
@@ -64,7 +65,6 @@ def size(
     itself. A size at which something can never fit is missed, with its reason. Exit code 4 if nothing within bounds is
     shown to meet the targets; what was tried is printed all the same.
     """
-    from hetsim.errors import NothingMeets
     from hetsim.search.size import size as search
 
     keys: Any = _over(over, least, most)
@@ -104,7 +104,6 @@ def _tell(one: Any) -> None:
 
 
 def _write(found: Any, out: Path, quiet: bool) -> None:
-    from hetsim.errors import UsageError
     from hetsim.results.one_run.store import write_csv, write_directory
     from hetsim.results.pictures import write_picture
     from hetsim.results.stored_files import sealed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from hetsim.cli import console
 from hetsim.cli.options import FILE, JSON, PAGE, PICTURE, VERBOSITY, YAML, together
 from hetsim.cli.program import Verbs
 from hetsim.cli.validate import VALID
+from hetsim.errors import Problem, ScenarioError, UsageError
+from hetsim.model.files import naming, write_text, write_whole
 from hetsim.traces.contents import contents, rows_word, text_of
 from hetsim.traces.node_lists import convert_nodes, format_of_nodes
 
@@ -54,8 +56,6 @@ def inspect(
     The load over time counts every task from its recorded start, or from its submission where there is none, for as
     long as it takes.
     """
-    from hetsim.errors import UsageError
-
     table = read(file, form, options)
     if picture is not None and table.requests:
         raise UsageError("--picture draws the tasks of a trace; this one has requests")
@@ -89,8 +89,6 @@ def map_(
     Prints the workload of a scenario as YAML to paste, with what is unsure and what is missing in comments.
     `hetsim trace inspect` and `validate` take the YAML that --mapping writes in place of a trace.
     """
-    from hetsim.errors import Problem, ScenarioError
-    from hetsim.model.files import write_text, write_whole
     from hetsim.workload.logs.recognize import node_list, recognize
     from hetsim.workload.mapped.propose import proposal_of, written
 
@@ -151,7 +149,6 @@ def validate(
     reason.  Then, and where FILE is a mapping (.yaml without a cluster), waits under --policy are simulated with what
     was inferred, step by step; --scenario writes the last of these scenarios.
     """
-    from hetsim.errors import UsageError
     from hetsim.traces.waits_command import subject_of
 
     console.check_replaceable(scenario, force)
@@ -243,7 +240,6 @@ def _tell_waits(
     page: Path | None, quiet: bool,
 ) -> None:  # fmt: skip
     """Add what there is to say of the recorded waits of a log, and write the page."""
-    from hetsim.errors import UsageError
     from hetsim.traces import waits_command, waits_report
     from hetsim.traces.waits_page import write_waits
 
@@ -268,7 +264,6 @@ def _in_yaml(file: str) -> bool:
 
 def _source(file: str, form: str | None, options: tuple[str, ...], cluster: str | None) -> dict[str, Any] | None:
     """The scenario of a file, or of a log on a list of nodes; None of a log alone."""
-    from hetsim.errors import UsageError
     from hetsim.scenario.file import document
 
     if _in_yaml(file):
@@ -378,8 +373,6 @@ def convert(
 def _write_table(file: str, form: str | None, options: tuple[str, ...], target: Path) -> None:
     """Write a trace as a plain table, in parts where its reader can."""
     from hetsim import registry
-    from hetsim.errors import UsageError
-    from hetsim.model.files import naming
     from hetsim.workload.readers.task_table import write, write_parts
     from hetsim.workload.rows.text_rows import PARQUET
 
@@ -410,7 +403,6 @@ def _write_table(file: str, form: str | None, options: tuple[str, ...], target: 
 def format_of(file: str, form: str | None) -> str:
     """The named format, or the one that the file looks like, or else a task table."""
     from hetsim import registry
-    from hetsim.errors import UsageError
     from hetsim.workload.logs.recognize import maybe_table, recognize
 
     if form is not None:
@@ -432,9 +424,7 @@ def read(file: str, form: str | None, options: tuple[str, ...]) -> TaskTable:
 
 
 def _spec(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
-    from dataclasses import replace
 
-    from hetsim.errors import ScenarioError
     from hetsim.scenario.file import document
     from hetsim.scenario.schema.trace import check_traces
 
@@ -450,7 +440,6 @@ def _spec(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
 
 def _spec_of_scenario(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
     """The trace of a scenario, or of a mapping that `trace map` wrote."""
-    from hetsim.errors import Problem, ScenarioError, UsageError
     from hetsim.scenario.file import document
     from hetsim.scenario.schema.trace import check_traces
 
@@ -468,7 +457,6 @@ def _spec_of_scenario(file: str, form: str | None, options: tuple[str, ...]) -> 
 
 def _given(options: tuple[str, ...]) -> dict[str, Any]:
     """The values of --option."""
-    from hetsim.errors import ScenarioError, UsageError
     from hetsim.scenario.file import document
 
     given: dict[str, Any] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -74,8 +75,6 @@ def _tokens(table: TaskTable) -> dict[str, Any]:
 def _counts(values: Any) -> dict[str, int]:
     if values is None:
         return {}
-    from collections import Counter
-
     return {str(name): number for name, number in Counter(values.tolist()).most_common()}
 
 

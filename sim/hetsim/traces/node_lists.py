@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from pathlib import Path
 from typing import Any
 
 from hetsim.cli import console
+from hetsim.errors import KeyProblem, ScenarioError, UsageError
 
 
 def format_of_nodes(file: str, form: str | None) -> str | None:
     """The format of a list of nodes, named or told by the file; None of a trace."""
-    import difflib
 
     from hetsim import registry
     from hetsim.workload.logs.recognize import node_list
@@ -39,7 +41,6 @@ def convert_nodes(file: str, form: str, options: tuple[str, ...], target: Path |
 
 def read_nodes(file: str, form: str, options: tuple[str, ...]) -> list[dict[str, Any]]:
     """The nodes of a list, as a scenario has them."""
-    from hetsim.errors import KeyProblem, ScenarioError, UsageError
     from hetsim.scenario.overrides import parse_assignment
     from hetsim.scenario.schema.cluster import listed
 
@@ -69,8 +70,6 @@ def grouped(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _name(node: dict[str, Any]) -> str:
     """`a100`, or `cpu` of a node without accelerators."""
-    import re
-
     kinds = [node[key] for key in ("gpus", "accelerators") if node.get(key)]
     first = kinds[0][0] if kinds and isinstance(kinds[0], list) else kinds[0] if kinds else {}
     text = str(first.get("type", "gpu")) if kinds else "cpu"

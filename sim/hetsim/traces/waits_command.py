@@ -15,6 +15,7 @@ import pandas as pd
 
 from hetsim.cli import console
 from hetsim.errors import UsageError
+from hetsim.model.files import write_text, write_whole
 from hetsim.results.one_run.rows import TableRows
 
 if TYPE_CHECKING:
@@ -122,7 +123,6 @@ def capacity_of_cluster(run: Any, unit: str) -> float:
 
 
 def write_scenario(document: dict[str, Any], out: Path) -> None:
-    from hetsim.model.files import write_text, write_whole
     from hetsim.scenario.file.document import dump
 
     moved = _moved(document, out.parent)

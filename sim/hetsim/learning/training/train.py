@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
+import pandas as pd
+from pydantic import TypeAdapter, ValidationError
 
 from hetsim import registry
 from hetsim.errors import ScenarioError, UnknownName, UsageError
@@ -32,15 +34,17 @@ from hetsim.learning.environment.rewards import Goodput, RewardLike, Slowdown, V
 from hetsim.learning.observation.admission import refuse_others
 from hetsim.learning.observation.window import ADMISSION, DECIDES, SCHEDULING
 from hetsim.model.randomness import SPAN
+from hetsim.policy.contract import PlanProblem
+from hetsim.results.many_runs.compare import Comparison
+from hetsim.results.many_runs.compare import compare as evaluate
 from hetsim.results.one_run.metrics import metric
+from hetsim.scenario.file.document import parse_value
 from hetsim.scenario.schema.policy import long_form
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
     from hetsim.model.tasks import Tasks
-    from hetsim.results.many_runs.compare import Comparison
     from hetsim.scenario.scenario import Scenario
 
 # Admission policies written by hand, to compare with a learned one.
@@ -84,8 +88,6 @@ def with_admissions(scenario: Scenario, policies: Iterable[PolicyLike] | Mapping
 
 def _named(scenario: Scenario, policy: PolicyLike) -> tuple[str, Any]:
     """Label and value of one of them."""
-    from hetsim.scenario.file.document import parse_value
-
     if isinstance(policy, str) and policy.lstrip().startswith("{"):
         try:
             policy = parse_value(policy)
@@ -314,8 +316,6 @@ def _rivals(
 
 def _refuse_others(scenario: Scenario) -> None:
     """ScenarioError for a scenario on which a learned policy could not run."""
-    from hetsim.policy.contract import PlanProblem
-
     run = scenario.build()
     refuse_others(PlanProblem(run.tasks, run.cluster))
 
@@ -331,8 +331,6 @@ def _usual_reward(scenario: Scenario, decides: str) -> str:
 
 def make_agent(name: str, settings: Mapping[str, Any]) -> Any:
     """The agent of that name with these settings; raises if its packages are missing."""
-    from pydantic import TypeAdapter, ValidationError
-
     if name not in AGENTS:
         raise UnknownName("agent", name, AGENTS, f"; the agents are {', '.join(AGENTS)}")
     kind = registry.load_object(AGENTS[name])
@@ -379,10 +377,6 @@ def _compared(
     practice: Practice,
 ) -> tuple[Comparison, dict[str, Any], pd.DataFrame | None]:  # fmt: skip
     """Compare the learned policy with the baselines, on the scenario's own seed."""
-    import pandas as pd
-
-    from hetsim.results.many_runs.compare import compare as evaluate
-
     with tempfile.TemporaryDirectory(prefix="hetsim-") as folder:
         path = Path(folder) / "policy.npz"
         agent_files.save(policy, path)
