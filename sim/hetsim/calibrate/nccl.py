@@ -42,10 +42,8 @@ _TEST = re.compile(r"\b(" + "|".join((*BOTH_WAYS, *ONE_WAY, *EACH_TO_ALL, *DIREC
 _VALUE = re.compile(r"\S+")
 
 
-def _wrong(*about: Any) -> ScenarioError:
-    from hetsim.workload.rows.text_rows import problem_of  # loads NumPy, which the help of all commands can do without
-
-    return problem_of(*about)
+def _wrong(path: str | Path, text: str, line: int | None = None, column: int | None = None) -> ScenarioError:
+    return ScenarioError(Problem(text, file=str(path), line=line, column=column))
 
 
 @dataclass(frozen=True)

@@ -60,10 +60,8 @@ def _task(result: Any, task: str, as_json: bool) -> None:
             console.lines([f"task {name} of {result.name} ({result.policy}) never became ready", _ending_line(ended)])
         return
     table = stretches_of(result, task)
-    sums = table.groupby("cause", sort=False)["seconds"].sum()
-    causes = {str(cause): float(seconds) for cause, seconds in sums.items()}
+    causes, wait = _causes(table)
     record = result.record
-    wait = float(table["seconds"].sum())
     network = stretch(result, row)
     started = bool(record.start[row] == record.start[row])
     if as_json:
@@ -73,6 +71,21 @@ def _task(result: Any, task: str, as_json: bool) -> None:
         return
     lines = _task_lines(result, row, table, causes=causes, wait=wait, ended=ended)
     console.lines(lines if network is None else [*lines[:2], _network_line(network), *lines[2:]])
+
+
+def _causes(table: Any) -> tuple[dict[str, float], float]:
+    """Seconds of waiting by cause, and in all."""
+    sums = table.groupby("cause", sort=False)["seconds"].sum()
+    return {str(cause): float(seconds) for cause, seconds in sums.items()}, float(table["seconds"].sum())
+
+
+def _shares(causes: dict[str, float], wait: float) -> list[str]:
+    """A table of the causes, the largest first."""
+    from hetsim.report import terminal
+
+    largest = sorted(causes.items(), key=lambda pair: -pair[1])
+    shares = [[cause_name(cause), terminal.seconds(s), terminal.share(s / wait)] for cause, s in largest]
+    return terminal.table([["cause", "time", ""], *shares], right=(1, 2))
 
 
 def _request(result: Any, rows: list[int], table: Any, ended: dict[str, Any], as_json: bool) -> None:
@@ -86,9 +99,7 @@ def _request(result: Any, rows: list[int], table: Any, ended: dict[str, Any], as
     record = result.record
     tasks = record.input.tasks
     name = str(tasks.staged.id[rows[0]])
-    sums = table.groupby("cause", sort=False)["seconds"].sum()
-    causes = {str(cause): float(seconds) for cause, seconds in sums.items()}
-    wait, begin = float(table["seconds"].sum()), float(record.start[rows[0]])
+    (causes, wait), begin = _causes(table), float(record.start[rows[0]])
     stages = len({int(tasks.staged.stage[row]) for row in rows})
     items = len(rows) // stages
     if as_json:
@@ -102,13 +113,10 @@ def _request(result: Any, rows: list[int], table: Any, ended: dict[str, Any], as
     through = f"{items:,} items through {through}" if items > 1 else through
     head = f"request {name} of {result.name} ({result.policy}): {through}, arrived at {arrived}, {end}"
     if wait:
-        shared = sorted(causes.items(), key=lambda pair: -pair[1])
-        shares = [[cause_name(cause), terminal.seconds(s), terminal.share(s / wait)] for cause, s in shared]
         total = f"it waited {terminal.seconds(wait)} in all"
         if items > 1:
             total = f"its items waited {terminal.seconds(wait)} in all, summed over items that wait at the same time"
-        waited = [total, "",
-                  *terminal.table([["cause", "time", ""], *shares], right=(1, 2))]  # fmt: skip
+        waited = [total, "", *_shares(causes, wait)]
     else:
         waited = ["it did not wait"]
     shown = [["task", "stage", "ready", "wait", "start", "finish", "status"]]
@@ -135,8 +143,6 @@ def _task_lines(
     if not wait:
         return [head, _ending_line(ended), "it did not wait"]
     waited = f"it waited {terminal.seconds(wait)}"
-    sums = sorted(causes.items(), key=lambda pair: -pair[1])
-    shares = [["cause", "time", ""], *[[cause_name(c), terminal.seconds(s), terminal.share(s / wait)] for c, s in sums]]
     rows = [["from", "to", "time", "cause", ""]]
     for begin, until, seconds, cause, detail in table.head(MAX_STRETCHES).itertuples(index=False):
         rows.append(
@@ -144,16 +150,8 @@ def _task_lines(
         )
     more = len(table) - MAX_STRETCHES
     rest = [f"… and {more} more stretches (--json has all)"] if more > 0 else []
-    return [
-        head,
-        _ending_line(ended),
-        waited,
-        "",
-        *terminal.table(shares, right=(1, 2)),
-        "",
-        *terminal.table(rows, right=(0, 1, 2)),
-        *rest,
-    ]
+    shown = terminal.table(rows, right=(0, 1, 2))
+    return [head, _ending_line(ended), waited, "", *_shares(causes, wait), "", *shown, *rest]
 
 
 def _network_line(found: dict[str, float]) -> str:

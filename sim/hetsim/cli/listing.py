@@ -44,7 +44,7 @@ def list_(what: str, kind: str | None, model: str | None, gpu: str | None, as_js
 
         listed = load_object(SUPPORT)(model, gpu)
     elif what in REGISTERED:
-        listed = _registered(what)
+        listed = [_row(REGISTERED[what], name, partial(registry.entry, what, name)) for name in registry.table(what)]
     else:
         listed = {"scenarios": _scenarios, "metrics": _metrics, "models": _models}[what]()
     if as_json:
@@ -61,10 +61,6 @@ def _policies(kind: str | None) -> list[dict[str, Any]]:
         for one in (POLICY_KINDS if kind is None else [kind])
         for name in registry.policies(one)
     ]
-
-
-def _registered(what: str) -> list[dict[str, Any]]:
-    return [_row(REGISTERED[what], name, partial(registry.entry, what, name)) for name in registry.table(what)]
 
 
 def _scenarios() -> list[dict[str, Any]]:

@@ -16,10 +16,6 @@ from hetsim.experiment.options import StudyKeywords, declared_options
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def _remember(context: click.Context, _: click.Parameter, value: bool) -> None:
-    context.meta[VERBOSE] = value
-
-
 def together(*decorators: Decorator) -> Decorator:
     """Several decorators as one, the first outermost."""
 
@@ -49,7 +45,7 @@ VERBOSITY = click.option(
     "-v",
     "--verbose",
     is_flag=True,
-    callback=_remember,
+    callback=lambda context, _, value: context.meta.update({VERBOSE: value}),
     expose_value=False,
     help="Say more on stderr; show tracebacks.",
 )

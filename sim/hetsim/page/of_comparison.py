@@ -59,7 +59,7 @@ def of_comparison(found: Comparison, folder: str) -> Parts:
     return title, [comparison_headline(runs)], [
         Section("In words", "".join([
             words, elements.cards(_best_figures(found)), elements.warnings(comparison_remarks(runs)),
-            _main_picture(found),
+            elements.picture(lambda: plots.comparison(found), "metrics by policy"),
         ])),
         Section("Figures", _compared(found)),
         Section("The runs", runs_shown),
@@ -195,10 +195,6 @@ def _compared(found: Comparison) -> str:
     rows += [[policy, f"refuses: {reason}", *[""] * (len(cells) - 1)] for policy, reason in found.refused.items()]
     verdict = "◂ shown to be better than all others" if any(found.winners.values()) else ""
     return elements.table(["policy", *(metric_name(name) for name in found.metrics)], rows, verdict)
-
-
-def _main_picture(found: Comparison) -> str:
-    return elements.picture(lambda: plots.comparison(found), "metrics by policy")
 
 
 def _compared_pictures(found: Comparison) -> str:

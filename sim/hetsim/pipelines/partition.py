@@ -262,7 +262,7 @@ def unlike_partition(
             for order in itertools.permutations(chosen_groups):
                 attempt(order)
         else:
-            by_speed = sorted(chosen_groups, key=lambda one: search.network_seconds(one))
+            by_speed = sorted(chosen_groups, key=lambda one: float(search.stages_of(one)[0][0][0, -1]))
             for start in (by_speed, by_speed[::-1], list(chosen_groups)):
                 _descend(list(start), attempt)
     if chosen is None and math.isinf(shortest):
@@ -291,9 +291,8 @@ def _variants(groups: Sequence[EqualDevices]) -> Iterator[list[EqualDevices]]:
             ]  # fmt: skip
 
 
-def _descend(order: list[EqualDevices], attempt: object) -> None:
+def _descend(order: list[EqualDevices], attempt: Callable[[list[EqualDevices]], bool]) -> None:
     """Exchange two groups as long as that is better."""
-    assert callable(attempt)
     attempt(order)
     improved = True
     while improved:
@@ -314,10 +313,6 @@ class _Unlike:
         self.memory = StageMemory(cuts, inference)
         self.weights = cuts.sums([one.weights for one in cuts.layers])
         self.stages: dict[EqualDevices, list[tuple[np.ndarray, np.ndarray]]] = {}
-
-    def network_seconds(self, group: EqualDevices) -> float:
-        """Seconds of the whole network on one device of the group."""
-        return float(self.stages_of(group)[0][0][0, -1])
 
     def stages_of(self, group: EqualDevices) -> list[tuple[np.ndarray, np.ndarray]]:
         """For 1, 2, … replicas: seconds between two items, and of one, of every stage."""

@@ -13,7 +13,6 @@ from typing import Literal
 import numpy as np
 
 from hetsim.errors import Problem, ScenarioError
-from hetsim.model.cluster import Cluster
 from hetsim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
 from hetsim.model.tasks import Mode, Tasks
 from hetsim.policy import PlanProblem
@@ -67,8 +66,14 @@ def mean_of(record: Record, objective: Objective, now: float) -> float:
         return float(((finish - tasks.arrival)[rows] / np.maximum(shortest(tasks, rows), 1e-9)).mean())
     if objective == "deadline_misses":
         return _misses(record, rows, finish)
-    value = _watts if objective == "energy" else _price
-    return _taken(record, rows, lambda mode: value(mode, record.input.cluster))
+
+    def rate(mode: Mode) -> float:
+        """Watts above idle, or price, of the devices held."""
+        power = mode.type.power
+        each = power.busy - power.idle if objective == "energy" else record.input.cluster.price_of(mode.type.name)
+        return mode.width * each
+
+    return _taken(record, rows, rate)
 
 
 def shortest(tasks: Tasks, rows: np.ndarray) -> np.ndarray:
@@ -109,12 +114,3 @@ def _taken(record: Record, rows: np.ndarray, rate: Callable[[Mode], float]) -> f
             mode = tasks.shapes[int(tasks.shape[row])].modes[position]
             values[place] = rate(mode) * mode.computing(1, float(tasks.estimate[row, position]))
     return float(values.mean())
-
-
-def _watts(mode: Mode, _: Cluster) -> float:
-    power = mode.type.power
-    return mode.width * (power.busy - power.idle)
-
-
-def _price(mode: Mode, cluster: Cluster) -> float:
-    return mode.width * cluster.price_of(mode.type.name)

@@ -310,14 +310,9 @@ def _rivals(
     """The policies to compare with, by label; None for those written by hand."""
     if decides != ADMISSION:
         return named_policies(BASELINES if baselines is None else baselines)
-    _refuse_others(scenario)
-    return None if baselines is None else with_admissions(scenario, baselines)
-
-
-def _refuse_others(scenario: Scenario) -> None:
-    """ScenarioError for a scenario on which a learned policy could not run."""
     run = scenario.build()
     refuse_others(PlanProblem(run.tasks, run.cluster))
+    return None if baselines is None else with_admissions(scenario, baselines)
 
 
 def _usual_reward(scenario: Scenario, decides: str) -> str:
