@@ -58,7 +58,8 @@ def grid(frame: pd.DataFrame, axes: dict[str, list[int]]) -> np.ndarray | None:
     best = frame.groupby(list(axes))["latency"].min()
     index = [np.searchsorted(points, best.index.get_level_values(name)) for name, points in axes.items()]
     values[tuple(index)] = np.log2(np.maximum(best.to_numpy(), 1e-4) * 1e6)
-    for axis in reversed(range(values.ndim)):
+    # Sequences first, since a batch of long contexts is bound by the memory, which a short one measures.
+    for axis in sorted(range(values.ndim), key=lambda axis: (axis != values.ndim - 2, -axis)):
         points = np.log2(list(axes.values())[axis])
         for line in lines(np.moveaxis(values, axis, -1)):
             continue_line(line, points)

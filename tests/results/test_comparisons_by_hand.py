@@ -136,7 +136,7 @@ def test_plans_are_shown_in_one_unit():
     assert "<div>Plans</div>" in found._repr_html_() and "<div>p, q know all arrivals" in found._repr_html_()
     alone = compare({"p": first, "r": third}, ["wait_mean"])
     assert alone.plan_notes == ["p knows all arrivals from the start"]
-    first_tasks = planned(9, 0.001)  # a plan that ends before the last arrival is of the first tasks only
+    first_tasks = planned(9, 9.0, foresight=False)  # it plans again as tasks arrive
     part = compare({"p": first, "s": first_tasks}, ["wait_mean"])
     assert part.planners == ["p"] and part.plan_notes == ["p knows all arrivals from the start"]
     printed = comparison_lines(part)

@@ -10,16 +10,17 @@ import pyarrow.parquet as parquet
 import pytest
 from click.testing import CliRunner
 
+import hetsim as hs
 from hetsim.cli.program import hetsim
 from hetsim.errors import ScenarioError
 from hetsim.model.randomness import RandomTree
-from hetsim.model.step_times import KernelSteps, attended
+from hetsim.model.step_times import KernelSteps, attended, scaled
 from hetsim.scenario.scenario import load
 from hetsim.silicon import engines, kernels, surfaces
 from hetsim.workload.costs.architectures import Architecture, model
 from hetsim.workload.costs.roofline import DEVICES
 
-SHIPPED = "095b82fd6d13689bd176f444753e8ce14f221f26a93a63d53a58c1f73144eb68"
+SHIPPED = "33c7af14550dd68b9cf56f17c87264182c8954a0fda6f1d37b1510f7bababe7a"
 RECORD = "e6602de294d7b99e2e18584245ba9c4c54bb164e3810f7d7a5eebcc3598fd57e"
 
 
@@ -78,7 +79,7 @@ def test_steps_grow_with_all_they_do_and_jumps_equal_single_steps(gpu, name, tex
 def test_more_gpus_are_faster_and_a_factor_scales_all_of_a_step():
     one, two = (engines.steps_of(llama(), DEVICES["h200"], gpus, "vllm-0.15") for gpus in (1, 2))
     assert two.seconds_for(0, 16, 16_000) < one.seconds_for(0, 16, 16_000)
-    slower = engines.steps_of(llama(), DEVICES["h200"], 1, "vllm-0.15", 1.25)
+    slower = scaled(one, 1.25)
     for step in ((0, 16, 16_000, 0), (2048, 16, 16_000, attended(2048, 0)), (100, 0, 0, 5050)):
         assert slower.seconds_for(*step) == pytest.approx(1.25 * one.seconds_for(*step), rel=1e-12)
 
@@ -179,3 +180,61 @@ def test_hetsim_list_support():
         assert CliRunner().invoke(hetsim, wrong).exit_code == 2
     wrong = CliRunner().invoke(hetsim, ["list", "support", "--model", "lama", "--gpu", "h100"])
     assert wrong.exit_code == 3 and 'unknown model "lama"' in wrong.output
+
+
+def test_decoding_reads_at_least_what_the_memory_allows():
+    """Long contexts in large batches were not measured: they are continued near the bound of the bandwidth."""
+    figures, peak = llama(), DEVICES["h200"]
+    steps = engines.steps_of(figures, peak, 1, "vllm-0.15")
+    for sequences, context in ((512, 1_569), (256, 3_138)):
+        bound = sequences * context * figures.read(1) / peak.bandwidth
+        assert steps.seconds_for(0, sequences, sequences * context) > 0.8 * bound
+
+
+def test_attention_of_a_long_prompt_grows_with_the_square_of_its_length():
+    steps = engines.steps_of(llama(), DEVICES["h200"], 1, "vllm-0.15")
+    quarter, half, whole = (steps._reading(1.0, length) for length in (65_536, 131_072, 262_144))
+    assert 3.0 < half / quarter < 4.5 and 3.0 < whole / half < 4.5
+
+
+def test_what_cannot_be_timed_is_a_sentence():
+    with pytest.raises(ValueError, match="matrix units"):
+        engines.steps_of(llama(), DEVICES["k20"], 1, "vllm-0.15")
+    integers = Architecture.model_validate({**llama().model_dump(exclude_none=True), "number_format": {"kv": "int8"}})
+    with pytest.raises(ValueError, match="int8"):
+        engines.steps_of(integers, DEVICES["h100"], 1, "vllm-0.15")
+    for text in ("vllm", "vllm-0", "vllm-0.", "vllm-٠.١٥", "vllm-0." + "9" * 5000):
+        with pytest.raises(ValueError):
+            engines.engine_of(text)
+
+
+def served(**service):
+    return {
+        "cluster": {"nodes": [{"gpus": {"type": one, "count": 4, "memory": "80 GB"}} for one in ("h100", "a100")]},
+        "workload": [{
+            "name": "chat", "arrivals": {"process": "poisson", "rate": "4/s"}, "count": 60,
+            "tokens": {"prompt": 2000, "output": 40},
+            "service": {"kind": "llm", "model": {"name": "llama-3.1-70b", "number_format": "fp8"}, "device": "h100",
+                        "gpu": "h100", "tensor_parallel": 2, "engine": "sglang-0.5", **service},
+        }],
+    }  # fmt: skip
+
+
+def test_an_engine_brings_the_phases_of_its_steps():
+    """SGLang reads prompts first, unless the service or the policy says otherwise."""
+    own, first, mixed = (
+        hs.run({**served(**more), **policy}).tasks["finish"].tolist()
+        for more, policy in (
+            ({}, {}),
+            ({"batching": {"name": "continuous", "phases": "prefill_first"}}, {}),
+            ({}, {"policy": {"batching": {"name": "continuous", "phases": "mixed"}}}),
+        )
+    )
+    assert own == first != mixed
+
+
+def test_a_second_kind_of_replica_may_have_steps_of_its_own():
+    other = {"device": "a100", "gpus": 2, "replicas": 1, "step": {"fixed": "1 s"}}
+    built = load(served(also_on=[other])).build()
+    first, second = (kind.step for kind in built.language[0].kinds)
+    assert second.seconds_for(0, 1, 100) == 1.0 > first.seconds_for(0, 1, 100)

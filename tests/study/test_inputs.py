@@ -562,6 +562,8 @@ def test_whatever_looks_outside_is_told_by_each_of_its_names():
         (lambda task: pd.Timestamp.now(), "reads the clock"),
         (lambda task: uuid.uuid4().int, "draws from the system"),
         (lambda task: np.random.default_rng().random(), draws),
+        (lambda task: np.random.Generator(np.random.MT19937()).random(), draws),
+        (lambda task: random.SystemRandom().random(), "draws from the system"),
         (lambda task: random.Random().random(), draws),
         (lambda task: given_out(1.0), "has an object of numpy.ufunc, whose state cannot be read"),
         (lambda task: np.random.default_rng(task.index).random() + random.Random(3).random(), none),

@@ -300,6 +300,7 @@ class PlanAndRepair(Scheduler):
         self._seen = self._board.forecast(view)
         if first:
             self.notes["planned_makespan"] = self._seen.end - rest.problem.origin
+            self.notes["foresight"] = self.foresight
             if plan.bound is not None and len(rest.rows) == len(self._problem.tasks):
                 self.notes["lower_bound"] = float(plan.bound)
         elif self._seen.end >= before and len(pending) >= len(self._board.pending):

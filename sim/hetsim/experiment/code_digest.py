@@ -82,12 +82,13 @@ _READING = frozenset((
     "rglob", "exists", "is_file", "is_dir", "isfile", "isdir", "stat", "getmtime", "getsize", "lexists", "get_data",
 ))  # fmt: skip
 """Attributes that look at files, of whatever object."""
-_OF_PACKAGES = re.compile(r"load|read|open|fetch|download|scan|memory_map|\w*read$|(\w*File|netcdf_file|\w*[sS]tore)$"
-                          r"|(Parquet|parquet_)?[dD]ataset$")  # fmt: skip
+_OF_PACKAGES = re.compile(r"load|read|open|fetch|download|scan|memory_map|(im|mm|wav)read$"
+                          r"|(\w*File|netcdf_file|HDFStore)$|(Parquet|parquet_)?[dD]ataset$")  # fmt: skip
 _OF_PYTHON = re.compile(rf"(Path\.)?({'|'.join(sorted(_READING))}|FileIO|[A-Z]\w*File|getsource\w*)$")
 """What the names of functions and classes begin with that do, of packages and of Python."""
 _NOW = ("now", "today", "utcnow")
-_SEEDED = (random.Random, np.random.default_rng, np.random.RandomState, np.random.SeedSequence, np.random.PCG64)
+_SEEDED = (random.Random, np.random.default_rng, np.random.RandomState, np.random.SeedSequence,
+           *np.random.BitGenerator.__subclasses__())  # fmt: skip
 """Generators that draw a seed from the system if they are given none."""
 _PATCHED = ("numpy", "scipy", "random", "math", "time", "simpy", *OURS)
 """Packages of which a function that the user has put in place of theirs counts with the code of a policy."""
@@ -312,6 +313,8 @@ class _Walk:
         call = next((step for step in steps[at:] if step.opname not in ("PRECALL", "PUSH_NULL")), None)
         if call is not None and (call.opname, call.arg) == ("CALL", 0) and any(value is one for one in _SEEDED):
             self.unknown("draws from a random generator without a seed")
+        if value is random.SystemRandom:
+            self.unknown("draws from the system")
         changes = after in ("STORE_ATTR", "DELETE_ATTR") and isinstance(value, types.ModuleType)
         if changes and _origin(value.__name__, self.own):
             self.unknown(f"changes {value.__name__}.{name}")

@@ -61,8 +61,7 @@ class Described(BaseModel):
 
 def shipped(kind: type[Kind], module: str, table: str) -> dict[str, Kind]:
     """Models of a table next to a module, by name; `.part` is a part of others."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    rows = yaml.load(package_data(module, table), loader)
+    rows = yaml.load(package_data(module, table), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return {name: kind.model_validate(figures) for name, figures in rows.items() if name[0] != "."}
 
 

@@ -134,7 +134,7 @@ class Scenario:
         read.update(path for table in self._tables.values() for path in table.opened)
         declared = {os.path.abspath(path) for path in self.files} if read else set()
         paths = sorted({os.path.abspath(path) for path in read} - declared)
-        names = sorted(min(path, os.path.relpath(path, self.base), key=len) for path in paths)
+        names = [path.removeprefix(f"{os.path.abspath(self.base)}{os.sep}") for path in paths]
         return f"opened files that the scenario does not name: {', '.join(names)}" if names else ""
 
     def table(self, entry: int) -> TaskTable:

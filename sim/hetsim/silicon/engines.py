@@ -44,7 +44,7 @@ def engine_of(text: str) -> Engine:
     """The engine of a text such as vllm-0.15; ValueError names the nearest measured."""
     engines = fitted()["engines"]
     name, _, version = text.partition("-")
-    if name not in engines or not re.fullmatch(r"\d+(\.\d+)*", version):
+    if name not in engines or not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4})+", version):
         said = ", ".join(f"{one}-{figures['to']}" for one, figures in engines.items())
         raise ValueError(f"{text} cannot be read as an engine and its version; give one such as {said}")
     first, last = engines[name]["from"], engines[name]["to"]
@@ -75,16 +75,18 @@ def roofline_kernels(model: Architecture, peak: Peak, gpus: int) -> Kernels:
 
 
 @lru_cache(maxsize=64)
-def steps_of(model: Architecture, peak: Peak, gpus: int, text: str, factor: float = 1.0) -> KernelSteps:
+def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSteps:
     """Step times with an engine on GPUs of a node; ValueError if not known."""
     engine, gpu, family = engine_of(text), gpu_of(peak), family_of(model)
+    if peak.matrix_flops is None:
+        raise ValueError("the peak of its matrix units is not known")
     if gpu is None:
-        return roofline_kernels(model, peak, gpus).steps(engine.figures["unknown"], family, factor)
+        return roofline_kernels(model, peak, gpus).steps(engine.figures["unknown"], family)
     try:
         kernels = kernels_of(model, gpu, peak, engine=engine.name, divided=Divided(gpus))
     except NotMeasured as reason:
         raise ValueError(f"{reason}; without engine the steps are estimated from figures of the GPU") from None
-    return kernels.steps(engine.figures["constants"], family, factor)
+    return kernels.steps(engine.figures["constants"], family)
 
 
 def front_end(model: Architecture, peak: Peak, gpus: int, text: str) -> float:
@@ -115,10 +117,8 @@ class Interval:
     like: str
 
     def __str__(self) -> str:
-        return (
-            f"90 %: {self.low:.2f} to {self.high:.2f} times as long ({self.level}; errors of {self.servers:,} "
-            f"measured servers, {self.like})"
-        )
+        bounds = f"90 %: at least {self.low:.2f}, at most {self.high:.2f} times as long"
+        return f"{bounds} ({self.level}; errors of {self.servers:,} measured servers, {self.like})"
 
     def factor(self, generator: np.random.Generator) -> float:
         """A lognormal factor on all steps, nine of ten in the interval."""

@@ -24,10 +24,10 @@ TOKENS = np.array([1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 3
 SEQUENCES = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024])
 CONTEXTS = np.array([0, 16, 64, 256, 1024, 2048, 4096, 8192, 16384, 32768, 131072])
 PROMPTS = np.array([1, 2, 4, 8, 16, 32, 64])
-LENGTHS = np.array([0, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768])
+LENGTHS = np.array([0, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 2**20])
 FORMATS = {
     "bf16": ("bfloat16",), "fp16": ("bfloat16",), "fp8": ("fp8", "fp8_block"), "nvfp4": ("nvfp4",),
-    "int4": ("int4_wo",), "mxfp4": ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4"),
+    "int4": ("int4_wo",), "int4-32": ("int4_wo",), "mxfp4": ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4"),
 }  # fmt: skip
 """Formats of surfaces by that of the numbers, the preferred first; 8-bit checkpoints of experts are scaled by block."""
 NORMS = 16.0
@@ -80,17 +80,17 @@ class Kernels:
         """Add seconds by `TOKENS` to a part."""
         self.tokens[part] = self.tokens.get(part, np.zeros(len(TOKENS))) + seconds
 
-    def steps(self, constants: Mapping[str, float], family: str, factor: float = 1.0) -> KernelSteps:
-        """The steps with the constants of an engine; `factor` scales them all."""
+    def steps(self, constants: Mapping[str, float], family: str) -> KernelSteps:
+        """The steps with the constants of an engine."""
         parts, kernels, moved = self.tokens, constants["kernels"], constants["moved"]
         linear = sum(((moved if part in MOVED else kernels) * parts[part] for part in parts), np.zeros(len(TOKENS)))
-        linear = factor * (linear + constants["per_token"] * self.layers * TOKENS)
+        linear = linear + constants["per_token"] * self.layers * TOKENS
         fixed = constants["fixed"] + (constants["per_layer"] + constants.get(family, 0.0)) * self.layers
-        rows = [tuple(row.tolist()) for row in factor * kernels * self.decode]
-        read = [tuple(row.tolist()) for row in factor * kernels * self.prefill]
+        rows = [tuple(row.tolist()) for row in kernels * self.decode]
+        read = [tuple(row.tolist()) for row in kernels * self.prefill]
         return KernelSteps(
-            fixed=factor * fixed, per_sequence=factor * constants["per_sequence"], tokens=tuple(TOKENS.tolist()),
-            linear=tuple(linear.tolist()), last=tuple((factor * kernels * self.last).tolist()),
+            fixed=fixed, per_sequence=constants["per_sequence"], tokens=tuple(TOKENS.tolist()),
+            linear=tuple(linear.tolist()), last=tuple((kernels * self.last).tolist()),
             sequences=tuple(SEQUENCES.tolist()), contexts=tuple(CONTEXTS.tolist()), decode=tuple(rows),
             prompts=tuple(PROMPTS.tolist()), lengths=tuple(LENGTHS.tolist()), prefill=tuple(read),
         )  # fmt: skip
@@ -163,7 +163,7 @@ class Builder:
         gate = 2 if model.output_gate else 1
         kernels.add("matrices", layers * self.matrix(gate * queries + 2 * keys * size, model.hidden))
         kernels.add("matrices", layers * self.matrix(model.hidden, queries))
-        kept = tuple(one for name in (model.number_format.kv, "bf16") for one in FORMATS[name][:1])
+        kept = (min(self.formats(model.number_format.kv)), "bfloat16")  # the first is not scaled by block
         windowed = 0 if model.window is None else model.windowed_layers or layers
         for count, window in ((layers - windowed, None), (windowed, model.window)):
             if not count:
@@ -183,7 +183,7 @@ class Builder:
         if (latent.kv_lora_rank, latent.qk_rope_head_dim) != (512, 64):
             raise NotMeasured("latent attention was measured with 512 + 64 numbers of a token only")
         heads = max(1, model.heads // tensor)
-        kept = tuple(FORMATS[model.number_format.kv][:1]) + ("bfloat16",)
+        kept = (min(self.formats(model.number_format.kv)), "bfloat16")
         weights = self.formats(model.number_format.weights)
         try:
             formats = tuple(f"{one}/{other}" for one in (*weights, "fp8_block", "bfloat16") for other in kept)
@@ -234,7 +234,7 @@ class Builder:
         if model.experts > 1:
             kernels.add("matrices", model.expert_layers * self.matrix(model.experts, model.hidden, "bf16"))
             kernels.add("experts", model.expert_layers * self._experts(kernels))
-        width = 2.0 * model.hidden
+        width = 2.0 * model.hidden  # their tables count numbers; `moved` of the engines was fitted with bytes
         if divided.tensor > 1:
             sums = self.fastest("all_reduce", ("bfloat16",), (divided.tensor, TOKENS * width))
             kernels.add("sums", 2 * model.layers * sums)

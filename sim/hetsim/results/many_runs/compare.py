@@ -234,9 +234,9 @@ def compare(
     first = {name: result for name, run in runs.items() if (result := _first(run)) is not None}
     plans = plans_table(first)
     planned = plans.index[plans["planned_makespan"].notna()]
-    spans = {name: float(np.ptp(first[name].record.input.tasks.arrival)) for name in planned}
-    # A plan that ends before the last arrival is of the first tasks only.
-    planners = [name for name in planned if 0 < spans[name] <= plans["planned_makespan"][name]]
+    # A policy that plans in mid-run notes whether it knows later tasks; all others that plan do.
+    planners = [name for name in planned if first[name].notes.get("foresight", True)
+                and np.ptp(first[name].record.input.tasks.arrival) > 0]  # fmt: skip
     knows = "knows" if len(planners) == 1 else "know"
     foresight = [f"{', '.join(planners)} {knows} all arrivals from the start"] if planners else []
     return Comparison(

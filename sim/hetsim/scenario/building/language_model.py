@@ -139,6 +139,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         self._intervals(stream)
         if self.service.drift is not None:
             stream.step_factor *= self.service.drift.factor(self.context.random.stream("drift", self.name))
+        stream.time = stream.time * stream.step_factor
         if self.service.prefix_cache is not None and stream.hash_ids is None:
             text = "prefix_cache finds nothing: no request says what its prompt begins with (hash_ids of a trace)"
             self.context.warnings.append(f"{self.name}: {text}")

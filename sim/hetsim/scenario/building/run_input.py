@@ -109,7 +109,12 @@ def iteration_policies(
     made = []
     for stream in served:
         number = int(stream.path[1])
-        spec = policies.of_service.get(number, common or DEFAULT_ITERATION)
+        assert stream.language is not None
+        preset = stream.language.batching  # of an engine, where the service names none itself
+        own = DEFAULT_ITERATION
+        if isinstance(preset, dict):
+            own = PolicySpec("batching", preset["name"], {key: preset[key] for key in preset if key != "name"})
+        spec = policies.of_service.get(number, common or own)
         if not iterates(spec):
             text = f"{spec.name} forms whole batches, which a language model does not; continuous suits it"
             problems.append(document.problem((*stream.path, "service", "batching"), text))

@@ -211,6 +211,7 @@ class LanguageModel(Profiled):
         changes = {
             "device": other.device, "gpus": gpus, "tensor_parallel": other.tensor_parallel, "kv": kv,
             "gpu": other.gpu or self.gpu, "step": step or self.step, "also_on": [],
+            "engine": self.engine if step is None else None, "uncertain": self.uncertain and step is None,
             "replicas": other.used("replicas"),
             "memory_share": self.memory_share if other.memory_share is None else other.memory_share,
         }  # fmt: skip
@@ -247,9 +248,10 @@ class LanguageModel(Profiled):
 
     def times_of(self, factor: float) -> StepTimes:
         """Seconds of its steps, multiplied by a factor."""
-        if self.engine is None or self.figures is None:
-            return scaled(self.step.times(self.figures), factor) if factor != 1.0 else self.step.times(self.figures)
-        return of_engine("steps")(*self.figures, self.engine, factor)
+        times: StepTimes = self.step.times(self.figures)
+        if self.engine is not None and self.figures is not None:
+            times = of_engine("steps")(*self.figures, self.engine)
+        return scaled(times, factor) if factor != 1.0 else times
 
     @property
     def delay(self) -> float:

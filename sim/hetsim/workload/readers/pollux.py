@@ -2,14 +2,24 @@
 
     name,time,application,num_replicas,batch_size
 
-Submission in seconds, an application of the folder `profiles` (`hetsim.workload.readers.pollux` says what lies there),
-and the number of GPUs and the samples of a step that its user asks for.
+Submission in seconds, an application of the folder `profiles`, and the number of GPUs and the samples of a step that
+its user asks for.
 
     sizes       given: a job runs on as many GPUs as its row says.  any: on every number of GPUs up to `max_gpus` that
                 its batch size can be divided among; a job with 1 in its row stays on one GPU.
     batch       given: a step has as many samples as the row says.  adaptive: at any time as many as make progress
                 fastest, by the tables; a job with 1 GPU in its row keeps what its row says.
     local_limits  by application, the most samples that a GPU can take at once, where that is not the largest measured
+
+A folder of profiles has a folder for each application, as in the artifact, with
+
+    placements.csv      placement, local_bsz, step_time, sync_time: seconds of a step with this many samples a GPU,
+                        and those of them in which it waits for the network; `placement` has a digit for each node, the
+                        number of its GPUs
+    scalability.csv     num_nodes, num_replicas, local_bsz, step_time, sync_time: the same on more nodes, where only the
+                        number of nodes and GPUs counts; may be missing
+    validation-N.csv    progress, iteration, grad_sqr, grad_var: one row an epoch, of a training with N samples a step:
+                        steps of the smallest N that this is worth, steps, and squared norm and variance of the gradient
 
 How long a job takes depends on how its GPUs lie on nodes (`span: any` lets them lie on several), and what is done in
 a second on how far it has come.  The times are those of the GPUs that were measured, of `speed: 1`.
@@ -36,16 +46,6 @@ from hetsim.workload.rows.job_log import Count, JobLog, Named
 from hetsim.workload.rows.job_tables import job_log, table_of
 from hetsim.workload.rows.text_rows import NUMBER, CsvTable, RowProblems, numbered_lines
 from hetsim.workload.traces import Curves, TaskTable
-
-# A folder of profiles has a folder for each application, as in the artifact, with
-#
-#   placements.csv      placement, local_bsz, step_time, sync_time: seconds of a step with this many samples a GPU,
-#                       and those of them in which it waits for the network; `placement` has a digit for each node, the
-#                       number of its GPUs
-#   scalability.csv     num_nodes, num_replicas, local_bsz, step_time, sync_time: the same on more nodes, where only the
-#                       number of nodes and GPUs counts; may be missing
-#   validation-N.csv    progress, iteration, grad_sqr, grad_var: one row an epoch, of a training with N samples a step:
-#                       steps of the smallest N that this is worth, steps, and squared norm and variance of the gradient
 
 STEP_COLUMNS = ("local_bsz", "step_time", "sync_time")
 EPOCH_COLUMNS = ("progress", "iteration", "grad_sqr", "grad_var")
