@@ -81,7 +81,7 @@ def energies(
     return energy
 
 
-def rows_of(kind: str, nothing: float, count: int) -> Any:
+def rows_of(kind: str, nothing: int | float, count: int) -> Any:
     """A column with a row for each task, faster to write row by row than an array."""
     return memoryview(array(kind, [nothing]) * count)
 
