@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from hetsim import plots
 from hetsim.experiment.policies import written
 from hetsim.page import elements
 from hetsim.page.elements import Cell, Section
@@ -103,6 +102,7 @@ def difference_rows(metric: str, rows: pd.DataFrame) -> list[list[str | Cell]]:
 
 def regret_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
     """The distance of each policy from the best, in the first metric that has one."""
+    from hetsim import plots  # not before the folder has been read: matplotlib is large
     for name in metrics:
         # Refused for a metric of which neither way is better, or 0 at its best.
         draw, caption = partial(plots.regret, found, name), "How far each policy is from the best of them."
@@ -113,6 +113,7 @@ def regret_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
 
 def front_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
     """The front of the first two metrics that are not two sides of one thing."""
+    from hetsim import plots
     for one, other in combinations(metrics, 2):
         if one.rpartition("_")[0] == other.rpartition("_")[0]:
             continue  # the mean and a percentile of the same thing trade nothing off

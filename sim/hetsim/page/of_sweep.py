@@ -14,7 +14,6 @@ from typing import Any
 
 import pandas as pd
 
-from hetsim import plots
 from hetsim.errors import HetsimError, UsageError
 from hetsim.experiment.points import parse_over
 from hetsim.experiment.policies import written
@@ -160,6 +159,7 @@ def _differing_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
 
 
 def _swept_pictures(found: Sweep) -> str:
+    from hetsim import plots
     varied = [key for key in found.keys if found.table[key].nunique() > 1]
     policies = list(dict.fromkeys(found.table["policy"]))
     parts = []
