@@ -143,6 +143,10 @@ class Bandit:
     scale = 1.0
     now = 0.0
 
+    @property
+    def episodes(self):
+        return self
+
     def __init__(self):
         self.random = np.random.default_rng(5)
         self.mask = np.array([True, True, True, True, False])
