@@ -11,7 +11,7 @@ its user asks for.
                 fastest, by the tables; a job with 1 GPU in its row keeps what its row says.
     local_limits  by application, the most samples that a GPU can take at once, where that is not the largest measured
 
-A folder of profiles has a folder for each application, as in the artifact, with
+A folder of profiles has a folder for each application, as in the artifact (`hetsim.workload.readers.pollux` says more).
 
     placements.csv      placement, local_bsz, step_time, sync_time: seconds of a step with this many samples a GPU,
                         and those of them in which it waits for the network; `placement` has a digit for each node, the
