@@ -112,12 +112,13 @@ COUNTED = """
 import os, signal, sys
 from pathlib import Path
 from hetsim.experiment import sweep as sweeps, work
+from hetsim.experiment.store import merge_stores, stored_runs
 from hetsim.experiment.work import RunOutcome
 
 work.outcome_of = lambda setup, scenario, job, meter=None: RunOutcome(
     {"replication": float(job.replication), "wait_mean": float(job.seed), "_end": 1.0, "_watts_at_end": 0.0})
 sweeps.BLOCK = 4
-plan = sweeps.plan_sweep(SCENARIO, {"seed": range(11)})
+PREPARED
 
 
 def run(out, moment):
@@ -144,12 +145,17 @@ def run(out, moment):
     counting(Path, "write_bytes", lambda real, path, data: real(path, data[: len(data) // 2]))
     counting(Path, "replace", lambda *given: None)
     counting(Path, "unlink", lambda *given: None)
-    sweeps.sweep_plan(plan, out)
+    WRITTEN
     os._exit(0)
 
 
 def files(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def runs(folder):  # of a merge, which may lie in segments or in journals: the same runs, and no temporary file
+    assert not list(Path(folder).rglob(".*")), os.listdir(folder)
+    return stored_runs(Path(folder))
 
 
 assert run("whole", 0) == 0
@@ -162,7 +168,7 @@ while ended != 0:
         assert ended == -signal.SIGKILL
         for again in (moment % 3 + 1, 0):
             run(out, again)
-    assert files(out) == files("whole"), moment
+    assert CONTENTS(out) == CONTENTS("whole"), moment
 print(moment)
 """
 
@@ -170,9 +176,31 @@ print(moment)
 @pytest.mark.slow
 def test_killed_at_each_write_it_gives_the_same_bytes(tmp_path: Path):
     """At the moments at which a file is written (in the middle of it), renamed or removed, and once more soon after."""
-    done = call([sys.executable, "-c", COUNTED.replace("SCENARIO", repr(SCENARIO))], tmp_path)
+    prepared = f'plan = sweeps.plan_sweep({SCENARIO!r}, {{"seed": range(11)}})'
+    moments = killed_at_each_moment(tmp_path, prepared, "sweeps.sweep_plan(plan, out)", "files")
+    assert moments > 11 + 3 * 2  # a line a run; each of three segments written, renamed, its journal removed
+
+
+@pytest.mark.slow
+def test_a_merge_killed_at_each_write_gives_the_same_runs(tmp_path: Path):
+    """Of two folders that have some runs in common; nothing else stays in the folder that they are merged into."""
+    prepared = f"""
+for name, seeds in (("one", range(11)), ("two", range(6, 21))):
+    sweeps.sweep_plan(sweeps.plan_sweep({SCENARIO!r}, {{"seed": seeds}}), name)
+"""
+    written = 'merge_stores([Path("one"), Path("two")], Path(out))'
+    moments = killed_at_each_moment(tmp_path, prepared, written, "runs")
+    assert moments > 3 + 3  # a segment, or a line of the journal, for each block that is copied
+
+
+def killed_at_each_moment(folder: Path, prepared: str, written: str, contents: str) -> int:
+    """The number of moments at which the code was killed, and then run to its end with the same contents."""
+    code = COUNTED
+    for name, text in {"PREPARED": prepared, "WRITTEN": written, "CONTENTS": contents}.items():
+        code = code.replace(name, text)
+    done = call([sys.executable, "-c", code], folder)
     assert done.returncode == 0, done.stderr.decode()
-    assert int(done.stdout) > 11 + 3 * 2  # a line a run; each of three segments written, renamed, its journal removed
+    return int(done.stdout)
 
 
 def small_files() -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import platform
 import shutil
 import warnings
 from collections.abc import Hashable, Iterable, Iterator
@@ -32,7 +31,7 @@ import numpy as np
 from hetsim.errors import DamagedFile, DamageWarning, UsageError
 from hetsim.experiment.segment import SEGMENT, Segment, line_of, parse_line, segment_of
 from hetsim.experiment.work import RunOutcome
-from hetsim.model.files import naming, remove_left, write_whole
+from hetsim.model.files import host_digest, naming, remove_left, write_whole
 from hetsim.results.stored_files import read_stored
 
 LOADED = 4
@@ -125,11 +124,10 @@ class Store:
 
     def _new_journal(self) -> io.FileIO:
         assert self.folder is not None
-        host = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
         self.folder.mkdir(parents=True, exist_ok=True)
         while True:
             self._journal_count += 1
-            path = self.folder / f"journal-{host}-{os.getpid()}-{self._journal_count}.jsonl"
+            path = self.folder / f"journal-{host_digest()}-{os.getpid()}-{self._journal_count}.jsonl"
             with suppress(FileExistsError), naming(path):
                 return io.FileIO(path, "xb")
 
@@ -360,6 +358,7 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
     them gives other figures from the same inputs.
     """
     target = _runs_of(into)
+    remove_left(target, "")
     copied, there, damaged = 0, 0, list[Path]()
     for source in sources:
         own_damaged: list[Path] = []

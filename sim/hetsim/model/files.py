@@ -141,7 +141,7 @@ def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = Fal
     """
     with naming(path):
         _tidy(path.absolute().parent)
-        prefix = f"{TEMPORARY}{_host()}-{os.getpid()}-"
+        prefix = f"{TEMPORARY}{host_digest()}-{os.getpid()}-"
         handle, name = tempfile.mkstemp(prefix=prefix, suffix=path.suffix, dir=path.absolute().parent)
         os.close(handle)
         temporary = Path(name)
@@ -167,7 +167,7 @@ def temporary_folder(target: Path, what: str) -> Path:
     for leaving in target.parent.glob(f"{TEMPORARY}*"):
         if pattern.fullmatch(leaving.name) and is_left(leaving):
             shutil.rmtree(leaving, ignore_errors=True)
-    prefix = f"{TEMPORARY}{_host()}-{os.getpid()}-{target.name}-{what}-"
+    prefix = f"{TEMPORARY}{host_digest()}-{os.getpid()}-{target.name}-{what}-"
     return Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
 
 
@@ -186,7 +186,7 @@ def _tidy(folder: Path) -> None:
 
 
 @cache
-def _host() -> str:
+def host_digest() -> str:
     return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 
@@ -196,7 +196,7 @@ def is_left(path: Path) -> bool:
     try:
         if match is None:
             return True
-        if match[1] != _host():
+        if match[1] != host_digest():
             return time.time() - path.stat().st_mtime > DAY
         os.kill(int(match[2]), 0)
     except ProcessLookupError:
