@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import inspect
+import linecache
 import types
 from collections.abc import Mapping
 from functools import cache
@@ -30,8 +30,8 @@ def takes_order(function: types.FunctionType) -> bool:
     False, too, where no file has the code.
     """
     code = function.__code__
-    with contextlib.suppress(OSError, SyntaxError):
-        above = _above("".join(inspect.findsource(code)[0]))
+    with contextlib.suppress(SyntaxError):
+        above = _above("".join(linecache.getlines(code.co_filename, function.__globals__)))
         inside = {node for top in above if _is_of(top, code) for node in ast.walk(top)}
         return any(_is_set(node) and _taken(node, above) for node in inside)
     return False
