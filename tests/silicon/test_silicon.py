@@ -171,15 +171,31 @@ def test_what_an_engine_does_not_know_is_said(service, message):
 
 def test_hetsim_list_support():
     shown = CliRunner().invoke(hetsim, ["list", "support", "--model", "llama-3.1-70b", "--gpu", "h100", "--json"])
-    rows = {row["name"].partition("-")[0]: row for row in json.loads(shown.output)}
-    assert rows["vllm"]["kind"] == "measured" and rows["vllm"]["low"] < 1 < rows["vllm"]["high"]
-    assert set(rows) == {"vllm", "trtllm", "sglang"}
-    text = CliRunner().invoke(hetsim, ["list", "support", "--model", "glm-5", "--gpu", "h100"])
+    rows = {(row["name"].partition("-")[0], row["kind"]): row for row in json.loads(shown.output)}
+    measured, none = rows["vllm", "measured"], rows["vllm", "none"]
+    assert measured["low"] < 1 < measured["high"] and measured["name"].endswith("on 2, 4, 8 GPUs")
+    assert none["name"].endswith("on 1 GPU") and "141.1 GB of weights do not fit" in none["summary"]
+    assert {engine for engine, _ in rows} == {"vllm", "trtllm", "sglang"}
+    smaller = "{name: llama-3.1-70b, number_format: fp8}"
+    shown = CliRunner().invoke(hetsim, ["list", "support", "--model", smaller, "--gpu", "h100", "--json"])
+    assert {row["kind"]: row["gpus"] for row in json.loads(shown.output)} == {"measured": [1, 2, 4, 8]}
+    small = "{name: glm-5, number_format: nvfp4}"
+    text = CliRunner().invoke(hetsim, ["list", "support", "--model", small, "--gpu", "b300"])
     assert "sparse attention is not modeled" in text.output
     for wrong in (["list", "support"], ["list", "models", "--model", "x", "--gpu", "y"]):
         assert CliRunner().invoke(hetsim, wrong).exit_code == 2
     wrong = CliRunner().invoke(hetsim, ["list", "support", "--model", "lama", "--gpu", "h100"])
     assert wrong.exit_code == 3 and 'unknown model "lama"' in wrong.output
+    for model_text, message in {"0": "is bytes of weights", "{config: no.json}": "there is no such file"}.items():
+        wrong = CliRunner().invoke(hetsim, ["list", "support", "--model", model_text, "--gpu", "h100"])
+        assert wrong.exit_code == 2 and message in wrong.output
+
+
+def test_heads_divide_over_the_gpus_of_each_type_of_device():
+    others = [{"device": "l40s", "gpu": "l40s", "tensor_parallel": 3}]
+    with pytest.raises(ScenarioError, match="64 attention heads cannot be divided evenly over 3 GPUs") as caught:
+        load(scenario(model="llama-3.1-70b", gpu="h100", tensor_parallel=4, also_on=others))
+    assert "also_on.0.tensor_parallel" in str(caught.value)
 
 
 def test_decoding_reads_at_least_what_the_memory_allows():

@@ -23,15 +23,15 @@ REGISTERED = {"traces": "trace", "clusters": "nodes", "arrivals": "arrivals"}
 @click.command("list", short_help="List policies, scenarios, metrics, trace formats, models and GPUs, ...")
 @click.argument("what", metavar="|".join(LISTS), type=click.Choice(LISTS))
 @click.option("--kind", type=click.Choice(POLICY_KINDS), help="Of policies, only these.")
-@click.option("--model", metavar="NAME", help="Of support: the language model.")
+@click.option("--model", metavar="NAME", help="Of support: the language model, a name or {...} as in scenarios.")
 @click.option("--gpu", metavar="NAME", help="Of support: the GPU.")
 @JSON
 @VERBOSITY
 def list_(what: str, kind: str | None, model: str | None, gpu: str | None, as_json: bool) -> None:
     """List the names that scenarios and commands take, with their parameters.
 
-    support says which steps of a model on a GPU are measured, by engine (service: {engine: ...}): of measured servers
-    (measured), of measured kernels (transferred), or of neither (guessed), and how far off they may be.
+    support says which steps of a model on a GPU are measured, by engine (service: {engine: ...}) and GPUs of a node: of
+    measured servers (measured), of measured kernels (transferred), or of neither (guessed), and how far off they are.
     """
     if (what == "support") != (model is not None and gpu is not None) or (model is None) != (gpu is None):
         raise click.UsageError("support needs --model and --gpu, names of `hetsim list models`, and nothing else does")
@@ -42,7 +42,7 @@ def list_(what: str, kind: str | None, model: str | None, gpu: str | None, as_js
     elif what == "support":
         from hetsim.registry import load_object
 
-        listed = load_object(SUPPORT)(model, gpu)
+        listed = load_object(SUPPORT)(_model(str(model)), gpu)
     elif what in REGISTERED:
         listed = [_row(REGISTERED[what], name, partial(registry.entry, what, name)) for name in registry.table(what)]
     else:
@@ -53,6 +53,27 @@ def list_(what: str, kind: str | None, model: str | None, gpu: str | None, as_js
         console.note(f"there are no {what}" + (f" of kind {kind}" if kind else ""))
     else:
         console.lines(_text(listed))
+
+
+def _model(text: str) -> Any:
+    """A model by its name, or by a mapping as under `model:` of a service."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from hetsim.scenario.file.document import parse_value
+    from hetsim.scenario.schema.steps import Weights
+    from hetsim.workload.costs.architectures import Architecture, model
+
+    value = parse_value(text)
+    if isinstance(value, str):
+        return model(value)
+    try:
+        read = TypeAdapter(Weights).validate_python(value)
+    except ValidationError as error:
+        message = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise click.UsageError(f"--model {text}: {message}") from None
+    if not isinstance(read, Architecture):
+        raise click.UsageError(f"--model {text} is bytes of weights; give a name, or {{config: config.json}}")
+    return read
 
 
 def _policies(kind: str | None) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import math
 import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,12 @@ from hetsim.model.step_times import KernelSteps
 from hetsim.silicon import kernels as parts
 from hetsim.silicon.kernels import Divided, Kernels, NotMeasured, family_of, kernels_of
 from hetsim.silicon.surfaces import surfaces
-from hetsim.workload.costs.architectures import Architecture, model
+from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import DEVICES, Peak, device
 from hetsim.workload.costs.step_costs import Efficiency, roofline_steps
+
+NODE = (1, 2, 4, 8)
+"""GPUs of a node over which `support` divides a model."""
 
 
 @cache
@@ -151,18 +155,30 @@ def interval(
     return Interval(level, math.exp(middle - half), math.exp(middle + half), servers=servers, like=like)
 
 
-def support(model_name: str, gpu_name: str) -> list[dict[str, Any]]:
-    """Levels of a model on a GPU by engine; UnknownName for an unknown name."""
-    architecture, peak, rows = model(model_name), device(gpu_name), list[dict[str, Any]]()
-    for name, figures in fitted()["engines"].items():
-        text = f"{name}-{figures['to']}"
+def support(architecture: Architecture, gpu_name: str) -> list[dict[str, Any]]:
+    """Levels of a model on GPUs of a node, by engine; UnknownName for the GPU."""
+    peak = device(gpu_name)
+    rows = dict[tuple[str, ...], dict[str, Any]]()
+    for (name, figures), gpus in product(fitted()["engines"].items(), NODE):
+        level, bounds = _support(architecture, peak, gpus, f"{name}-{figures['to']}")
         versions = f"{name}-{figures['from']} to {figures['to']}"
-        row: dict[str, Any] = {"name": versions, "model": model_name, "gpu": gpu_name}
-        try:
-            steps_of(architecture, peak, 1, text)
-        except ValueError as reason:
-            rows.append({**row, "kind": "none", "summary": str(reason).partition(";")[0]})
-            continue
-        one = interval(architecture, peak, 1, text)
-        rows.append({**row, "kind": one.level, "summary": str(one), "low": one.low, "high": one.high})
-    return rows
+        row: dict[str, Any] = {"name": versions, "gpu": gpu_name, "kind": level, "summary": str(bounds)}
+        if isinstance(bounds, Interval):
+            row |= {"low": bounds.low, "high": bounds.high}
+        rows.setdefault((versions, level, str(bounds)), {**row, "gpus": []})["gpus"].append(gpus)
+    for row in rows.values():
+        row["name"] += f" on {', '.join(map(str, row['gpus']))} GPU" + "s" * (row["gpus"] != [1])
+    return list(rows.values())
+
+
+def _support(architecture: Architecture, peak: Peak, gpus: int, text: str) -> tuple[str, Interval | str]:
+    """The level and interval on some GPUs of a node, or why there is none."""
+    try:
+        architecture.check_parts(gpus)
+        if peak.memory is not None and architecture.bytes >= peak.memory * gpus:
+            raise ValueError(f"{architecture.bytes / 1e9:.4g} GB of weights do not fit into their memory")
+        steps_of(architecture, peak, gpus, text)
+    except ValueError as reason:
+        return "none", str(reason).partition(";")[0]
+    bounds = interval(architecture, peak, gpus, text)
+    return bounds.level, bounds

@@ -206,8 +206,10 @@ class LanguageModel(Profiled):
             raise KeyProblem(f"{key}.step", text + "architecture and the service's own steps are estimated")
         gpus = other.tensor_parallel or other.gpus or self.gpus
         kv = self.kv
-        if kv is not None and isinstance(self.model, Architecture) and self.model.stored(self.gpus) == kv.per_token:
-            kv = kv.model_copy(update={"per_token": self.model.stored(gpus)})
+        if isinstance(self.model, Architecture):
+            _check_heads(self.model, gpus, f"{key}.{'gpus' if other.tensor_parallel is None else 'tensor_parallel'}")
+            if kv is not None and self.model.stored(self.gpus) == kv.per_token:
+                kv = kv.model_copy(update={"per_token": self.model.stored(gpus)})
         changes = {
             "device": other.device, "gpus": gpus, "tensor_parallel": other.tensor_parallel, "kv": kv,
             "gpu": other.gpu or self.gpu, "step": step or self.step, "also_on": [],
@@ -445,9 +447,7 @@ def _estimated(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
     keys["model"] = model
     devices = parallel if isinstance(parallel, int) and parallel > 0 else keys.get("gpus", 1)
     if isinstance(devices, int) and devices > 0:
-        if model.heads % devices:
-            text = f"{model.heads} attention heads cannot be divided evenly over {devices} GPUs"
-            raise KeyProblem("gpus" if parallel is None else "tensor_parallel", text)
+        _check_heads(model, devices, "gpus" if parallel is None else "tensor_parallel")
         kv = keys.get("kv", {})
         if isinstance(kv, dict) and "per_token" not in kv:
             keys["kv"] = {**kv, "per_token": f"{model.stored(devices)} B"}
@@ -456,6 +456,13 @@ def _estimated(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
             raise KeyProblem("gpu", "the steps of a model on which GPU?  Name it, as in gpu: h100, or give step")
         keys["step"] = {"roofline": {}}
     return keys
+
+
+def _check_heads(model: Architecture, gpus: int, key: str) -> None:
+    try:
+        model.check_parts(gpus)
+    except ValueError as problem:
+        raise KeyProblem(key, str(problem)) from None
 
 
 def _defaults_of(engine: Any) -> dict[str, Any]:

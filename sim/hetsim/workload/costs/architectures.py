@@ -202,6 +202,11 @@ class Architecture(Described):
                 raise ValueError(message)
         return self
 
+    def check_parts(self, gpus: int) -> None:
+        """ValueError where the heads do not divide over the GPUs."""
+        if self.heads % gpus:
+            raise ValueError(f"{self.heads} attention heads cannot be divided evenly over {gpus} GPUs")
+
     @property
     def _kv_heads(self) -> int:
         return 1 if self.latent is not None else self.kv_heads or self.heads
