@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,15 +13,26 @@ import pytest
 from machines import Job, cpu_mode, gpu_mode, simulate, tasks_of
 
 from hetsim import registry
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Power, Price
 from hetsim.model.faults import FaultEvent
+from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, WAITING, Task
 from hetsim.model.tasks import Stopping
 from hetsim.policy import View
-from hetsim_policies.dynamic.common.fractions import ModeOffers, max_min
-from hetsim_policies.dynamic.packing import Defragment
+from hetsim_policies.dynamic.adaptive_lifo import AdaptiveLifo
+from hetsim_policies.dynamic.common.fractions import ModeOffers, equal_share, max_min, max_sum
+from hetsim_policies.dynamic.common.pairs import _smaller, empty_at
+from hetsim_policies.dynamic.common.rounds import RoundJob
+from hetsim_policies.dynamic.earliest import Eft, _share_of
+from hetsim_policies.dynamic.heteroprio import HeteroPrio, best_times
+from hetsim_policies.dynamic.packing import Defragment, likeness
+from hetsim_policies.dynamic.power_down import PowerDown
 from hetsim_policies.dynamic.preemptive import Srtf
-from hetsim_policies.dynamic.unlike import AlloX
+from hetsim_policies.dynamic.qssf import Qssf
+from hetsim_policies.dynamic.sharing import SharingByTable
+from hetsim_policies.dynamic.time_fractions import MaxMinFairness, prices
+from hetsim_policies.dynamic.unlike import AlloX, MultiGeneration
+from hetsim_policies.dynamic.users import QuotaBorrow
 
 GPU, OTHER = DeviceType("g"), DeviceType("h")
 
@@ -137,3 +149,338 @@ def test_moves_are_made_where_they_pay():
         policy = Defragment(placement=rule, margin=margin)
         record = simulate(NodeSpec(accelerators=((GPU, 2),), count=2), jobs, policy)
         assert record.start[2] == pytest.approx(start), margin
+
+
+# Fractions of time ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_offers_by_loops(seed: int):
+    """Progress, the fastest mode that has devices, and equal shares, each offer by itself; some are next to others."""
+    random = np.random.default_rng(seed)
+    rows = [(job, kind, float(random.integers(1, 4)), float(random.integers(1, 9)), partner)
+            for job in range(4) for kind in (0, 1, 1) for partner in ((-1,), (-1, 2))[seed > 0]]  # fmt: skip
+    job, kind, width, time, partner = (np.array(column) for column in zip(*rows, strict=True))
+    weight, capacity = np.array([1.0, 2.0, 3.0, 2.0]), np.array([2.0, 5.0])
+    pairs: dict[str, Any] = {"own": kind, "partner": partner} if seed else {}
+    offers = ModeOffers(job, kind, width, time=time, capacity=capacity, weight=weight, **pairs)
+    fraction = random.random(len(rows))
+    assert offers.jobs == 4
+    progress, fastest = [0.0] * 4, [0.0] * 4
+    for (j, k, w, t, p), part in zip(rows, fraction, strict=True):
+        progress[j] += part / t
+        if p < 0 and w <= capacity[k]:
+            fastest[j] = max(fastest[j], 1 / t)
+    assert offers.progress(fraction).tolist() == pytest.approx(progress)
+    assert offers.fastest().tolist() == pytest.approx(fastest)
+    share = equal_share(offers)
+    for j in range(4):
+        alone = [i for i, row in enumerate(rows) if row[0] == j and row[4] < 0]
+        part = {i: weight[j] / 8 * capacity[rows[i][1]] / rows[i][2] / (1 + rows[i][1]) for i in alone}
+        part = {i: one / max(1.0, sum(part.values())) for i, one in part.items()}
+        for i, row in enumerate(rows):
+            if row[0] == j:
+                assert share[i] == pytest.approx(part.get(i, 0.0))
+
+
+def test_what_is_asked_for_and_cannot_be_is_missed_by_the_least_sum():
+    """One device, times of 1 and 4 s: the first asks for half of the time.  The other asks for 0.2 jobs a second, and
+    gets the other half, 0.125.  With 0.1 asked for it has two fifths, and the rest goes where it counts more."""
+    ones = np.ones(2)
+    offers = ModeOffers(np.arange(2), np.zeros(2, dtype=int), ones, time=np.array([1.0, 4.0]), capacity=ones[:1],
+                        weight=ones)  # fmt: skip
+    both = max_sum(offers, np.array([0.0, 0.0]), np.array([0.5, 0.2]))
+    assert both.tolist() == pytest.approx([0.5, 0.5], rel=1e-5)
+    for value, expected in (([1.0, 0.0], [0.6, 0.4]), ([0.0, 1.0], [0.5, 0.5])):
+        fraction = max_sum(offers, np.array(value), np.array([0.5, 0.1]))
+        assert fraction.tolist() == pytest.approx(expected, rel=1e-5)
+    assert max_sum(offers, np.array([1.0, -1.0]), np.zeros(2)).tolist() == [1, 0]
+
+
+# Rounds -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_books_of_a_round():
+    """Rounds of 10 s.  The first job has run since 4 s, in its second mode, and was due 0.25 and 0.5 of the time."""
+    scheduler = MaxMinFairness(10.0)
+    first, second = (RoundJob(task_of(Job([gpu_mode(GPU), gpu_mode(GPU, 2)], [8.0, 5.0]))) for _ in range(2))
+    scheduler.jobs = {0: first, 1: second}
+    scheduler._counted = 2.0
+    first.target, first.share, first.received, first.due = [0.25, 0.5], 0.01, [0.0, 3.0], [1.0, 2.0]
+    first.mode = first.way = 1
+    first.since = 4.0
+    scheduler._account(SimpleNamespace(now=12.0))  # type: ignore[arg-type]
+    assert (first.due, first.received, first.alone) == ([3.5, 7.0], [0.0, 11.0], pytest.approx(0.1))
+    assert (second.due, second.received, second.alone) == ([0, 0], [0, 0], 0)
+    scheduler._account(SimpleNamespace(now=15.0))  # type: ignore[arg-type]
+    assert (first.due, first.received) == ([4.25, 8.5], [0, 14])
+    assert scheduler.urgency(first, 1) == (13.5 / 14, 13.5)
+    assert scheduler.urgency(first, 0) == (math.inf, 6.75) and scheduler.urgency(second, 0) == (0, 0)
+    scheduler.rule = "deficit"
+    assert scheduler.urgency(first, 1) == (-0.5, 13.5) and scheduler.urgency(first, 0) == (6.75, 6.75)
+    assert scheduler._lags(first, 0) and not scheduler._lags(first, 1)
+    first.received[0] = 1.75  # half a round is due by the end of this one
+    assert scheduler._lags(first, 0)
+    first.received[0] = 1.76
+    assert not scheduler._lags(first, 0)
+    assert (first.seconds(0), first.seconds(1)) == (8, 5)
+
+
+def test_what_is_left_of_a_job_in_rounds():
+    """By estimate in the mode in which it runs; at least a hundredth, and never more than all."""
+    job = RoundJob(task_of(Job([gpu_mode(GPU), gpu_mode(GPU, 2)], [8.0, 5.0])))
+    view: Any = SimpleNamespace(remaining=lambda _: 2.0)
+    job.task.done = 0.25
+    assert job.remaining(view) == 0.75  # it waits
+    job.mode = 0
+    assert job.remaining(view) == 0.75  # it is about to start
+    job.task.state = RUNNING
+    assert job.remaining(view) == 0.25
+    job.mode = 1
+    assert job.remaining(view) == pytest.approx(0.4)
+    for seconds, expected in ((0.04, 0.01), (0.06, 0.012), (9.0, 1.0)):
+        view.remaining = lambda _, seconds=seconds: seconds
+        assert job.remaining(view) == pytest.approx(expected)
+
+
+def test_which_job_stays_where_it_runs():
+    """A job that has computed for less than half a round of 10 s on its two GPUs; or uploads; or may not be stopped."""
+    scheduler = MaxMinFairness(10.0)
+    job = RoundJob(task_of(Job([gpu_mode(GPU, 2)], [90.0])))
+    job.mode, job.attained = 0, 30.0
+    launch = SimpleNamespace(stage="compute")
+    view: Any = SimpleNamespace(launch_of=lambda _: launch)
+    for attained, may in ((39.9, False), (40.0, True), (50.0, True)):
+        view.attained = lambda _, attained=attained: attained
+        assert scheduler._may_stop(job, view) is may
+    launch.stage = "upload"
+    assert not scheduler._may_stop(job, view)
+    fixed = RoundJob(task_of(Job([gpu_mode(GPU, 2)], [90.0], preemptible=False)))
+    fixed.mode = 0
+    launch.stage = "compute"
+    assert not scheduler._may_stop(fixed, view)
+
+
+def test_prices_of_types():
+    kinds = [DeviceType("a", price=Price(2 / 3600, 1 / 3600)), DeviceType("b"), DeviceType("c")]
+    cluster = Cluster([NodeSpec(accelerators=tuple((kind, 1) for kind in kinds))])
+    found = prices(cluster, {"b": 5.0})
+    assert {name: found[name] for name in "abc"} == pytest.approx({"a": 2.0, "b": 5.0, "c": 1.0})
+
+
+# Two on one GPU ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("modes", "more", "chosen"), [
+    ([0.25, 0.5], {}, 0), ([0.5, 0.25], {}, 0), ([0.75, 0.25], {}, 1), ([0.75], {}, None), ([1], {}, None),
+    ([0.5], {"stage": "upload"}, None), ([0.5], {"preemptible": False}, None), ([0.5], {"reads": (1,)}, None),
+    ([0.5], {"writes": (1,)}, None), ([0.5], {"millicores": 1001}, None), ([0.5], {"millicores": 1000}, 0),
+    ([0.5], {"memory": 11}, None), ([0.5], {"gpu_memory": 6}, None), ([0.5], {"gpu_memory": 5}, 0),
+    ([0.5], {"theirs": 501}, None), ([0.5], {"theirs": 1000, "millicores": 500}, 0),
+    ([0.5], {"theirs": 1001, "millicores": 500}, None),
+])  # fmt: skip
+def test_the_fraction_to_which_a_partner_moves(modes: list[float], more: dict[str, Any], chosen: int | None):
+    """It has a whole GPU of 8 bytes of memory, a core and 10 bytes of the host, where half a core is free.  The
+    newcomer needs half of the GPU and 3 bytes of it."""
+    kind = DeviceType("g", memory=8)
+    device = Cluster([NodeSpec(cpus=4, accelerators=((kind, 1),))]).nodes[0].accelerators[0]
+    host = {name: more[name] for name in ("memory", "gpu_memory") if name in more}
+    own = [gpu_mode(kind, share, millicores=more.get("millicores", 1000), **host) for share in modes]
+    own.append(gpu_mode(OTHER, 0.25))
+    now = Placement(gpu_mode(kind, millicores=1000, memory=10, gpu_memory=7), (device,))
+    newcomer = gpu_mode(kind, 0.5, millicores=more.get("theirs", 500), gpu_memory=3)
+    partner: Any = SimpleNamespace(
+        modes=own, modes_by_speed=lambda: range(len(own)), reads=more.get("reads", ()), writes=more.get("writes", ()),
+        shape=SimpleNamespace(preemptible=more.get("preemptible", True)),
+    )  # fmt: skip
+    view: Any = SimpleNamespace(free=lambda *_: 0.5,
+                                launch_of=lambda _: SimpleNamespace(stage=more.get("stage", "compute")))  # fmt: skip
+    found = _smaller(partner, now, newcomer, view)
+    assert found == (None if chosen is None else Placement(own[chosen], (device,)))
+
+
+@pytest.mark.parametrize(("gpus", "time"), [(1, 10.0), (2, 25.0), (3, 40.0), (4, 50.0), (5, math.inf)])
+def test_when_a_node_will_be_empty_enough(gpus: int, time: float):
+    """It is 10 s.  Four GPUs are free from 10, 30, 40 and 50 s on, two of another node from 20 and 25 s on."""
+    nodes = Cluster([NodeSpec(accelerators=((GPU, 4), (OTHER, 9))), NodeSpec(accelerators=((GPU, 2),))]).nodes
+    first, second = nodes[0].accelerators, nodes[1].accelerators
+    rows = [((first[1],), 30.0), ((first[1], first[2]), 20.0), ((first[2],), 40.0), ((first[3],), 50.0),
+            ((second[0],), 20.0), ((second[1],), 25.0)]  # fmt: skip
+    launches = [SimpleNamespace(placement=SimpleNamespace(devices=devices), finish=end) for devices, end in rows]
+    view: Any = SimpleNamespace(now=10.0, running=lambda *_, **__: range(len(rows)), launch_of=launches.__getitem__,
+                                cluster=SimpleNamespace(nodes=nodes))  # fmt: skip
+    assert empty_at(gpu_mode(GPU, gpus), view) == time
+
+
+def test_the_sum_of_both_finish_times():
+    """2 and 6 s, 1.5 and 2 times slower: 3 s, and then 6 - 3 / 2 s more.  A save of 1 s comes before, if it moves."""
+    policy = SharingByTable({"a": {"b": 1.5}, "b": {"a": 2.0}})
+    ours, theirs = object(), object()
+    one: Any = SimpleNamespace(class_="a")
+    other: Any = SimpleNamespace(class_="b", shape=SimpleNamespace(stopping=Stopping(save=1.0)))
+    mode = gpu_mode(GPU, 0.5)
+    launch = SimpleNamespace(placement=SimpleNamespace(mode=mode), finish=16.0)
+    place, moved = SimpleNamespace(mode=mode, of=ours), SimpleNamespace(mode=mode, of=theirs)
+    view: Any = SimpleNamespace(now=10.0, launch_of=lambda _: launch,
+                                duration=lambda _, where: 2.0 if where.of is ours else 5.0)  # fmt: skip
+    for there in (None, moved):
+        pair: Any = SimpleNamespace(partner=other, moved=there, place=place)
+        assert policy.together(one, pair, view) == pytest.approx(3 + 3 + 4.5)
+    policy.table["b"]["a"] = math.inf
+    assert policy.together(one, pair, view) == math.inf
+
+
+# Which mode, which node -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("measure", ["energy", "cost"])
+def test_modes_within_a_budget_by_loops(seed: int, measure: Any):
+    """At most 1.5 times the least; the gain of a mode is the time saved against the slowest, a device-second."""
+    random = np.random.default_rng(seed)
+    kinds = [DeviceType(name, power=Power(idle=10.0 * n, busy=100.0 + 70 * n)) for n, name in enumerate("abc")]
+    modes = [gpu_mode(kind, size) for kind in kinds for size in (1, 2)]
+    seconds = random.integers(2, 12, 6).astype(float)
+    policy = MultiGeneration(budget=1.5, measure=measure)
+    policy._prices = {"a": 1.0, "b": 2.5, "c": 4.0}
+    task = task_of(Job(modes, seconds.tolist()))
+    per_second = [m.gpus * (m.type.power.busy - m.type.power.idle if measure == "energy" else
+                            policy._prices[m.type.name]) for m in modes]  # fmt: skip
+    price = [a * b for a, b in zip(per_second, seconds, strict=True)]
+    within = [p for p in range(6) if price[p] <= 1.5 * min(price) + 1e-6]
+    slowest = max(seconds[p] for p in within)
+    gains = {p: (slowest - seconds[p]) / (seconds[p] * modes[p].gpus) for p in within}
+    found = policy.ways(task)
+    assert {p: gain for gain, p in found} == pytest.approx(gains)
+    assert [gain for gain, _ in found] == sorted(gains.values(), reverse=True)
+    task.allowed = (2, 3)
+    assert {p for _, p in policy.ways(task)} <= {2, 3}
+    assert policy.ways(task_of(Job([modes[0]], [0.0]))) == [(math.inf, 0)]
+
+
+def test_how_alike_two_jobs_are():
+    """Speeds by type are 1 and 1/2, and 1/4 and 1: the cosine of the angle between; the best mode of a type counts."""
+
+    def job(class_: str, *times: float) -> Any:
+        modes = [gpu_mode(GPU), gpu_mode(GPU, 2), gpu_mode(OTHER)][: len(times)]
+        by_mode = dict(zip(modes, times, strict=True))
+        return SimpleNamespace(class_=class_, modes=modes, shortest_estimate=min(times), estimate_in=by_mode.get)
+
+    one, other = job("a", 9.0, 2.0, 4.0), job("b", 8.0, 8.0, 2.0)
+    cosine = (1 * 0.25 + 0.5 * 1) / (math.hypot(1, 0.5) * math.hypot(0.25, 1))
+    assert likeness(one, other) == likeness(other, one) == pytest.approx(cosine)
+    assert likeness(one, job("a", 1.0)) == 1 and likeness(job("", 3.0, 9.0), job("", 1.0)) == pytest.approx(1)
+    assert likeness(one, one) == pytest.approx(1)
+
+
+def test_the_place_of_a_task_between_cores_and_accelerators():
+    """By acceleration, then by priority and distance from the end: nearest the side that gains; then as they came."""
+    kind = DeviceType("cpu", kind="cpu")
+    modes = [cpu_mode(kind), cpu_mode(kind, 2), gpu_mode(GPU), gpu_mode(OTHER)]
+    jobs = [Job(modes, [9.0, 8.0, 4.0, 2.0], priority=3.0), Job(modes, [1.0, 2.0, 4.0, 8.0], priority=3.0),
+            Job(modes[:1], [5.0]), Job(modes[2:3], [5.0]), Job(modes, [2.0, 3.0, 2.0, 9.0], priority=1.0),
+            Job(modes[1:3], [3.0, 0.0])]  # fmt: skip
+    tasks = [task_of(*jobs, row=row) for row in range(len(jobs))]
+    assert [best_times(task) for task in tasks] == [
+        (8, 2), (1, 4), (5, math.inf), (math.inf, 5), (2, 2), (3, 0),
+    ]  # fmt: skip
+    policy = HeteroPrio()
+    policy._levels = [7.0, 6.0, 5.0, 4.0, 3.0, 2.0]
+    assert [policy.key(task)[:3] for task in tasks] == [
+        (-4, -3, -7), (-0.25, 3, 6), (0, 0, 5), (-math.inf, 0, -4), (-1, -1, -3), (-math.inf, 0, -2),
+    ]  # fmt: skip
+    tasks[0].ready = 9.0
+    assert policy.key(tasks[0])[3:] == (9, 0) and policy.key(tasks[1])[3:] == (0, 1)
+    policy._levels = []
+    assert policy.key(tasks[0])[2] == 0
+
+
+def test_lanes_that_a_launch_takes():
+    """A core each, begun ones too; of a GPU one, or twelfths where a type has fractions."""
+    kind, line = DeviceType("cpu", kind="cpu"), Eft()
+    line.study(tasks_of([Job([gpu_mode(GPU, 0.5), gpu_mode(OTHER)], [1.0, 1.0])]))
+    cores = [cpu_mode(kind), cpu_mode(kind, 3)] + [replace(cpu_mode(kind), millicores=n) for n in (1, 1001, 0)]
+    assert [line.need(mode) for mode in cores] == [1, 3, 1, 2, 1]
+    shares = [1, 0.5, 0.25, 1 / 3, 0.01, 0.999]
+    assert [line.need(gpu_mode(GPU, share)) for share in shares] == [12, 6, 3, 4, 1, 11]
+    assert line.need(gpu_mode(OTHER, 2)) == 1 and (line.unit(GPU), line.unit(OTHER)) == (12, 1)
+
+
+def test_devices_of_a_gang_that_a_host_can_feed():
+    nodes = Cluster([NodeSpec(cpus=3, memory=10), NodeSpec(cpus=3)]).nodes
+    for mode, expected in ((gpu_mode(GPU, 4), (4, 4)), (gpu_mode(GPU, 4, millicores=4000), (3, 3)),
+                           (gpu_mode(GPU, 4, memory=16), (2, 4)), (gpu_mode(GPU, 4, millicores=6000, memory=8), (2, 2)),
+                           (gpu_mode(GPU, 4, millicores=1000, memory=40), (1, 4))):  # fmt: skip
+        assert tuple(_share_of(node, mode) for node in nodes) == expected
+
+
+@pytest.mark.parametrize(("gpus", "cores", "expected"), [
+    (1, 0, [1]), (2, 0, [1]), (3, 0, [3, 4]), (4, 0, []), (2, 2000, [3]), (1, 2001, []),
+])  # fmt: skip
+def test_the_fewest_sleeping_accelerators_are_woken(gpus: int, cores: int, expected: list[int]):
+    """Of the three of the first node one is free, one sleeps and one is down; of the other's one is free, two sleep.
+    The first node has a core free, the other one two."""
+    kind = DeviceType("g", power=Power(idle=50, busy=250, sleep=5, wake=4))
+    cluster = Cluster([NodeSpec(cpus=4, accelerators=((kind, 3),), count=2)])
+    devices = [device for node in cluster.nodes for device in node.accelerators]
+    number = {device.index: place for place, device in enumerate(devices)}
+    policy = PowerDown()
+    policy.asleep = {devices[place].index: devices[place] for place in (4, 1, 3)}
+    policy._down = {devices[2].index}
+    task: Any = SimpleNamespace(modes=[gpu_mode(kind, gpus, millicores=cores)], modes_by_speed=lambda: [0])
+    view: Any = SimpleNamespace(cluster=cluster, load=lambda device: 0.0, free=lambda _, node: 1.0 + node)
+    assert [number[device.index] for device in policy._to_wake(task, view)] == expected
+    task.modes = [gpu_mode(kind, 5, span_any=True)]
+    assert [number[device.index] for device in policy._to_wake(task, view)] == [1, 3, 4]
+
+
+# Users ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_taken_back_from_borrowers():
+    """Of users beyond their quotas, until they are within: the latest start first, lower tiers before all others."""
+
+    def job(user: str, tier: str) -> Any:
+        return SimpleNamespace(user=user, label=lambda _: tier, class_="")
+
+    policy = QuotaBorrow({"u": 3.0, "v": 1.0, "w": 2.0}, tiers={"high": 2.0, "low": -1.0})
+    started = [job("u", ""), job("v", "high"), job("u", ""), job("w", ""), job("v", ""), job("u", "low"),
+               job("v", "")]  # fmt: skip
+    for number, task in enumerate(started):
+        task.index = number
+        policy._of[number] = task, 2.0
+        policy.used[task.user] = policy.used.get(task.user, 0.0) + 2.0
+    offered: list[int] = []
+
+    def make_room(_: Any, victims: Any) -> Any:
+        offered.extend(task.index for task in victims)
+        return ("there", started[5:6])
+
+    policy.place = lambda *_: "placed"  # type: ignore[method-assign,assignment,return-value]
+    decided = policy._take_back(job("w", ""), SimpleNamespace(make_room=make_room))  # type: ignore[arg-type]
+    assert next(decided).task is started[5] and offered == [5, 6, 4, 2, 1]
+    with pytest.raises(StopIteration) as end:
+        next(decided)
+    assert end.value.value == "placed"
+
+
+def test_what_is_learnt_from_a_job():
+    """20 GPU-seconds on two GPUs are 10 s of the user's; what was predicted is compared with that."""
+    policy = Qssf(default=4.0)
+    seen: list[Any] = []
+    policy.history.observe = lambda *told: seen.append(told)  # type: ignore[method-assign]
+    policy.begin(SimpleNamespace(attained=lambda _: 20.0))  # type: ignore[arg-type]
+    task: Any = task_of(Job([gpu_mode(GPU), gpu_mode(GPU, 2)], [8.0, 5.0]))
+    policy._said[0] = 4.0
+    policy.finished(task)
+    assert seen == [(task.user, task.class_, 10.0)] and not policy._said
+    policy.finished(task)  # it was never predicted
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(("busy", "order"), [(3.0, [1, 3, 2]), (3.1, [3, 2, 1])])
+def test_the_newest_goes_first_once_the_queue_stands(busy: float, order: list[int]):
+    """Tasks wait from 1 s on, so that the queue stands after 3 s: at 3 s the oldest starts, later the newest."""
+    late = [Job([gpu_mode(GPU)], [0.01], arrival) for arrival in (1.0, 1.5, 2.5)]
+    record = simulate(NodeSpec(accelerators=((GPU, 1),)), [Job([gpu_mode(GPU)], [busy]), *late], AdaptiveLifo(2.0))
+    assert sorted((1, 2, 3), key=lambda row: record.start[row]) == order
