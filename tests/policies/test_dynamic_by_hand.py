@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from heapq import heappush
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from machines import Job, cpu_mode, gpu_mode, simulate, tasks_of
 
 from hetsim import registry
+from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Power, Price
 from hetsim.model.faults import FaultEvent
 from hetsim.model.plan import Placement
@@ -20,21 +22,29 @@ from hetsim.model.task import RUNNING, WAITING, Task
 from hetsim.model.tasks import Stopping
 from hetsim.policy import View
 from hetsim_policies.dynamic.adaptive_lifo import AdaptiveLifo
+from hetsim_policies.dynamic.common.fair_tree import Account, FairTree
 from hetsim_policies.dynamic.common.fractions import ModeOffers, equal_share, max_min, max_sum
+from hetsim_policies.dynamic.common.lines import AssigningScheduler
 from hetsim_policies.dynamic.common.pairs import _smaller, empty_at
-from hetsim_policies.dynamic.common.rounds import RoundJob
-from hetsim_policies.dynamic.earliest import Eft, _share_of
+from hetsim_policies.dynamic.common.rounds import RoundJob, RoundScheduler
+from hetsim_policies.dynamic.common.service_tiers import Tier, Tiers
+from hetsim_policies.dynamic.earliest import EarliestLine, Eft, _share_of
+from hetsim_policies.dynamic.elastic import Elastic
 from hetsim_policies.dynamic.heteroprio import HeteroPrio, best_times
+from hetsim_policies.dynamic.intervals import AtIntervals, LasIntervals
+from hetsim_policies.dynamic.lws import Lws
 from hetsim_policies.dynamic.packing import Defragment, likeness
 from hetsim_policies.dynamic.power_down import PowerDown
-from hetsim_policies.dynamic.preemptive import Srtf
+from hetsim_policies.dynamic.preemptive import Priority, Srtf
 from hetsim_policies.dynamic.qssf import Qssf
 from hetsim_policies.dynamic.sharing import SharingByTable
-from hetsim_policies.dynamic.time_fractions import MaxMinFairness, prices
+from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
+from hetsim_policies.dynamic.time_fractions import FcfsRounds, MaxMinFairness, MaxThroughput, check_costs, prices
 from hetsim_policies.dynamic.unlike import AlloX, MultiGeneration
-from hetsim_policies.dynamic.users import QuotaBorrow
+from hetsim_policies.dynamic.users import ByUser, QuotaBorrow
+from hetsim_policies.dynamic.waited import Waited, Wfp3
 
-GPU, OTHER = DeviceType("g"), DeviceType("h")
+GPU, OTHER, PRICED = DeviceType("g"), DeviceType("h"), DeviceType("p", price=Price(1.0, 1.0))
 
 
 def task_of(*jobs: Job, row: int = 0) -> Task:
@@ -484,3 +494,159 @@ def test_the_newest_goes_first_once_the_queue_stands(busy: float, order: list[in
     late = [Job([gpu_mode(GPU)], [0.01], arrival) for arrival in (1.0, 1.5, 2.5)]
     record = simulate(NodeSpec(accelerators=((GPU, 1),)), [Job([gpu_mode(GPU)], [busy]), *late], AdaptiveLifo(2.0))
     assert sorted((1, 2, 3), key=lambda row: record.start[row]) == order
+
+
+# What is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("make", "says"), [
+    (lambda: Wfp3(discipline="keep"), "keep needs formula: schedgym"),
+    (lambda: MaxMinFairness(0.0), "rounds of 0 s"),
+    (lambda: FairTree({"a": Account(parent="b")}, {}), 'account a has the parent "b"'),
+    (lambda: FairTree({"a": Account(parent="b"), "b": Account(parent="a")}, {}), "a → b → a"),
+    (lambda: Tiers({"a": Tier(preempts=("b",))}), 'qos a preempts "b", which is none of a'),
+    (lambda: SlurmMultifactor(usage={"u": 1.0}, accounts={"a": Account()}), 'usage names "u"; .* ACCOUNT/USER'),
+    (lambda: check_costs({"x": 1.0}, Cluster([NodeSpec(accelerators=((GPU, 1),))])), 'no type "x"; it has .*g'),
+    (lambda: check_costs({"p": 1.0}, Cluster([NodeSpec(accelerators=((PRICED, 1),))])), 'a price of "p" already'),
+    (lambda: MultiGeneration(costs={"g": 1.0}), "costs are prices"),
+    (lambda: Priority(preemptive=True).serve([], True), "stops running tasks serves no requests"),
+    (lambda: MaxThroughput(costs="prices").check(problem_on(GPU)), "it has none"),
+    (lambda: MaxMinFairness(pairs=True).check(problem_on(GPU)), "no type of GPU here has measured pairs"),
+])  # fmt: skip
+def test_what_cannot_be_meant_is_refused(make: Any, says: str):
+    with pytest.raises((ValueError, ScenarioError), match=says):
+        make()
+
+
+def problem_on(kind: DeviceType) -> Any:
+    return SimpleNamespace(cluster=Cluster([NodeSpec(accelerators=((kind, 1),))]))
+
+
+def test_prices_count_where_the_cluster_has_them():
+    MaxThroughput(costs="prices").check(problem_on(PRICED))
+    MaxThroughput(costs={"g": 1.0}).check(problem_on(GPU))
+    with pytest.raises(ScenarioError, match="already"):
+        MaxThroughput(costs={"p": 1.0}).check(problem_on(PRICED))
+
+
+# Where a device is down -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["eft", "dmda", "dmdas", "er_ls", "lws"])
+def test_a_task_that_leaves_while_no_device_is_up(name: str):
+    """The only GPU is down until 10 s.  One task gives up at 5 s; the other starts at 10 s, and nothing waits then."""
+    spec = NodeSpec(cpus=1, accelerators=((GPU, 1),))
+    gpu = Cluster([spec]).nodes[0].accelerators[0].index
+    faults: Any = [FaultEvent(0.0, gpu, "down"), FaultEvent(10.0, gpu, "up")]
+    jobs = [Job([gpu_mode(GPU)], [2.0], expires=5.0), Job([gpu_mode(GPU)], [3.0], 1.0)]
+    policy = registry.policy("scheduler", name)()
+    record = simulate(spec, jobs, policy, faults=faults)
+    assert math.isnan(record.start[0]) and record.start[1] == 10
+    assert getattr(policy, "waiting", 0) == 0
+
+
+def test_first_come_first_served_in_rounds_passes_what_no_device_is_up_for():
+    """The first job's type is down until 30 s; the second one, of the other type, does not wait for it."""
+    spec = NodeSpec(accelerators=((GPU, 1), (OTHER, 1)))
+    gpu = Cluster([spec]).nodes[0].accelerators[0].index
+    faults: Any = [FaultEvent(0.0, gpu, "down"), FaultEvent(30.0, gpu, "up")]
+    jobs = [Job([gpu_mode(GPU)], [5.0]), Job([gpu_mode(OTHER)], [5.0]), Job([gpu_mode(OTHER)], [5.0])]
+    record = simulate(spec, jobs, FcfsRounds(10.0), faults=faults)
+    assert record.start.tolist() == [30, 0, 10]  # a new round begins then
+
+
+def test_devices_that_draw_as_much_asleep_never_sleep():
+    kind = DeviceType("g", power=Power(idle=50, busy=250, sleep=50, wake=4))
+    jobs = [Job([gpu_mode(kind)], [5.0]), Job([gpu_mode(kind)], [4.0], 1.0), Job([gpu_mode(kind)], [3.0], 99.0)]
+    record = simulate(NodeSpec(accelerators=((kind, 1),)), jobs, PowerDown(patience=1.0))
+    assert record.start.tolist() == [0, 5, 99] and not record.device_log
+
+
+# Longer lists, odd states -----------------------------------------------------------------------------------------
+
+
+def test_tasks_that_are_worth_a_restart():
+    """Of 90 that run on their worse side those whose time has not passed and that still run from that start on."""
+    policy, jobs = HeteroPrio(), [Job([gpu_mode(GPU)], [1.0])] * 90
+    tasks = [task_of(*jobs, row=row) for row in range(90)]
+    shape = tasks[0].shape
+    here = policy._misplaced[0].setdefault(shape, {})
+    for task in tasks:
+        task.ticket, task.shape = task.index % 3, shape
+        if task.index % 2:
+            here[task.index] = task
+        heappush(policy._worth[0], (-float(task.index), task.index, 1, task))
+    found = policy._worth_it(0, 50.0)
+    assert sorted(task.index for task in found) == [row for row in range(51, 90) if row % 2 and row % 3 == 1]
+    assert {task.index for task in policy._worth_it(0, 60.5)} == {task.index for task in found if task.index > 60}
+    later = tasks_of(jobs)
+    more = [Task(row, 0.0, shape, (1.0,), (1.0,), later) for row in range(100, 200)]
+    for task in more:
+        heappush(policy._worth[0], (-10.0, task.index, task.ticket, task))
+    policy._worth_it(0, 20.0)
+    kept = {entry[1] for entry in policy._worth[0]}
+    assert kept == {row for row in range(90) if row % 2 and row % 3 == 1} and policy._limit == 64
+    assert policy._worth[1] == []
+
+
+@pytest.mark.parametrize("seconds", [0.0, 8.0])
+def test_how_much_of_a_job_is_done(seconds: float):
+    """Of 8 s on two GPUs 6 s are left: a quarter is done.  A job without a length is done, one that waits as it was."""
+    task = task_of(Job([gpu_mode(GPU, 2, span_any=True)], [seconds]))
+    policy, node = LasIntervals(), Cluster([NodeSpec(accelerators=((GPU, 2),), count=2)]).nodes
+    policy._kind, task.done = "g", 0.5
+    devices = (node[0].accelerators[1], node[1].accelerators[0])
+    launch = SimpleNamespace(placement=Placement(task.modes[0], devices))
+    view: Any = SimpleNamespace(launch_of=lambda _: launch, remaining=lambda _: 6.0, attained=lambda _: 3.0)
+    waits = policy._job(task, view)
+    assert (waits.done, waits.share, waits.attained) == (0.5, {}, 3.0)
+    task.state = RUNNING
+    runs = policy._job(task, view)
+    assert (runs.done, runs.share) == (0.25 if seconds else 1.0, {0: 1, 1: 1})
+
+
+def test_a_worker_is_chosen_although_none_is_up():
+    """In turn, each task to the next; one that ended last gives its successors to its own worker."""
+    spec = NodeSpec(cpus=1, accelerators=((GPU, 2),))
+    policy, cluster = Lws(), Cluster([spec])
+    policy.begin(SimpleNamespace(cluster=cluster))  # type: ignore[arg-type]
+    policy.prepare(SimpleNamespace(tasks=SimpleNamespace(predecessors=[(), (), (), (1,), ()])))  # type: ignore[arg-type]
+    task = task_of(Job([gpu_mode(GPU)], [1.0]))
+    assert [policy._home(task).number for _ in range(4)] == [1, 1, 2, 1]  # the first worker is the cores
+    task.index, policy._last = 3, (1, policy.workers[2])
+    assert [policy._home(task).number for _ in range(2)] == [2, 2]
+    policy._last = (2, policy.workers[2])
+    assert policy._home(task).number == 1
+    for worker in policy.workers:
+        worker.up = False
+    assert policy._home(task).number == 2
+    policy.workers[1].up = True
+    assert policy._home(task).number == 1
+
+
+def test_usage_received_before_counts_for_the_shares():
+    """The user that has received much goes last, with accounts and without; a user alone is a member of no account."""
+    labels = {"account": np.array(["x", "y", "x"], dtype=object)}
+    for usage, accounts in (({"u": 1e4, "v": 1.0}, None), ({"x/u": 1e4, "y/v": 1.0}, {"x": Account(), "y": Account()})):
+        jobs = tasks_of([Job([gpu_mode(GPU)], [5.0]), Job([gpu_mode(GPU)], [5.0]), Job([gpu_mode(GPU)], [5.0])])
+        tasks = replace(jobs, users=["u", "v"], user_code=np.array([0, 1, 0]), extra=labels)
+        policy = SlurmMultifactor(fair_share=1.0, usage=usage, accounts=accounts)  # type: ignore[arg-type]
+        record = simulate(NodeSpec(accelerators=((GPU, 1),)), tasks, policy)
+        assert record.start.tolist() == [5, 0, 10]
+    policy = SlurmMultifactor(usage={"u": 3.0})
+    assert policy._usage_before == {("", "u"): 3.0}
+    policy = SlurmMultifactor(usage={"x/": 3.0, "x/v": 2.0}, accounts={"x": Account()})
+    assert policy._usage_before == {("x", "nobody"): 3.0, ("x", "v"): 2.0}
+
+
+def test_a_base_asks_for_what_it_lacks():
+    """Each of these has to be said by a policy."""
+    task: Any = None
+    for call in (
+        lambda: RoundScheduler().fractions(task, task, task), lambda: AssigningScheduler().make_lines(task),
+        lambda: AssigningScheduler().assign(task, task), lambda: EarliestLine().expected(task, task, 0.0, task),
+        lambda: Elastic().gain(task, 0.0), lambda: AtIntervals().deal(task, task, task),
+        lambda: ByUser().standing("u"), lambda: Waited().urgency(task, task, task), lambda: Waited.schedgym(task),
+    ):  # fmt: skip
+        with pytest.raises(NotImplementedError):
+            call()
