@@ -33,13 +33,14 @@ from hetsim_policies.dynamic.elastic import Elastic
 from hetsim_policies.dynamic.heteroprio import HeteroPrio, best_times
 from hetsim_policies.dynamic.intervals import AtIntervals, LasIntervals
 from hetsim_policies.dynamic.lws import Lws
-from hetsim_policies.dynamic.packing import Defragment, likeness
+from hetsim_policies.dynamic.packing import Defragment, Tetris, likeness
 from hetsim_policies.dynamic.power_down import PowerDown
 from hetsim_policies.dynamic.preemptive import Priority, Srtf
 from hetsim_policies.dynamic.qssf import Qssf
 from hetsim_policies.dynamic.sharing import SharingByTable
 from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
 from hetsim_policies.dynamic.time_fractions import FcfsRounds, MaxMinFairness, MaxThroughput, check_costs, prices
+from hetsim_policies.dynamic.turns import RoundRobin, Themis
 from hetsim_policies.dynamic.unlike import AlloX, MultiGeneration
 from hetsim_policies.dynamic.users import ByUser, QuotaBorrow
 from hetsim_policies.dynamic.waited import Waited, Wfp3
@@ -650,3 +651,94 @@ def test_a_base_asks_for_what_it_lacks():
     ):  # fmt: skip
         with pytest.raises(NotImplementedError):
             call()
+
+
+# Packing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shortness", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize("seed", range(2))
+def test_packing_by_alignment_by_loops(seed: int, shortness: float):
+    """Each start goes to the demand and node of greatest alignment, less the price of the work, until none fits."""
+    random = np.random.default_rng(seed)
+    specs = [NodeSpec(cpus=cpus, memory=memory, accelerators=((GPU, gpus),))
+             for cpus, memory, gpus in ((8, 30, 2), (6, 50, 4), (12, 20, 3))]  # fmt: skip
+    demands = [(int(random.integers(1, 4)), int(random.integers(2, 12)), int(random.integers(1, 3))) for _ in range(3)]
+    modes = [gpu_mode(GPU, gpus, millicores=1000 * cores, memory=memory) for cores, memory, gpus in demands]
+    kinds = random.integers(0, 3, 12).tolist()
+    seconds = random.permutation(np.arange(20.0, 32.0)).tolist()
+    jobs = [Job([modes[kind]], [time]) for kind, time in zip(kinds, seconds, strict=True)]
+    record = simulate(specs, jobs, Tetris(shortness=shortness))
+    largest = (12, 50, 4)
+    free = [[8, 30, 2], [6, 50, 4], [12, 20, 3]]
+    lines = {kind: [row for row in range(12) if kinds[row] == kind] for kind in range(3)}
+    if shortness:
+        lines = {kind: sorted(rows, key=seconds.__getitem__) for kind, rows in lines.items()}
+    place: dict[int, int] = {}
+    while True:
+        fitting = []
+        for kind, rows in lines.items():
+            need = demands[kind]
+            nodes = [n for n in range(3) if all(a <= b for a, b in zip(need, free[n], strict=True))]
+            if rows and nodes:
+                fits = {n: sum(a / c * b / c for a, b, c in zip(need, free[n], largest, strict=True)) for n in nodes}
+                node = max(nodes, key=lambda n: (round(fits[n], 9), -n))
+                work = seconds[rows[0]] * sum(a / c for a, c in zip(need, largest, strict=True))
+                fitting.append((fits[node], work, kind, node))
+        if not fitting:
+            break
+        price = shortness * sum(one[0] for one in fitting) / sum(one[1] for one in fitting)
+        _, _, kind, node = max(fitting, key=lambda one: one[0] - price * one[1])
+        place[lines[kind].pop(0)] = node
+        free[node] = [b - a for a, b in zip(demands[kind], free[node], strict=True)]
+    started = {row: record.places[record.place[row]][0][0] for row in range(12) if record.start[row] == 0}
+    device_node = {device.index: node.index for node in Cluster(specs).nodes for device in node.accelerators}
+    assert {row: device_node[device] for row, device in started.items()} == place
+    assert 3 < len(place) < 12
+
+
+# Turns ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("quantum", [1.0, 2.0, 3.0])
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_turns_second_by_second(quantum: float, gpus: int):
+    """A turn that is over ends when a task waits; then it joins the tail.  All times are whole seconds."""
+    random = np.random.default_rng(gpus)
+    arrival = np.sort(random.integers(0, 9, 5)).tolist()
+    seconds = random.integers(1, 8, 5).tolist()
+    jobs = [Job([gpu_mode(GPU)], [float(t)], float(a)) for a, t in zip(arrival, seconds, strict=True)]
+    record = simulate(NodeSpec(accelerators=((GPU, gpus),)), jobs, RoundRobin(quantum))
+    left, finish = dict(enumerate(seconds)), {}
+    queue: list[int] = []
+    turns: dict[int, int] = {}
+    """Seconds of the turn of each that runs, in the order of their starts."""
+    for now in range(60):
+        for row in list(turns):
+            if left[row] == 0:
+                finish[row] = now
+                del turns[row]
+        queue += [row for row in range(5) if arrival[row] == now]
+        while queue:
+            if len(turns) == gpus:
+                over = next((row for row, turn in turns.items() if turn >= quantum), None)
+                if over is None:
+                    break
+                del turns[over]
+                queue.append(over)
+            turns[queue.pop(0)] = 0
+        for row in turns:
+            turns[row] += 1
+            left[row] -= 1
+    assert record.finish.tolist() == [finish[row] for row in range(5)]
+
+
+def test_a_lease_that_ends_goes_to_the_job_that_is_worst_off():
+    """One GPU, leases of 4 s.  At 4 s the newcomer of 1 s has waited 3 s: its ratio, (3 + 1) / 2, is above that of the
+    job of 10 s, 10 / 20; so it runs from 4 to 5 s.  The third, of 8 s, comes at 3 s: 9 / 24 against 10 / 30."""
+    jobs = [Job([gpu_mode(GPU)], [10.0]), Job([gpu_mode(GPU)], [1.0], 1.0), Job([gpu_mode(GPU)], [8.0], 3.0)]
+    record = simulate(NodeSpec(accelerators=((GPU, 1),)), jobs, Themis(lease=4.0))
+    assert record.start[1] == 4 and record.finish[1] == 5
+    assert record.preemptions is not None and record.preemptions[1] == 0
+    alone = simulate(NodeSpec(accelerators=((GPU, 1),)), jobs[:1], Themis(lease=4.0))
+    assert alone.finish.tolist() == [10] and alone.preemptions is None
