@@ -25,7 +25,9 @@ from hetsim_policies.dynamic.adaptive_lifo import AdaptiveLifo
 from hetsim_policies.dynamic.common.fair_tree import Account, FairTree
 from hetsim_policies.dynamic.common.fractions import ModeOffers, equal_share, max_min, max_sum
 from hetsim_policies.dynamic.common.lines import AssigningScheduler
+from hetsim_policies.dynamic.common.occupancy import Occupancy
 from hetsim_policies.dynamic.common.pairs import _smaller, empty_at
+from hetsim_policies.dynamic.common.reservations import FreeProfile, Reservation
 from hetsim_policies.dynamic.common.rounds import RoundJob, RoundScheduler
 from hetsim_policies.dynamic.common.service_tiers import Tier, Tiers
 from hetsim_policies.dynamic.earliest import EarliestLine, Eft, _share_of
@@ -742,3 +744,145 @@ def test_a_lease_that_ends_goes_to_the_job_that_is_worst_off():
     assert record.preemptions is not None and record.preemptions[1] == 0
     alone = simulate(NodeSpec(accelerators=((GPU, 1),)), jobs[:1], Themis(lease=4.0))
     assert alone.finish.tolist() == [10] and alone.preemptions is None
+
+
+# Rounds: what is offered, and who is chosen -----------------------------------------------------------------------
+
+
+def test_what_is_offered_to_the_programs():
+    """A mode on each type with devices that are up: of GPUs all but one that is down and one that a replica keeps; no
+    node counts whose cores are down."""
+    cluster = Cluster([NodeSpec(cpus=4, accelerators=((GPU, 3), (OTHER, 1)), count=2), NodeSpec(cpus=2)])
+    nodes, kind = cluster.nodes, cluster.nodes[0].cpu.type
+    scheduler = MaxMinFairness(10.0)
+    modes = [gpu_mode(GPU), gpu_mode(GPU, 3), cpu_mode(kind, 6), gpu_mode(OTHER, 0.5)]
+    jobs = [RoundJob(task_of(Job(modes, [8.0, 4.0, 16.0, 0.0]))), RoundJob(task_of(Job(modes[1:2], [math.inf]))),
+            RoundJob(task_of(Job(modes[:2], [3.0, 2.0])))]  # fmt: skip
+    jobs[2].task.allowed = (1,)
+    scheduler._down = {nodes[0].accelerators[1].index}
+    scheduler._held = {nodes[1].accelerators[0].index: None}
+    offers, ways = scheduler.offers(jobs, cluster)
+    kinds = list(cluster.types)
+    assert {name: offers.capacity[number] for number, name in enumerate(kinds)} == {"g": 4, "h": 2, kind.name: 10}
+    assert ways == [0, 1, 2, 3, 1] and offers.job.tolist() == [0, 0, 0, 0, 2]
+    assert [kinds[number] for number in offers.kind] == ["g", "g", kind.name, "h", "g"]
+    assert offers.width.tolist() == [1, 3, 6, 0.5, 3] and offers.time.tolist() == [8, 4, 16, 1e-9, 2]
+    assert offers.weight.tolist() == [1, 1, 1]
+    scheduler._down.add(nodes[1].cpu.index)
+    offers, ways = scheduler.offers(jobs, cluster)
+    assert {name: offers.capacity[number] for number, name in enumerate(kinds)} == {"g": 2, "h": 1, kind.name: 6}
+    assert ways == [0, 2, 3] and offers.job.tolist() == [0, 0, 0]
+    assert len(scheduler.offers([], cluster)[0].job) == 0
+
+
+@pytest.mark.parametrize("spare", [True, False])
+def test_who_is_chosen_for_a_round(spare: bool):
+    """The most urgent way first, each job once, while there are devices; without spare ones only what lags."""
+    random = np.random.default_rng(int(spare))
+    scheduler = MaxMinFairness(10.0, "deficit")
+    scheduler.spare = spare
+    modes = [gpu_mode(GPU), gpu_mode(GPU, 2), gpu_mode(OTHER)]
+    for row in range(8):
+        job = scheduler.jobs[row] = RoundJob(task_of(*[Job(modes, [8.0, 4.0, 6.0])] * 8, row=row))
+        job.target = random.choice([0.0, 0.25, 0.5, 1.0], 3).tolist()
+        job.due = random.integers(0, 20, 3).astype(float).tolist()
+        job.received = random.integers(0, 20, 3).astype(float).tolist()
+    lag = {(row, p): job.due[p] + 10 * job.target[p] - job.received[p] for row, job in scheduler.jobs.items()
+           for p in range(3)}  # fmt: skip
+    due = {(row, p): scheduler.jobs[row].due[p] + 10 * scheduler.jobs[row].target[p] for row, p in lag}
+    kept = {2: None}
+    wanted = [way for way in lag if scheduler.jobs[way[0]].target[way[1]] > 0 and way[0] not in kept]
+    wanted = [way for way in wanted if spare or lag[way] >= 5]
+    free, expected = {"g": 4.0, "h": 1.0}, []
+    for row, p in sorted(wanted, key=lambda way: (-lag[way], -due[way], way)):
+        if row not in [one for one, _ in expected] and modes[p].gpus <= free[modes[p].type.name]:
+            free[modes[p].type.name] -= modes[p].gpus
+            expected.append((row, p))
+    given = {"g": 4.0, "h": 1.0}
+    found = scheduler._choose(given, kept)
+    assert [(job.task.index, position) for job, position in found] == expected and given == free
+
+
+def test_all_run_in_their_fastest_modes():
+    """Or in one that is as fast; a job that waits, or could be faster, is not content."""
+    scheduler = MaxMinFairness(10.0)
+    job = scheduler.jobs[0] = RoundJob(
+        task_of(Job([gpu_mode(GPU), gpu_mode(GPU, 2), gpu_mode(OTHER)], [4.0, 6.0, 4.0]))
+    )
+    for mode, content in ((-1, False), (0, True), (1, False), (2, True)):
+        job.mode = mode
+        assert scheduler._content() is content
+    job.task.allowed, job.mode = (1,), 1
+    assert scheduler._content()
+
+
+def test_a_program_is_asked_again_only_when_something_has_changed():
+    """At 10 s a job has come, and at 40 s one has ended; the one that is left then runs in its fastest mode."""
+    asked: list[tuple[float, int]] = []
+
+    class Noted(MaxMinFairness):
+        def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
+            asked.append((view.now, len(jobs)))
+            return super().fractions(offers, jobs, view)
+
+    jobs = [Job([gpu_mode(GPU)], [12.0]), Job([gpu_mode(GPU)], [40.0]), Job([gpu_mode(GPU)], [45.0], 5.0)]
+    record = simulate(NodeSpec(accelerators=((GPU, 1),)), jobs, Noted(10.0))
+    assert asked == [(0, 2), (10, 3), (40, 2)]
+    assert record.finish.max() == pytest.approx(97)
+
+
+# Devices that fail ------------------------------------------------------------------------------------------------
+
+
+def test_devices_that_fail_do_not_count_as_asleep():
+    """What the policy itself put to sleep is not down, and cores never are."""
+    node = Cluster([NodeSpec(cpus=4, accelerators=((GPU, 2),))]).nodes[0]
+    first, second = node.accelerators
+    policy = PowerDown()
+    policy.asleep = {second.index: second}
+    for device in (first, second, node.cpu):
+        policy.device(device, False)
+    assert policy._down == {first.index}
+    policy.asleep.clear()
+    policy.device(second, False)
+    policy.device(first, True)
+    assert policy._down == {second.index}
+
+
+def test_until_when_a_mode_has_room():
+    """Two GPUs on each of two nodes, taken until 10 and 20 s, and again from 30 s on the second; none is open now."""
+    cluster = Cluster([NodeSpec(accelerators=((GPU, 2),), count=2)])
+    running = {row: SimpleNamespace(index=row) for row in range(3)}
+    modes = {0: gpu_mode(GPU, 2), 1: gpu_mode(GPU, 2), 2: gpu_mode(GPU)}
+    where = {row: Placement(modes[row], tuple(cluster.nodes[row % 2].accelerators[: modes[row].gpus])) for row in modes}
+    ends = {0: 10.0, 1: 20.0, 2: math.inf}
+    launches = {row: SimpleNamespace(placement=where[row], finish=ends[row], tasks=[running[row]]) for row in (0, 1)}
+    view: Any = SimpleNamespace(now=5.0, cluster=cluster, changes=SimpleNamespace(launches=2, steady=True))
+    view.running = lambda *_, **__: [running[row] for row in launches]
+    view.launch_of = lambda task: launches[task.index]
+    occupancy = Occupancy(view)
+    occupancy.update()
+    single = gpu_mode(GPU)
+    assert FreeProfile(occupancy, view).open_until(single) == -math.inf
+    assert occupancy.by_first_time(single) == [(10, 0), (20, 1)]
+    view.now = 10.0
+    occupancy.ended(running[0])  # type: ignore[arg-type]
+    del launches[0]
+    occupancy.update()
+    profile = FreeProfile(occupancy, view)
+    assert profile.open_until(single) == math.inf and occupancy.by_first_time(single) == [(10, 0), (20, 1)]
+    profile.occupy(Reservation(12.0, 15.0, gpu_mode(GPU, 2), ((0, 2),)))
+    assert profile.open_until(single) == 12
+    short, longer = (task_of(Job([single], [seconds])) for seconds in (2.0, 2.5))
+    assert profile.could_start(short) and not profile.could_start(longer)
+    longer.done = 0.25
+    assert profile.could_start(longer)
+    found = profile.find(short, view)
+    assert found is not None and found == (10.0, 12.0, single, ((0, 1),))
+    longer.done = 0.0
+    found = profile.find(longer, view)
+    assert found is not None and found == (15.0, 17.5, single, ((0, 1),))
+    both = task_of(Job([gpu_mode(GPU, 3, span_any=True)], [4.0]))
+    found = profile.find(both, view)
+    assert found is not None and (found.time, found.nodes) == (20.0, ((0, 2), (1, 1)))
+    assert profile.open_until(both.modes[0]) == math.inf
