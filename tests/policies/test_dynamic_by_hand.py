@@ -625,6 +625,9 @@ def test_a_worker_is_chosen_although_none_is_up():
     assert policy._home(task).number == 2
     policy.workers[1].up = True
     assert policy._home(task).number == 1
+    policy._running[1] = policy.workers[1:]
+    policy.finished(task_of(*[Job([gpu_mode(GPU, 2)], [1.0])] * 2, row=1))
+    assert policy._last == (1, policy.workers[1])  # the first of a gang
 
 
 def test_usage_received_before_counts_for_the_shares():
