@@ -21,12 +21,13 @@ from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, WAITING, Task
 from hetsim.model.tasks import Stopping
 from hetsim.policy import View
+from hetsim_policies.dynamic import packing
 from hetsim_policies.dynamic.adaptive_lifo import AdaptiveLifo
 from hetsim_policies.dynamic.common.fair_tree import Account, FairTree
 from hetsim_policies.dynamic.common.fractions import ModeOffers, equal_share, max_min, max_sum
 from hetsim_policies.dynamic.common.lines import AssigningScheduler
 from hetsim_policies.dynamic.common.occupancy import Occupancy
-from hetsim_policies.dynamic.common.pairs import _smaller, empty_at
+from hetsim_policies.dynamic.common.pairs import _smaller, alone_modes, empty_at, pairs, place_alone
 from hetsim_policies.dynamic.common.reservations import FreeProfile, Reservation
 from hetsim_policies.dynamic.common.rounds import RoundJob, RoundScheduler
 from hetsim_policies.dynamic.common.service_tiers import Tier, Tiers
@@ -39,7 +40,7 @@ from hetsim_policies.dynamic.packing import Defragment, Tetris, likeness
 from hetsim_policies.dynamic.power_down import PowerDown
 from hetsim_policies.dynamic.preemptive import Priority, Srtf
 from hetsim_policies.dynamic.qssf import Qssf
-from hetsim_policies.dynamic.sharing import SharingByTable
+from hetsim_policies.dynamic.sharing import Gandiva, PairTrial, SharingByTable
 from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
 from hetsim_policies.dynamic.time_fractions import FcfsRounds, MaxMinFairness, MaxThroughput, check_costs, prices
 from hetsim_policies.dynamic.turns import RoundRobin, Themis
@@ -889,3 +890,141 @@ def test_until_when_a_mode_has_room():
     found = profile.find(both, view)
     assert found is not None and (found.time, found.nodes) == (20.0, ((0, 2), (1, 1)))
     assert profile.open_until(both.modes[0]) == math.inf
+
+
+# Pairs and moves, offer by offer ----------------------------------------------------------------------------------
+
+
+def test_the_pairs_that_a_task_could_form():
+    """Of what runs: one on a half, one on a whole GPU that could move to a quarter, one of two GPUs, two on one GPU,
+    one on another type, and one next to which nothing fits."""
+    kind = DeviceType("g", memory=8)
+    cluster = Cluster([NodeSpec(cpus=8, accelerators=((kind, 7), (OTHER, 1)))])
+    devices = cluster.nodes[0].accelerators
+    whole, half, quarter = gpu_mode(kind), gpu_mode(kind, 0.5), gpu_mode(kind, 0.25)
+    where = [(half, devices[:1]), (whole, devices[1:2]), (gpu_mode(kind, 2), devices[2:4]), (quarter, devices[4:5]),
+             (quarter, devices[4:5]), (gpu_mode(OTHER, 0.5), devices[7:]), (half, devices[5:6]),
+             (whole, devices[6:7])]  # fmt: skip
+    tasks = []
+    for row, (mode, here) in enumerate(where):
+        modes = [whole, quarter] if row == 1 else [mode]
+        launch = SimpleNamespace(placement=Placement(mode, tuple(here)), stage="compute")
+        tasks.append(SimpleNamespace(row=row, launch=launch, modes=modes, modes_by_speed=lambda m=modes: range(len(m)),
+                                     shape=SimpleNamespace(preemptible=True), reads=(), writes=()))  # fmt: skip
+
+    def running(order: str, device: Any = None, own: bool = False) -> list[Any]:
+        return [task for task in tasks if device is None or device in task.launch.placement.devices]
+
+    view: Any = SimpleNamespace(running=running, launch_of=lambda task: task.launch, free=lambda *_: 1.0,
+                                fits=lambda mode, place: place.devices[0] is not devices[5],
+                                holds=lambda task, place: True)  # fmt: skip
+    task: Any = SimpleNamespace(modes=[half], modes_by_speed=lambda: [0], reads=(), writes=())
+    found = [(pair.partner.row, pair.moved, pair.place) for pair in pairs(task, view)]  # type: ignore[attr-defined]
+    assert found == [(0, None, Placement(half, (devices[0],))),
+                     (1, Placement(quarter, (devices[1],)), Placement(half, (devices[1],)))]  # fmt: skip
+    task.reads = (1,)  # with data it joins only where nothing has to move
+    assert [pair.partner.row for pair in pairs(task, view)] == [0]  # type: ignore[attr-defined]
+    view.holds = lambda task, place: False
+    assert not list(pairs(task, view))
+    task.modes = [whole]
+    assert not list(pairs(task, view))
+
+
+def test_a_place_of_its_own():
+    """A fraction only on an empty GPU; the fastest mode that fits comes first."""
+    devices = Cluster([NodeSpec(accelerators=((GPU, 3),))]).nodes[0].accelerators
+    half, whole = gpu_mode(GPU, 0.5), gpu_mode(GPU)
+    busy, full = {devices[0]}, True
+    view: Any = SimpleNamespace(
+        running=lambda order, device: [1] * (device in busy), holds=lambda task, place: True,
+        options=lambda task, mode: [Placement(mode, (device,)) for device in devices],
+        first=lambda mode: None if full else Placement(mode, (devices[2],)),
+    )  # fmt: skip
+    task: Any = SimpleNamespace(modes=[half, whole], modes_by_speed=lambda: [1, 0])
+    assert place_alone(task, view) == Placement(half, (devices[1],))
+    busy |= set(devices)
+    assert place_alone(task, view) is None
+    full = False
+    assert place_alone(task, view) == Placement(whole, (devices[2],))
+    view.holds = lambda task, place: False
+    assert place_alone(task, view) is None
+    assert alone_modes(task) == [1]
+    task.modes_by_speed = lambda: [0]
+    assert alone_modes(task) == [0]  # all of them, where none is alone
+
+
+def test_the_cheapest_moves_that_empty_a_node(monkeypatch: pytest.MonkeyPatch):
+    """Three GPUs are wanted.  Node 0 has two free and runs a single that costs 5; node 1 has one free and runs two of
+    1 s each; node 2 has two free and runs a pair, which nothing takes, and a single of 4 s."""
+    sizes = {size: gpu_mode(GPU, size) for size in (1, 2, 3)}
+    cost = {0: 5.0, 1: 1.0, 2: 1.0, 3: 0.1, 4: 4.0}
+    width = {0: 1, 1: 1, 2: 1, 3: 2, 4: 1}
+    tasks = [SimpleNamespace(row=row) for row in cost]
+    monkeypatch.setattr(packing, "_pause", lambda task, *_: cost[task.row])
+    view: Any = SimpleNamespace(
+        launch_of=lambda task: SimpleNamespace(placement=SimpleNamespace(mode=sizes[width[task.row]]))
+    )
+
+    def cheapest(free: list[int], movable: dict[int, list[int]], moves: int = 4) -> Any:
+        nodes = object.__new__(packing._Nodes)
+        nodes.gpus, nodes.cores, nodes.memory = np.array(free), np.full(3, 9.0), np.full(3, 9.0)
+        given: Any = {node: [tasks[row] for row in rows] for node, rows in movable.items()}
+        found = packing._cheapest(nodes, sizes[3], given, moves, view)
+        assert nodes.gpus.tolist() == free  # only copies are changed
+        return found and (found[0], [(task.row, node) for task, node in found[1]])
+
+    movable = {0: [0], 1: [1, 2], 2: [4, 3]}
+    assert cheapest([2, 1, 2], movable) == (2, [(1, 0), (2, 0)])
+    assert cheapest([2, 1, 2], movable, 1) == (4, [(4, 1)])
+    assert cheapest([2, 1, 2], {0: [0], 2: [4]}) == (4, [(4, 1)])
+    assert cheapest([2, 1, 2], {2: [4], 0: [0]}) == (4, [(4, 1)])
+    assert cheapest([2, 0, 0], {0: [0]}) is None and cheapest([2, 1, 0], {0: [0]}) == (5, [(0, 1)])
+    assert cheapest([1, 1, 1], {2: [3]}) is None  # a pair finds no node
+    assert cheapest([1, 2, 1], {2: [3]}) == (0.2, [(3, 1)])
+    cost[4] = 2.0
+    assert cheapest([2, 1, 2], movable) == (2, [(1, 0), (2, 0)])  # of equal ones the first
+
+
+def test_how_long_a_task_would_wait_for_its_own_place():
+    """The earliest end: in its mode of four GPUs it starts at 14 s and takes 3 s, in that of one at 12 and 7; a mode
+    that could start now counts no more, as it was tried."""
+    policy = SharingByTable()
+    modes = [gpu_mode(GPU), gpu_mode(GPU, 4), gpu_mode(GPU, 0.5)]
+    starts: dict[Any, Any] = {modes[0]: (12.0, "a"), modes[1]: (14.0, "b"), modes[2]: (11.0, "c")}
+    view: Any = SimpleNamespace(
+        now=10.0, duration=lambda _, place: {"a": 7.0, "b": 3.0, "c": 0.5}[place],
+        earliest_fit=lambda _, mode: SimpleNamespace(time=starts[mode][0], placement=starts[mode][1]),
+    )  # fmt: skip
+    task: Any = SimpleNamespace(modes=modes, modes_by_speed=lambda: [1, 0, 2])
+    assert policy._alone_later(task, view) == 7
+    starts[modes[1]] = 10.0, "b"
+    assert policy._alone_later(task, view) == 9
+    starts[modes[0]] = 12.0, None
+    assert policy._alone_later(task, view) == math.inf
+
+
+def test_a_trial_is_judged_by_the_progress_of_both():
+    """After 10 s of a trial the newcomer of 20 s has made a quarter, its partner of 40 s a tenth: 0.5 + 0.4."""
+    for threshold, stops in ((0.89, False), (0.91, True)):
+        policy = Gandiva(trial=10.0, threshold=threshold)
+        mode = gpu_mode(GPU, 0.5)
+        left = {0: 0.75 * 60, 1: 0.5 * 80}
+
+        def running(row: int, class_: str, seconds: float, left: dict[int, float] = left, mode: Any = mode) -> Any:
+            return SimpleNamespace(index=row, class_=class_, shortest_estimate=seconds, state=RUNNING, reads=(),
+                                   writes=(), estimate_in=lambda _: (60.0, 80.0)[row], shape=SimpleNamespace(preemptible=True),
+                                   modes=[mode], modes_by_speed=lambda: [0], remaining=left[row])  # fmt: skip
+
+        one, other = running(0, "b", 20.0), running(1, "a", 40.0)
+        launch = SimpleNamespace(placement=SimpleNamespace(mode=mode, devices=("d",)), stage="compute")
+        view: Any = SimpleNamespace(now=30.0, launch_of=lambda _, launch=launch: launch,
+                                    remaining=lambda task: task.remaining)  # fmt: skip
+        view.running = lambda *_: [one, other]  # noqa: B023
+        policy._trials[0] = PairTrial(one, other, 20.0, 30.0, (1.0, 0.6))
+        decided = list(policy._judge(view))
+        assert policy.measured == {("a", "b"): pytest.approx(0.9)} and not policy._trials
+        assert [decision.task for decision in decided] == ([one] if stops else [])  # type: ignore[attr-defined]
+        policy._trials[0] = PairTrial(one, other, 20.0, 30.1, (1.0, 0.6))
+        assert not list(policy._judge(view)) and len(policy._trials) == 1
+        policy._over(other)
+        assert not policy._trials
