@@ -1011,9 +1011,11 @@ def test_a_trial_is_judged_by_the_progress_of_both():
         left = {0: 0.75 * 60, 1: 0.5 * 80}
 
         def running(row: int, class_: str, seconds: float, left: dict[int, float] = left, mode: Any = mode) -> Any:
-            return SimpleNamespace(index=row, class_=class_, shortest_estimate=seconds, state=RUNNING, reads=(),
-                                   writes=(), estimate_in=lambda _: (60.0, 80.0)[row], shape=SimpleNamespace(preemptible=True),
-                                   modes=[mode], modes_by_speed=lambda: [0], remaining=left[row])  # fmt: skip
+            return SimpleNamespace(
+                index=row, class_=class_, shortest_estimate=seconds, state=RUNNING, reads=(), writes=(), modes=[mode],
+                estimate_in=lambda _: (60.0, 80.0)[row], shape=SimpleNamespace(preemptible=True),
+                modes_by_speed=lambda: [0], remaining=left[row],
+            )  # fmt: skip
 
         one, other = running(0, "b", 20.0), running(1, "a", 40.0)
         launch = SimpleNamespace(placement=SimpleNamespace(mode=mode, devices=("d",)), stage="compute")
