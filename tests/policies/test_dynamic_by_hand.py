@@ -877,6 +877,17 @@ def test_until_when_a_mode_has_room():
     assert profile.open_until(single) == math.inf and occupancy.by_first_time(single) == [(10, 0), (20, 1)]
     profile.occupy(Reservation(12.0, 15.0, gpu_mode(GPU, 2), ((0, 2),)))
     assert profile.open_until(single) == 12
+    kept = occupancy.timelines
+    ends[2] = 11.0
+    launches[2] = SimpleNamespace(placement=where[2], finish=11.0, tasks=[running[2]])
+    occupancy.started(running[2])  # type: ignore[arg-type]
+    view.changes.launches = 3
+    occupancy.update()
+    assert occupancy.timelines is kept and sorted(occupancy.runs) == [1, 2]  # only what has changed is looked at
+    assert occupancy.by_first_time(gpu_mode(GPU, 2)) == [(11, 0), (20, 1)]
+    view.changes.launches = 4  # something that it was not told of
+    occupancy.update()
+    assert occupancy.timelines is not kept
     short, longer = (task_of(Job([single], [seconds])) for seconds in (2.0, 2.5))
     assert profile.could_start(short) and not profile.could_start(longer)
     longer.done = 0.25
