@@ -19,7 +19,7 @@ from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Power, Price
 from hetsim.model.faults import FaultEvent
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, WAITING, Task
-from hetsim.model.tasks import Stopping
+from hetsim.model.tasks import Item, Stopping
 from hetsim.policy import View
 from hetsim_policies.dynamic import packing
 from hetsim_policies.dynamic.adaptive_lifo import AdaptiveLifo
@@ -38,7 +38,7 @@ from hetsim_policies.dynamic.intervals import AtIntervals, LasIntervals
 from hetsim_policies.dynamic.lws import Lws
 from hetsim_policies.dynamic.packing import Defragment, Tetris, likeness
 from hetsim_policies.dynamic.power_down import PowerDown
-from hetsim_policies.dynamic.preemptive import Priority, Srtf
+from hetsim_policies.dynamic.preemptive import Las, Priority, Srtf
 from hetsim_policies.dynamic.qssf import Qssf
 from hetsim_policies.dynamic.sharing import Gandiva, PairTrial, SharingByTable
 from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
@@ -173,7 +173,7 @@ def test_offers_by_loops(seed: int):
     """Progress, the fastest mode that has devices, and equal shares, each offer by itself; some are next to others."""
     random = np.random.default_rng(seed)
     rows = [(job, kind, float(random.integers(1, 4)), float(random.integers(1, 9)), partner)
-            for job in range(4) for kind in (0, 1, 1) for partner in ((-1,), (-1, 2))[seed > 0]]  # fmt: skip
+            for job in range(4) for kind in (0, 1, 1) for partner in ((-1,), (-1, 0, 2))[seed > 0]]  # fmt: skip
     job, kind, width, time, partner = (np.array(column) for column in zip(*rows, strict=True))
     weight, capacity = np.array([1.0, 2.0, 3.0, 2.0]), np.array([2.0, 5.0])
     pairs: dict[str, Any] = {"own": kind, "partner": partner} if seed else {}
@@ -1041,3 +1041,22 @@ def test_a_trial_is_judged_by_the_progress_of_both():
         assert not list(policy._judge(view)) and len(policy._trials) == 1
         policy._over(other)
         assert not policy._trials
+
+
+@pytest.mark.parametrize("name", ["eft", "dmda", "dmdas", "er_ls"])
+@pytest.mark.parametrize(("claimed", "side"), [(30, 1), (31, 0)])
+def test_a_task_whose_data_do_not_fit_the_accelerator_goes_to_the_cores(name: str, claimed: int, side: int):
+    """100 bytes of memory; the task reads 50 and writes 20 there, besides what it claims for itself."""
+    kind, cores = DeviceType("g", memory=100), DeviceType("cpu", kind="cpu")
+    spec = NodeSpec(cpus=1, memory=10**6, accelerators=((kind, 1),), cpu_type=cores)
+    modes = [cpu_mode(cores), gpu_mode(kind, gpu_memory=claimed)]
+    items = [Item("a", 50, 0), Item("b", 20, 0)]
+    jobs = [Job(modes, [50.0, 1.0], reads=(0,), writes=(1,))]
+    record = simulate(spec, jobs, registry.policy("scheduler", name)(), items)
+    assert record.mode.tolist() == [side]
+
+
+def test_the_queues_of_the_paper():
+    """Two queues, with 16 GPU hours between them; `las` has one at an hour."""
+    assert LasIntervals().thresholds == [16 * 3600] and Las().thresholds == [3600]
+    assert LasIntervals(60.0, [9.0, 2.0]).thresholds == [2, 9]
