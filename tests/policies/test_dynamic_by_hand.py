@@ -24,6 +24,7 @@ from hetsim.model.tasks import Item, Stopping
 from hetsim.policy import View
 from hetsim_policies.dynamic import packing
 from hetsim_policies.dynamic.adaptive_lifo import AdaptiveLifo
+from hetsim_policies.dynamic.backfilling import GangBackfill
 from hetsim_policies.dynamic.common.fair_tree import Account, FairTree
 from hetsim_policies.dynamic.common.fractions import ModeOffers, equal_share, max_min, max_sum
 from hetsim_policies.dynamic.common.lines import AssigningScheduler
@@ -1061,6 +1062,28 @@ def test_the_queues_of_the_paper():
     """Two queues, with 16 GPU hours between them; `las` has one at an hour."""
     assert LasIntervals().thresholds == [16 * 3600] and Las().thresholds == [3600]
     assert LasIntervals(60.0, [9.0, 2.0]).thresholds == [2, 9]
+
+
+@pytest.mark.parametrize("name", ["easy_backfill", "conservative_backfill", "gang_backfill"])
+def test_a_task_that_gives_up_leaves_its_reservation_to_others(name: str):
+    """A task has one of two GPUs until 10 s, and one for both is promised these from then to 20 s.  The third, of 15 s,
+    would be in its way, until it gives up at 5 s."""
+    jobs = [Job([gpu_mode(GPU)], [10.0]), Job([gpu_mode(GPU, 2)], [10.0], expires=5.0),
+            Job([gpu_mode(GPU)], [15.0], 1.0)]  # fmt: skip
+    record = simulate(NodeSpec(accelerators=((GPU, 2),)), jobs, registry.policy("scheduler", name)())
+    assert math.isnan(record.start[1]) and record.start[2] == 5
+    jobs[1] = replace(jobs[1], expires=math.inf)
+    record = simulate(NodeSpec(accelerators=((GPU, 2),)), jobs, registry.policy("scheduler", name)())
+    assert record.start.tolist() == [0, 10, 20]
+
+
+def test_a_gang_keeps_its_time_although_another_task_comes_and_gives_up_then():
+    """The node is taken until 5 s, which is promised to a gang.  The small task before it is promised nothing, and
+    starts at 8 s, after the gang; that one comes at 5 s that does not wait at all changes nothing."""
+    small, gang = [gpu_mode(GPU, 2)], [gpu_mode(GPU, 3)]
+    jobs = [Job(gang, [5.0]), Job(small, [1.0], 1.0), Job(gang, [3.0], 1.0), Job(small, [9.0], 5.0, expires=5.0)]
+    record = simulate(NodeSpec(accelerators=((GPU, 3),)), jobs, GangBackfill())
+    assert record.start[:3].tolist() == [0, 8, 5] and math.isnan(record.start[3])
 
 
 # Nothing is kept --------------------------------------------------------------------------------------------------
