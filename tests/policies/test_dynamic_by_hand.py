@@ -225,10 +225,10 @@ def test_the_books_of_a_round():
     first.target, first.share, first.received, first.due = [0.25, 0.5], 0.01, [0.0, 3.0], [1.0, 2.0]
     first.mode = first.way = 1
     first.since = 4.0
-    scheduler._account(SimpleNamespace(now=12.0))  # type: ignore[arg-type]
+    scheduler._account(SimpleNamespace(now=12.0))
     assert (first.due, first.received, first.alone) == ([3.5, 7.0], [0.0, 11.0], pytest.approx(0.1))
     assert (second.due, second.received, second.alone) == ([0, 0], [0, 0], 0)
-    scheduler._account(SimpleNamespace(now=15.0))  # type: ignore[arg-type]
+    scheduler._account(SimpleNamespace(now=15.0))
     assert (first.due, first.received) == ([4.25, 8.5], [0, 14])
     assert scheduler.urgency(first, 1) == (13.5 / 14, 13.5)
     assert scheduler.urgency(first, 0) == (math.inf, 6.75) and scheduler.urgency(second, 0) == (0, 0)
@@ -472,8 +472,8 @@ def test_what_is_taken_back_from_borrowers():
         offered.extend(task.index for task in victims)
         return ("there", started[5:6])
 
-    policy.place = lambda *_: "placed"  # type: ignore[method-assign,assignment,return-value]
-    decided = policy._take_back(job("w", ""), SimpleNamespace(make_room=make_room))  # type: ignore[arg-type]
+    policy.place = lambda *_: "placed"
+    decided = policy._take_back(job("w", ""), SimpleNamespace(make_room=make_room))
     assert next(decided).task is started[5] and offered == [5, 6, 4, 2, 1]
     with pytest.raises(StopIteration) as end:
         next(decided)
@@ -484,8 +484,8 @@ def test_what_is_learnt_from_a_job():
     """20 GPU-seconds on two GPUs are 10 s of the user's; what was predicted is compared with that."""
     policy = Qssf(default=4.0)
     seen: list[Any] = []
-    policy.history.observe = lambda *told: seen.append(told)  # type: ignore[method-assign]
-    policy.begin(SimpleNamespace(attained=lambda _: 20.0))  # type: ignore[arg-type]
+    policy.history.observe = lambda *told: seen.append(told)
+    policy.begin(SimpleNamespace(attained=lambda _: 20.0))
     task: Any = task_of(Job([gpu_mode(GPU), gpu_mode(GPU, 2)], [8.0, 5.0]))
     policy._said[0] = 4.0
     policy.finished(task)
@@ -615,8 +615,8 @@ def test_a_worker_is_chosen_although_none_is_up():
     """In turn, each task to the next; one that ended last gives its successors to its own worker."""
     spec = NodeSpec(cpus=1, accelerators=((GPU, 2),))
     policy, cluster = Lws(), Cluster([spec])
-    policy.begin(SimpleNamespace(cluster=cluster))  # type: ignore[arg-type]
-    policy.prepare(SimpleNamespace(tasks=SimpleNamespace(predecessors=[(), (), (), (1,), ()])))  # type: ignore[arg-type]
+    policy.begin(SimpleNamespace(cluster=cluster))
+    policy.prepare(SimpleNamespace(tasks=SimpleNamespace(predecessors=[(), (), (), (1,), ()])))
     task = task_of(Job([gpu_mode(GPU)], [1.0]))
     assert [policy._home(task).number for _ in range(4)] == [1, 1, 2, 1]  # the first worker is the cores
     task.index, policy._last = 3, (1, policy.workers[2])
@@ -639,13 +639,23 @@ def test_usage_received_before_counts_for_the_shares():
     for usage, accounts in (({"u": 1e4, "v": 1.0}, None), ({"x/u": 1e4, "y/v": 1.0}, {"x": Account(), "y": Account()})):
         jobs = tasks_of([Job([gpu_mode(GPU)], [5.0]), Job([gpu_mode(GPU)], [5.0]), Job([gpu_mode(GPU)], [5.0])])
         tasks = replace(jobs, users=["u", "v"], user_code=np.array([0, 1, 0]), extra=labels)
-        policy = SlurmMultifactor(fair_share=1.0, usage=usage, accounts=accounts)  # type: ignore[arg-type]
+        policy = SlurmMultifactor(fair_share=1.0, usage=usage, accounts=accounts)
         record = simulate(NodeSpec(accelerators=((GPU, 1),)), tasks, policy)
         assert record.start.tolist() == [5, 0, 10]
     policy = SlurmMultifactor(usage={"u": 3.0})
     assert policy._usage_before == {("", "u"): 3.0}
     policy = SlurmMultifactor(usage={"x/": 3.0, "x/v": 2.0}, accounts={"x": Account()})
     assert policy._usage_before == {("x", "nobody"): 3.0, ("x", "v"): 2.0}
+
+
+def test_usage_counts_from_the_start_of_a_job():
+    """Priorities are computed at 0 s and from 5 s on.  By 6 s the first user has received 6 s, the other one 1 s and,
+    from 3 s on, 3 s more: its job goes first, although it came later."""
+    one = [gpu_mode(GPU)]
+    jobs = [Job(one, [6.0]), Job(one, [1.0]), Job(one, [6.0], 3.0), Job(one, [5.0], 4.0), Job(one, [5.0], 4.5)]
+    tasks = replace(tasks_of(jobs), users=["u", "v"], user_code=np.array([0, 1, 1, 0, 1]))
+    record = simulate(NodeSpec(accelerators=((GPU, 2),)), tasks, SlurmMultifactor(fair_share=1.0, calc_period=5.0))
+    assert record.start.tolist() == [0, 0, 3, 9, 6]
 
 
 def test_a_base_asks_for_what_it_lacks():
@@ -872,7 +882,7 @@ def test_until_when_a_mode_has_room():
     assert FreeProfile(occupancy, view).open_until(single) == -math.inf
     assert occupancy.by_first_time(single) == [(10, 0), (20, 1)]
     view.now = 10.0
-    occupancy.ended(running[0])  # type: ignore[arg-type]
+    occupancy.ended(running[0])
     del launches[0]
     occupancy.update()
     profile = FreeProfile(occupancy, view)
@@ -882,7 +892,7 @@ def test_until_when_a_mode_has_room():
     kept = occupancy.timelines
     ends[2] = 11.0
     launches[2] = SimpleNamespace(placement=where[2], finish=11.0, tasks=[running[2]])
-    occupancy.started(running[2])  # type: ignore[arg-type]
+    occupancy.started(running[2])
     view.changes.launches = 3
     occupancy.update()
     assert occupancy.timelines is kept and sorted(occupancy.runs) == [1, 2]  # only what has changed is looked at
@@ -932,11 +942,11 @@ def test_the_pairs_that_a_task_could_form():
                                 fits=lambda mode, place: place.devices[0] is not devices[5],
                                 holds=lambda task, place: True)  # fmt: skip
     task: Any = SimpleNamespace(modes=[half], modes_by_speed=lambda: [0], reads=(), writes=())
-    found = [(pair.partner.row, pair.moved, pair.place) for pair in pairs(task, view)]  # type: ignore[attr-defined]
+    found = [(pair.partner.row, pair.moved, pair.place) for pair in pairs(task, view)]
     assert found == [(0, None, Placement(half, (devices[0],))),
                      (1, Placement(quarter, (devices[1],)), Placement(half, (devices[1],)))]  # fmt: skip
     task.reads = (1,)  # with data it joins only where nothing has to move
-    assert [pair.partner.row for pair in pairs(task, view)] == [0]  # type: ignore[attr-defined]
+    assert [pair.partner.row for pair in pairs(task, view)] == [0]
     view.holds = lambda task, place: False
     assert not list(pairs(task, view))
     task.modes = [whole]
@@ -1038,7 +1048,7 @@ def test_a_trial_is_judged_by_the_progress_of_both():
         policy._trials[0] = PairTrial(one, other, 20.0, 30.0, (1.0, 0.6))
         decided = list(policy._judge(view))
         assert policy.measured == {("a", "b"): pytest.approx(0.9)} and not policy._trials
-        assert [decision.task for decision in decided] == ([one] if stops else [])  # type: ignore[attr-defined]
+        assert [decision.task for decision in decided] == ([one] if stops else [])
         policy._trials[0] = PairTrial(one, other, 20.0, 30.1, (1.0, 0.6))
         assert not list(policy._judge(view)) and len(policy._trials) == 1
         policy._over(other)
