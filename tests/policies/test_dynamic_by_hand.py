@@ -658,6 +658,18 @@ def test_usage_counts_from_the_start_of_a_job():
     assert record.start.tolist() == [0, 0, 3, 9, 6]
 
 
+def test_requests_to_language_models_are_not_preempted():
+    """Of two tasks and a request that rank behind, the tasks, the one that ranks last first."""
+    jobs = [Job([gpu_mode(GPU)], [5.0], priority=priority) for priority in (2.0, 1.0, 0.0, 4.0)]
+    tasks = [task_of(*jobs, row=row) for row in range(4)]
+    policy = Priority(preemptive=True)
+    view: Any = SimpleNamespace(running=lambda by, own=False: [*tasks[:2], tasks[3]] if own else tasks)
+    for task in tasks:
+        policy.starting(task, Placement(task.modes[0], ()), view)
+    assert policy.victims(-3.0, view) == [tasks[1], tasks[0]]
+    assert policy._worst == -1 and policy.victims(-1.0, view) == () and policy.victims(-1.5, view) == [tasks[1]]
+
+
 def test_a_base_asks_for_what_it_lacks():
     """Each of these has to be said by a policy."""
     task: Any = None
