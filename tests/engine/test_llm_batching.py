@@ -148,7 +148,7 @@ def test_aborted_requests_are_counted_and_met_no_deadline():
     assert audit(result.record) == []
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("form", [{"disaggregated": {"prefill": 1, "decode": 1}},
                                   {"autoscale": {"min": 1, "max": 2, "target": 4}}, {"preemption": "swap"},
                                   {"batching": {"name": "continuous", "order": "vtc"}, "replicas": 2}])  # fmt: skip
@@ -326,6 +326,7 @@ def test_steps_are_saved_and_read_again(tmp_path):
     assert not (other.save(tmp_path / "other") / "steps.parquet").exists()
 
 
+@pytest.mark.slow
 def test_the_picture_of_steps_shows_its_panels():
     picture = hs.plots.serving(busy())
     labels = [ax.get_ylabel() for ax in picture.axes]

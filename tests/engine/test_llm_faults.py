@@ -294,6 +294,7 @@ def test_routers_see_the_replicas_of_now_and_their_loads(name, monkeypatch):
     assert len(asked) >= 150 and len(set(asked)) > 1
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_fork_in_a_storm_ends_with_the_same_bytes(name):
     look(lambda: stormy(name, 7))

@@ -39,7 +39,7 @@ def test_times_of_a_step_on_a_link_wider_than_the_cards() -> None:
     assert step_times([1, 1, 1], [1, 1, 1], "aligned", [1, 1, 10]) == pytest.approx([1 + 1 / 0.45] * 2 + [2])
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("width", [Fraction(1), Fraction(12, 5), Fraction(8)])
 @pytest.mark.parametrize("count", [2, 7, 61, 140])
 def test_the_recursion_is_the_sum_over_states(count: int, width: Fraction) -> None:

@@ -118,7 +118,7 @@ class Interrupting(ListScheduler):
         yield from super().schedule(view)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("scheduler", ["patient_of_test", "interrupting_of_test"])
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_single_requests_can_be_started_and_batches_stopped(scheduler, gpus):

@@ -40,6 +40,7 @@ def test_an_entry_is_whole(name):
     assert len(outcomes.recorded(entry).recorded), "it was never run: hetsim gallery NAME --record"
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", [marked(name) for name in NAMES])
 def test_the_short_case_gives_what_was_recorded(name):
     """To the last digits that are kept: replications of the short case are the first of the whole."""
@@ -423,6 +424,7 @@ def test_the_command_lists_what_was_recorded():
     assert [one["name"] for one in listed] == NAMES
 
 
+@pytest.mark.slow
 def test_the_command_runs_an_entry_of_ones_own(tmp_path):
     folder = own(tmp_path, figures="policy,wait\nFCFS,4.666667\nSJF,2\n")
     done = hetsim(folder, "--out", tmp_path / "out")
@@ -455,6 +457,7 @@ def test_wrong_usage(arguments, code, message):
     assert message in done.output
 
 
+@pytest.mark.slow
 def test_the_front_pages_count_what_was_recorded():
     from importlib.util import module_from_spec, spec_from_file_location
 

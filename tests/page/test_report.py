@@ -133,6 +133,7 @@ def test_the_same_directory_gives_the_same_bytes(folders: Folders, tmp_path: Pat
     assert page == page_of(folders[kind]).encode()
 
 
+@pytest.mark.slow
 def test_a_picture_gives_the_same_bytes():
     run = hs.run(MIX, overrides={"workload.small.count": 10, "workload.gang.count": 5})
     one, other = (picture(run.plot, "all tasks") for _ in range(2))
@@ -197,6 +198,7 @@ def test_a_run_is_told_in_three_sentences_and_six_figures():
     assert len(shown) == 6 and dict(shown)["response_mean"] == run.text("response_mean")
 
 
+@pytest.mark.slow
 def test_a_loaded_comparison_is_the_one_that_was_saved(folders: Folders):
     again = hs.compare(MIX, ["fcfs", "sjf"], replications=some(4, 2))
     loaded = hs.Comparison.load(folders["comparison"])

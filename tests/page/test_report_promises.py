@@ -106,6 +106,7 @@ def test_a_sweep_is_made_again_from_its_page(file: str, words: tuple[str, ...]):
     assert one.points.equals(two.points)
 
 
+@pytest.mark.slow
 def test_a_sweep_under_one_policy_says_which(file: str):
     call("sweep", file, "--over", f"{GPUS}=1,2", "--policy", "sjf", "--out", "one", "-q", "--workers", "1")
     page = page_of("one")
@@ -182,6 +183,7 @@ def test_differences_are_those_of_a_comparison_of_each_point(swept: Sweep):
     assert (found["significant"] == (found["p"] <= 0.05)).all()
 
 
+@pytest.mark.slow
 def test_differences_to_a_base(swept: Sweep):
     found = swept.differences("response_mean", base="sjf")
     assert set(found["other"]) == {"sjf"} and len(found) == 6
@@ -191,6 +193,7 @@ def test_differences_to_a_base(swept: Sweep):
         swept.differences("respons_mean")
 
 
+@pytest.mark.slow
 def test_ties_are_nobodys_lead(swept: Sweep):
     findings = findings_by_point(swept, "response_mean")
     led = leads(swept, "response_mean", findings)
@@ -208,6 +211,7 @@ def test_ties_are_nobodys_lead(swept: Sweep):
     assert float(told) == pytest.approx(100 * share.iloc[0] / mean.iloc[0], abs=0.5)
 
 
+@pytest.mark.slow
 def test_one_run_of_each_shows_nothing():
     found = hs.sweep(SCENARIO, {GPUS: [1, 2]}, policies=["fcfs", "sjf"])
     page = report(found)
@@ -254,6 +258,7 @@ def test_a_comparison_is_made_again_as_it_was_asked_for(file: str):
     assert header
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("replications", [1, 3])
 def test_a_comparison_shows_six_figures_with_the_policies_that_have_them(replications: int):
     """Those that were compared first, as the table writes them; then others, without the directionless ones."""
@@ -300,6 +305,7 @@ def test_energy_that_nobody_modeled_is_not_told(replications: int):
     assert "nergy" not in page.partition("<h2>Scenario</h2>")[0]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("replications", [1, 3])
 def test_figures_are_written_as_on_the_terminal(replications: int):
     powered = {"type": "g", "count": 2, "power": {"idle": "50 W", "busy": "250 W"}}

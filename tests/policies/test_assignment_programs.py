@@ -172,6 +172,7 @@ def test_a_time_limit_is_a_limit():
     assert plan.notes["optimal"] is (plan.notes["gap"] <= 4e-6)
 
 
+@pytest.mark.slow
 def test_readers_are_told(tmp_path):
     table = {"gpu_time": "1 s", "cpu_time": "3 s", "arrivals": {"process": "all_at_once", "count": 13}}
     scenario = {"cluster": {"nodes": {"cpus": 3, "gpus": {"type": "k20", "count": 2}}}, "workload": [table]}
@@ -201,6 +202,7 @@ def injected(times, counts, constraints, predecessors=None):
 EVEN = np.ones((6, 3))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "constraint",
     [

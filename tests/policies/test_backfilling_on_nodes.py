@@ -176,7 +176,7 @@ def starts(jobs: list[Row], policy: Any, mode: Any, own: list[float] | None = No
     return found
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
 @pytest.mark.parametrize("seed", [2, 3])
 @pytest.mark.parametrize("kind", RULES)
@@ -226,7 +226,7 @@ def priorities(moving: bool, seed: int, jobs: list[Row], gpus: bool) -> tuple[di
     return weights | AT_ONCE, lambda job, now: min(64.0, now - jobs[job][0]) + size * jobs[job][1], own
 
 
-@pytest.mark.quick(30)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("moving", [False, True], ids=["own priority", "age and size"])
 @pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
 @pytest.mark.parametrize("kind", RULES)
@@ -304,7 +304,7 @@ def run_table(tmp_path: Any, table: pd.DataFrame, policy: str, **gpus: Any) -> p
     return hs.run(scenario).tasks.set_index("id")
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("policy", RESERVING)
 def test_transfers_count_in_reservations_as_computing_does(policy, seed, tmp_path):

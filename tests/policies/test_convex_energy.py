@@ -110,6 +110,7 @@ def test_a_chain_slows_the_thirsty_device_more():
     assert plan.notes["dynamic_energy_j"] <= least * 1.001
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("slack", spread([1.0, 1.1, 2.0, 30.0], 1))
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("arrivals", [False, True])
@@ -167,6 +168,7 @@ def test_the_convex_program_of_two_types_is_solved():
     assert value <= cost.min()
 
 
+@pytest.mark.slow
 def test_slownesses_are_optimal_on_graphs():
     """No random feasible point is better."""
     rng = np.random.default_rng(3)

@@ -167,6 +167,7 @@ SCORES = {
 }
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", SCORES)
 @pytest.mark.parametrize("seed", spread(range(3), 1))
 def test_no_other_place_scores_better(name, seed):

@@ -133,6 +133,7 @@ def test_equal_tasks_are_counted():
 # Searches ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_annealing_ends_no_worse_than_any_seed_when_simulated():
     rng = np.random.default_rng(11)
     for number in range(2):
@@ -154,6 +155,7 @@ def test_the_best_planner_is_no_worse_than_online_rules_on_graphs(name):
     assert found["local_search"] <= min(found["dmda"], found["dmdas"]) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_local_search_promises_what_the_engine_finds_and_is_the_same_every_time():
     rng = np.random.default_rng(12)
     given = with_engine(machine(rng, 8, switch=1.0, predecessors=random_graph(rng, 8)))
@@ -166,6 +168,7 @@ def test_local_search_promises_what_the_engine_finds_and_is_the_same_every_time(
 # Prefetches -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("rule", ["dmda", "dmdas"])
 def test_a_plan_of_a_rule_that_prefetches_is_that_rule(rule):
     own, planned = (hs.run("cholesky-8", policy=policy) for policy in (rule, {"name": "as_planned", "base": rule}))
@@ -222,6 +225,7 @@ def test_a_prefetch_that_cannot_be_is_refused_when_the_plan_is_loaded(row, said,
         read_plan(tmp_path / "plan.csv", given.tasks, given.cluster)
 
 
+@pytest.mark.slow
 def test_a_plan_is_saved_and_followed_from_the_command_line(tmp_path):
     """The plan of dmda, saved and replayed, is dmda; a rule that does not plan is refused where it stands."""
     from click.testing import CliRunner

@@ -419,6 +419,7 @@ def test_registered_planners_run_from_a_scenario(tmp_path):
     assert found["greedy_dual"] <= 2 and found["heft"] <= 5
 
 
+@pytest.mark.slow
 def test_heft_on_the_cholesky_graph():
     """Better than mct, which sees neither paths nor transfers; best if it knows that lanes wait for their data."""
     hs.register("lists_heft", Heft)

@@ -289,6 +289,7 @@ def test_a_state_in_memory_and_then_an_output_each_move_to_another_device():
     assert stays.finish == pytest.approx([5 + 4 + 4])  # stopped at 5, one second into its download
 
 
+@pytest.mark.slow
 def test_resuming_on_another_device_is_never_earlier_than_on_the_same_one():
     """All else equal, and a device's own memory no slower than its link."""
     draw, later, cases = random.Random(1), 0, some(120, 40)

@@ -62,6 +62,7 @@ def test_the_area_of_power_is_the_energy(name: str):
     assert spent == pytest.approx(result.devices["energy_j"].sum(), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_front_by_brute_force(swept: Any):
     found = front(swept, "response_mean", "wait_p95")
     values = found[["response_mean", "wait_p95"]].to_numpy()
@@ -143,6 +144,7 @@ def test_names_of_keys_have_no_places_in_lists(key: str, beside: tuple[str, ...]
     assert key_name(key, beside) == name
 
 
+@pytest.mark.slow
 def test_values_are_found_as_they_are_written(swept: Any):
     rate, count = "workload.small.arrivals.rate", "cluster.nodes.0.count"
     for half in ("0.5/s", 0.5, "30/min", " 0.5 /s"):
