@@ -376,7 +376,7 @@ def test_all_looks_together_err_with_the_stated_probability(draw: Any):
     assert wrong <= stats.binom.ppf(0.999, searches, 0.025)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [
     ("compare", "--policy", "fcfs", "--policy", "sjf", "--policy", "fcfs_skip", "--replications", "3"),
     ("sweep", "--over", "cluster.nodes.0.cpus=2,3,4,5", "--replications", "2"),

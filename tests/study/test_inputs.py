@@ -667,6 +667,7 @@ def test_what_depends_on_the_process_is_told(monkeypatch: pytest.MonkeyPatch):
         assert [code_digest(key)[1] for key in plain] == [()] * len(plain)
 
 
+@pytest.mark.slow
 def test_the_order_of_a_set_is_told(monkeypatch: pytest.MonkeyPatch):
     """Where code takes the members of a set that it makes there, unless sorted(), any() or a set does."""
     import functools
@@ -788,6 +789,7 @@ class mine(ListScheduler):
 NAMING = {**BASE, "policy": {"scheduler": {"name": "mine", "path": "s.txt"}}}
 
 
+@pytest.mark.slow
 @LINUX
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_policy_may_open_a_file_that_the_scenario_names(tmp_path: Path):
@@ -930,6 +932,7 @@ def _opens(node: ast.Call, libraries: set[str], files: set[str]) -> bool:
     return bool(reads) and not (is_file or by_name or writes)
 
 
+@pytest.mark.slow
 def test_only_one_function_opens_what_decides_a_run():
     """What another opened, or a library by its path, would be in no record."""
     top = Path(hetsim.__file__).parent
@@ -972,6 +975,7 @@ def handed_on(tree: ast.Module) -> list[str]:
     return sorted(text for text in found if text)
 
 
+@pytest.mark.slow
 def test_openers_are_not_handed_on_and_folders_are_listed_where_that_is_recorded():
     """Nothing of this is seen by the rule above; each place that lists a folder records it, or reads no input."""
     top = Path(hetsim.__file__).parent

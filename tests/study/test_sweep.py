@@ -455,6 +455,7 @@ def test_rows_with_the_same_first_half_of_a_digest_are_told_apart():
     assert checked.same.tolist() == [0, 1, 2, 0]
 
 
+@pytest.mark.slow
 def test_a_planned_point_holds_no_object():
     base = load(SMALL)
     plan_sweep(base, {"seed": range(10)})
