@@ -85,6 +85,7 @@ def test_a_peer_runs_the_same_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert [row.holds for row in shown if row.figure.startswith("  same")] == [False]
 
 
+@pytest.mark.slow
 def test_a_peer_goes_with_its_folder(tmp_path: Path):
     for given in (("--peer", "pai"), ("--path", str(tmp_path)), ("--peer", "pai", "--path", str(tmp_path / "none"))):
         done = benchmark(*given, module="cluster")

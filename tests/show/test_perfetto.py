@@ -106,6 +106,7 @@ def test_slices_sum_to_the_tables(tmp_path: Path):
     assert sum(total.values()) == pytest.approx(held, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_same_run_same_bytes_also_from_its_directory(tmp_path: Path):
     first = hs.run(SHARED)
     first.save(tmp_path / "kept")

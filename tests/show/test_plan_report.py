@@ -147,6 +147,7 @@ def test_the_lemma_grows_with_x(x: int):
     assert (plans["planning_s"] > 0).tolist() == [True, True, False]
 
 
+@pytest.mark.slow
 def test_the_best_bound_of_all_serves_all(tmp_path: Path):
     """Three tasks of 2 s on two GPUs and a core that takes 9 s or more: 4 s at least; the areas say 2.7 s.
 
@@ -187,6 +188,7 @@ def test_the_second_table_on_a_terminal():
     assert at > [line.startswith("policy") for line in lines].index(True)
 
 
+@pytest.mark.slow
 def test_with_replications_the_plans_are_of_the_first(tmp_path: Path):
     rough = {
         "cluster": {"nodes": [{"cpus": 2, "gpus": {"type": "g", "count": 1}}]},
@@ -218,6 +220,7 @@ def test_a_run_tells_its_plan_in_a_line():
     assert not any(line.startswith("plan ") for line in overview(hs.run("list-lemma", policy="fcfs")))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("notes", "said"),
     [

@@ -54,6 +54,7 @@ def swept() -> Any:
     return hs.sweep(MIX, over, policies=["fcfs", "sjf"], replications=2)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["nights-asleep", "slack-before-the-deadline"])
 def test_the_area_of_power_is_the_energy(name: str):
     result = hs.run(name)
@@ -72,6 +73,7 @@ def test_the_front_by_brute_force(swept: Any):
     assert found["front"].any() and not found["front"].all()
 
 
+@pytest.mark.slow
 def test_a_key_may_be_the_cost(swept: Any):
     found = front(swept, "cluster.nodes.0.count", "response_mean")
     best = found[found["front"]].sort_values("cluster.nodes.0.count")
@@ -166,6 +168,7 @@ def bars_of(ax: Any) -> np.ndarray:
     return np.concatenate(found)
 
 
+@pytest.mark.slow
 def test_a_front_stays_where_its_metrics_can_be():
     """Of two replications intervals are many times the mean: they end at 0, and at 100 %."""
     found = hs.compare(MIX, ["fcfs", "sjf", "fcfs_skip"], replications=2,
