@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 whole = False
 """Set by conftest.py before a test module is imported."""
+
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")  # how long examples take depends on what else runs on the machine
 
 
 def some(count: int, quick: int | None = None) -> int:
