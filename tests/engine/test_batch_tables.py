@@ -85,6 +85,7 @@ def test_between_sizes_times_lie_between_theirs(times: dict[int, float], count: 
     assert linear.min_seconds(limit) == pytest.approx(least, rel=1e-12)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "policy", spread(["serial_greedy", "async_linear", "batopt", "triton_dynamic", "nexus", "clipper_aimd"], 3)
 )
@@ -439,6 +440,7 @@ def test_a_loaded_measurement_is_told(tmp_path: Path) -> None:
     assert "fewer than three sizes" in done.stderr
 
 
+@pytest.mark.slow
 def test_cross_validation_finds_the_shape() -> None:
     sizes = (1, 2, 4, 8, 16, 32, 64)
     line = shaped(sizes, tuple(0.005 + 0.001 * n for n in sizes))

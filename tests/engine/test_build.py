@@ -102,6 +102,7 @@ def test_without_its_library_compiled_code_does_not_pass_for_source(tmp_path):
     assert "No module named 'hetsim__mypyc'" in loaded(tmp_path).stderr
 
 
+@pytest.mark.slow
 def test_modules_are_compiled_on_request_only(backend, monkeypatch, tmp_path):
     """Asking what is needed writes nothing, as setuptools does."""
     monkeypatch.chdir(tmp_path)

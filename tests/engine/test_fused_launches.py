@@ -327,6 +327,7 @@ def test_an_illegal_launch_of_several_is_named(parts, rows):
 # Saved plans ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_saved_plan_replays_to_the_last_digit(tmp_path):
     rng = np.random.default_rng(8)
     for number in range(6):

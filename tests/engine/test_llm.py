@@ -256,6 +256,7 @@ def test_the_least_recent_prefix_is_evicted():
     assert first == pytest.approx([F + 64 * P] * 3 + [F + P] + [F + 64 * P])
 
 
+@pytest.mark.slow
 def test_prefixes_under_memory_pressure():
     rng = np.random.default_rng(5)
     arrival, prompt, output = load_of(rng, 300, 30, 150, 40)

@@ -263,7 +263,7 @@ def stormy(name, seed):
     return replace(run, faults=[failing, slow])
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", spread(range(6), 1))
 @pytest.mark.parametrize("name", SERVICES)
 def test_nothing_is_lost_in_a_storm(name, seed):

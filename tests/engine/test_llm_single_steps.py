@@ -156,6 +156,7 @@ def compare(load_, given):
     assert (rows["kv_used_start"] <= rows["kv_used"]).all() and (rows["kv_cached"] <= rows["kv_free"]).all()
 
 
+@pytest.mark.slow
 def test_every_pair_of_ways_is_drawn():
     ways = []
     for seed in range(SETS):

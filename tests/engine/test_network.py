@@ -355,6 +355,7 @@ def test_a_change_of_jobs_reaches_just_the_links_of_the_jobs_there() -> None:
     assert [*after[1:3], *before[3:]] == pytest.approx(steps_of(chain(range(1, 14))), rel=1e-12)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("count", "gone"), [(4, 0), (11, 0), (12, 5), (19, 9), (9, 4)])
 def test_connected_jobs_are_what_all_anew_would_be_whatever_came_and_went(count: int, gone: int) -> None:
     """A job leaves and comes back: sets that are solved together grow out of larger ones, and merge into them."""

@@ -87,6 +87,7 @@ def test_the_suite_finds_a_verb_that_lies_about_requests_to_language_models(of, 
     assert {breach.rule for breach in examine(lambda _: ListScheduler(), SYSTEMS[2])} == {"view"}
 
 
+@pytest.mark.slow
 def test_the_suite_finds_a_wrong_stage(monkeypatch):
     monkeypatch.setattr(RequestSeen, "stage", "download")
     assert {breach.rule for breach in examine(lambda _: ListScheduler(), SYSTEMS[0])} == {"view"}

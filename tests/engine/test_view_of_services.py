@@ -71,6 +71,7 @@ def run(described):
     return Result(Simulation(inputs, check=True).run()), inputs.scheduler
 
 
+@pytest.mark.slow
 def test_what_is_seen_is_the_same_however_requests_come_and_fits_the_records():
     result, sliced = run(scenario(False, "looks"))
     _, single = run(scenario(True, "looks"))

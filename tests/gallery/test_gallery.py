@@ -324,6 +324,7 @@ def test_an_unknown_entry_gets_a_suggestion():
 PLACES = EXPECTED.replace("{absolute: 0.001}", "{shape: true}")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("figures", "within"), [("FCFS,2\nSJF,1\n", [True, True]), ("FCFS,1\nSJF,2\n", [False, False])]
 )

@@ -98,6 +98,7 @@ def test_the_numbers_of_a_run_are_those_of_its_seed_and_replication():
     assert episodes.result.tasks["arrival"].tolist() == tasks.arrival.tolist()
 
 
+@pytest.mark.slow
 def test_equal_actions_give_equal_episodes():
     one, two = Episodes(MIX), Episodes(MIX)
     assert played(one, at_random()) == played(two, at_random())
@@ -117,7 +118,7 @@ class Random(Window):
         return int(self.view.random.choice(np.flatnonzero(mask)))
 
 
-@pytest.mark.quick(9)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("system", small_systems(), ids=lambda system: system.name)
 def test_what_the_mask_allows_is_legal_everywhere(system):
     assert examine(lambda _: Random(), system) == []
@@ -264,6 +265,7 @@ def test_a_run_that_drains_is_terminated_and_one_cut_by_its_horizon_truncated():
         cut.step(0)
 
 
+@pytest.mark.slow
 def test_devices_that_fail_stop_tasks_which_are_seen_again():
     faulty = {**MIX, "faults": [{"on": "gpu", "every": "40 min", "repair": "10 min"}]}
     for ahead in (False, True):

@@ -739,6 +739,7 @@ def test_the_table_of_the_documentation_is_what_comes_out(held_out):
 # Sentences about files --------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -179,6 +179,7 @@ def test_filters_keep_what_pandas_keeps():
     assert found[3] == np.flatnonzero(tasks["wait"].between(1, 5)).tolist()
 
 
+@pytest.mark.slow
 @needs_node
 def test_no_two_bars_of_a_row_overlap_and_none_is_missing():
     """But for the stages of two launches on a GPU with two streams, each on an engine of its own."""
@@ -197,6 +198,7 @@ def test_no_two_bars_of_a_row_overlap_and_none_is_missing():
     assert drawn.to_dict() == given.to_dict()
 
 
+@pytest.mark.slow
 @needs_node
 def test_pixels_keep_the_sum_of_what_they_cover():
     """However narrow bars are: the covered parts of all pixels sum to the bars' lengths."""
@@ -213,6 +215,7 @@ def test_pixels_keep_the_sum_of_what_they_cover():
     np.testing.assert_allclose(levels, inside.sum(axis=0), atol=1e-9)
 
 
+@pytest.mark.slow
 @needs_node
 def test_numbers_are_written_as_on_the_terminal():
     random = np.random.default_rng(5)
@@ -247,6 +250,7 @@ def test_pairs_of_two_runs_are_the_same_tasks():
     np.testing.assert_allclose(found, np.sort(both["response_y"] - both["response_x"]), atol=1e-5)
 
 
+@pytest.mark.slow
 @needs_node
 def test_shares_by_pixel_are_the_empirical_distribution():
     random = np.random.default_rng(6)
@@ -315,6 +319,7 @@ def test_devices_are_those_of_the_table(name: str):
         assert count == names.map(lambda on, name=name: any(one.startswith(name) for one in on)).sum()
 
 
+@pytest.mark.slow
 @needs_node
 def test_a_column_of_times_has_the_unit_of_the_terminal():
     random = np.random.default_rng(4)

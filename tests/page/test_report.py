@@ -206,6 +206,7 @@ def test_a_loaded_comparison_is_the_one_that_was_saved(folders: Folders):
     assert loaded.table.equals(again.table)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_pictures")
 def test_failed_points_are_told():
     found = hs.sweep(MIX, {"cluster.nodes.0.count": [1, 2]}, policies=["fcfs"])
@@ -329,6 +330,7 @@ def test_a_page_about_fifty_policies(tmp_path: Path):
     assert len(page) < 4e6
 
 
+@pytest.mark.slow
 def test_warnings_that_differ_in_their_figures_are_one():
     """And one line for what is so under every policy."""
     from hetsim.report.overview import comparison_remarks, gathered

@@ -123,6 +123,7 @@ def test_what_was_drawn_twice_stands_once(file: str):
     assert len(one) == 5 and one.groupby(level=0).first().equals(two.sort_index())
 
 
+@pytest.mark.slow
 def test_a_name_from_python_is_not_passed_off_as_a_policy(tmp_path: Path):
     found = hs.sweep(SCENARIO, {GPUS: [1, 2]}, policies={"mine": "sjf"}, out=tmp_path / "one")
     assert "mine: a name given in Python" in report(found, "one")

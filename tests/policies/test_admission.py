@@ -217,7 +217,7 @@ def test_erlang_wait_earns_most_of_the_optimum_under_a_load_that_moves(phase):
         assert abs(written - value) < 4 * error + 0.01, name
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", sorted(moving_load.PHASES))  # of a longer phase the linear systems are larger
 def test_the_optimum_under_a_load_that_moves_is_that_of_all_thresholds(phase):
     """The best threshold in each phase earns as much, by a linear system; the same for both as the next shows less."""

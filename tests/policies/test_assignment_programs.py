@@ -88,6 +88,7 @@ def test_linear_program_keeps_what_it_promises():
         assert schedule.makespan <= (bound + times[np.isfinite(times)].max()) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_the_bound_is_the_value_of_the_program():
     """Certified by prices, and not far below: else the promise above would be idle."""
     rng = np.random.default_rng(4)
@@ -105,6 +106,7 @@ def test_split_tasks_go_to_sites_of_their_own():
     assert rounded(share, matched=False).tolist() == [0, 0, 1]
 
 
+@pytest.mark.slow
 def test_bounds_on_graphs_and_arrivals():
     """Below every schedule that heft, mct and the programs find, and at least the longest path."""
     rng = np.random.default_rng(5)

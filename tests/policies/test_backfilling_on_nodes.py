@@ -241,6 +241,7 @@ def test_multifactor_priority_by_hand(count, kind, wrong, moving):
         assert found == by_hand(jobs, rule, multifactor(priority, count))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", [kind for kind in RULES if kind != "a limit on all"])
 def test_no_backfilled_job_delays_a_reservation(kind, monkeypatch):
     """In order of arrival and with exact estimates a job starts when it was first told, or earlier."""

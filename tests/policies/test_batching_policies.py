@@ -445,6 +445,7 @@ def test_clockwork_keeps_every_promise_across_services_and_devices():
         assert len(served) > 300 * gpus
 
 
+@pytest.mark.slow
 def test_clockwork_keeps_deadlines_that_do_not_come_in_order():
     given = system(Clockwork(), poisson(150, 1000))
     given.tasks.deadline = given.tasks.arrival + np.random.default_rng(2).uniform(0.02, 0.3, 1000)

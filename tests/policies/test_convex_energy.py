@@ -154,6 +154,7 @@ def test_the_bound_is_below_every_assignment_and_the_plan_is_near_the_best():
     assert np.mean(ratios) <= 1.1
 
 
+@pytest.mark.slow
 def test_the_convex_program_of_two_types_is_solved():
     """Against a fine grid of loads: divisible work of 10 s on cores or 10 s on GPUs."""
     size = 1000

@@ -74,6 +74,7 @@ def test_makespan_and_bounds_enclose_the_optimum(family):
     assert np.mean(ratios) <= 1.02
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("family", spread(FAMILIES, 2))
 def test_the_program_alone_keeps_the_ratio(family):
     """No relaxation, no cut: at any guess of at least the optimum the finest program gives 4/3 of the guess."""

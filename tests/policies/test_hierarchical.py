@@ -521,6 +521,7 @@ def test_the_cost_of_a_task_does_not_grow_with_the_devices(groups):
     assert many < 1.5 * few
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_of_tasks_that_have_ended():
     policy = Hierarchical(epoch=10.0)
     system = mixed(1, count=some(2000, 500), gpus=8, cores=8, nodes=2, rate=8.0)

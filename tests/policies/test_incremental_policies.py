@@ -202,6 +202,7 @@ def problem(sizes, count, load):
     return PlanProblem(jobs(0, count=count, sizes=sizes, load=load), Cluster([NODES]))
 
 
+@pytest.mark.slow
 def test_the_offered_load_is_that_of_the_draw():
     for load in (0.5, 2.0):
         assert offered_load(problem(1, 2_000, load).tasks, Cluster([NODES])) == pytest.approx(load, rel=0.1)

@@ -121,6 +121,7 @@ def one_gpu(speed, jobs=2, capacity=1):
     return Table(1, np.zeros(jobs, dtype=int), np.ones((jobs, 1)), np.full((1, 1, 1), speed), [capacity]).offers()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("speed", "jobs", "progress"),
     [

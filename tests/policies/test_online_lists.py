@@ -396,6 +396,7 @@ def test_a_policy_may_ask_for_a_planner(monkeypatch):
 # Robustness ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", ONLINE)
 def test_failures_are_survived(name):
     """A node with its GPUs, and a GPU elsewhere, fail in mid-run and come back."""

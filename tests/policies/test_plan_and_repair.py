@@ -187,6 +187,7 @@ def test_with_exact_estimates_it_is_as_good_as_its_plan(family):
         assert repaired.notes["planned_makespan"] <= planned.notes["planned_makespan"] * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_the_planner_can_be_named():
     system = hybrid(*FAMILIES["all-accelerated"](np.random.default_rng(1), 20), 3, 2)
     found = {planner: run(PlanAndRepair(planner()), system.cluster, system.tasks) for planner in PLANNERS}

@@ -107,6 +107,7 @@ def test_bounds_and_ratios_of_parallel_tasks_hold_at_the_optimum():
             assert made(name).plan(given).makespan >= best * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_gangs_on_several_nodes_have_bounds_and_no_ratio():
     rng = np.random.default_rng(5)
     for _ in range(some(8)):
@@ -118,6 +119,7 @@ def test_gangs_on_several_nodes_have_bounds_and_no_ratio():
         assert "ratio_guaranteed" not in plan.notes
 
 
+@pytest.mark.slow
 def test_moldable_tasks_are_as_wide_as_pays():
     """Eight tasks of 8 s alone, 5 s on two cores, on eight cores: one core each, 8 s; two tasks: as wide as may be."""
     shape = Shape([cpu_mode(1), cpu_mode(2), cpu_mode(4)])
@@ -155,6 +157,7 @@ def test_others_refuse_and_name_those_that_can():
             made(name).plan(PlanProblem(halves, Cluster([node(cpus=4)])))
 
 
+@pytest.mark.slow
 def test_gangs_in_a_scenario_have_their_ratio():
     """Training jobs of 1, 2, 4 and 8 GPUs: the second table has the planner's bound, and all plans are kept."""
     hour = {"distribution": "lognormal", "mean": "1 h", "cv": 1}

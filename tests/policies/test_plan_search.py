@@ -124,6 +124,7 @@ def test_published_unrelated_machines_are_near_the_best_known():
 # Bounds of equal tasks --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_equal_tasks_are_counted():
     """3,000 tasks of 7 s or 1 s on 256 cores and 64 GPUs: 31 s do 31 × 64 + 4 × 256 = 3,008 of them, 30 s too few."""
     plan = DualApproximation().plan(problem([[7.0, 1.0]] * 3000, [256, 64]))

@@ -360,6 +360,7 @@ def test_the_rate_at_a_time_is_that_of_the_arrivals(arrivals):
     assert (np.abs(counts - expected)[steady] <= 5 * spread[steady] + 0.05).all()
 
 
+@pytest.mark.slow
 def test_the_oracle_forecasts_the_true_load():
     """Two classes of a stream and a service, on a square wave: rate times mean work of each, at any time ahead."""
     wave = {"process": "piecewise_poisson", "rate": [["0 h", "40/h"], ["2 h", "120/h"], ["4 h", "40/h"]]}

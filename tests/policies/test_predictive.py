@@ -329,6 +329,7 @@ def test_who_is_held_back_on_gpus_may_run_on_cores(placement):
     assert slow.wait.max() < 1
 
 
+@pytest.mark.slow
 def test_who_is_held_back_wide_may_run_narrow():
     """Three of six GPUs are kept: a job for four of them runs on two."""
     scenario = reserving(predictor="last_value", target=1)
@@ -440,6 +441,7 @@ def test_qssf_notes_how_wrong_it_was():
     assert 0 < result.notes["duration_pinball"] < 3600
 
 
+@pytest.mark.slow
 def test_qssf_beside_a_service_learns_from_tasks_only():
     scenario = service_alone("qssf")
     jobs = {"name": "b", "arrivals": {"process": "poisson", "rate": "3/min"}, "gpu_time": "10 s"}

@@ -71,6 +71,7 @@ def test_the_objective_decides(objective, expected):
     assert record.start.tolist() == expected
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("objective", ["response_mean", "energy", "cost"])
 def test_what_is_dear_is_waited_for_only_in_seconds(objective):
     """The GPU takes 3 s and little, a core 4 s and much: to save energy or money both tasks go to the GPU."""

@@ -116,6 +116,7 @@ def test_with_exact_estimates_nothing_planned_is_later_than_planned_and_the_slac
         assert max(late) > 0.1  # the slack is used
 
 
+@pytest.mark.slow
 def test_where_lanes_are_lent_without_regard_to_the_plan_it_is_late():
     """The promise is not kept by chance: with estimates taken a tenth as long, it breaks."""
     late = []

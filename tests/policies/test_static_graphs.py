@@ -255,6 +255,7 @@ def test_bounds_of_independent_tasks_are_a_chain(family):
         assert max(area, longest_task(p, q, m, k)) == pytest.approx(graph_bound(times, [m, k], [()] * len(p)))
 
 
+@pytest.mark.slow
 def test_the_bound_with_release_times():
     """It is the greatest over all release times, tried one by one, and no greater than the optimum."""
     rng = np.random.default_rng(32)

@@ -122,6 +122,7 @@ def test_elastic_jobs_count_the_gpus_that_they_had():
     assert result.metric("gpu_seconds") == pytest.approx(result.devices["busy"].sum())
 
 
+@pytest.mark.slow
 def test_the_users_with_most_demand_have_a_row_each():
     result = hs.run(mix())
     table = table_of_groups({"fcfs": result}, "user").droplevel("policy")
@@ -215,6 +216,7 @@ def test_one_group_is_no_table():
 # Sets of metrics ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_set_for_clusters_has_what_is_defined(compared):
     found = hs.compare(mix(), ["fcfs", "las"], replications=2, metrics=["cluster"])
     for name in ("response_mean", "wait_mean", "slowdown_mean", "bounded_slowdown_10s_mean", "makespan", "jain",
@@ -333,6 +335,7 @@ def test_pictures_without_gpus_or_chance():
     png(hs.plots.distributions(hs.run(instant)))
 
 
+@pytest.mark.slow
 def test_values_far_apart_have_a_logarithmic_axis():
     found = hs.compare(mix(), ["fcfs", "las"], by=["class"])
     table = found.by("class", ["wait_mean"]).copy()

@@ -205,6 +205,7 @@ def test_the_number_needed_by_hand():
         assert stats.t.ppf(0.975, number - 2) * spread / math.sqrt(number - 1) > 0.5 * 0.97
 
 
+@pytest.mark.slow
 def test_a_plan_for_a_precision_says_what_it_costs():
     plan = hs.plan_precision(queue(some(2000, 200)), 0.05)
     assert plan.low <= plan.replications <= plan.high and plan.pilot == 10

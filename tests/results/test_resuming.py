@@ -44,6 +44,7 @@ def moved(job, at, first, then, spec=TWO_NODES):
     return float(record.finish[0]), duration[0]
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize(("given", "state"), list(itertools.product((None, "saved", "again"), (0, 32))))
 @pytest.mark.parametrize("where", [(0, 0), (0, 2), (1, 0)], ids=["same", "neighbor", "other node"])
 @pytest.mark.parametrize("gpus", [1, 2])

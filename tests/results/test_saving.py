@@ -396,6 +396,7 @@ def test_what_a_killed_process_left_goes_with_the_next_file(tmp_path: Path):
 # Texts from files -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_terminal_obeys_no_name_from_a_file(here: Path):
     """Names of columns, tasks and users come from strangers: what a terminal would obey is written out."""
     (here / "log.csv").write_text(

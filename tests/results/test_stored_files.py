@@ -118,6 +118,7 @@ def test_a_hostile_folder_is_one_sentence(saved: Path, tmp_path: Path, name: str
     assert verb != "report" or done.returncode == 2 or name.startswith("record/")
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", ["tasks", "launches", "devices", "timeline"])
 def test_a_record_does_not_answer_for_a_table_that_is_cut(saved: Path, tmp_path: Path, name: str):
     """Nor do metrics that are made from it."""

@@ -226,6 +226,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @examples(100)
 @given(st.dictionaries(texts, values, max_size=5))
 def test_what_is_dumped_loads_again_to_the_same(data):

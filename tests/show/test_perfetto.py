@@ -193,6 +193,7 @@ def test_requests_to_a_language_model_have_slices_of_their_own(tmp_path: Path):
     assert len({event["tid"] for event in slices}) < begun.sum() / 2
 
 
+@pytest.mark.slow
 def test_replications_are_not_one_run(tmp_path: Path):
     runs = hs.replicate(SHARED, replications=3)
     path = tmp_path / "run.json"

@@ -355,6 +355,7 @@ def test_shelves_sort_tasks_by_the_guess(tmp_path: Path):
     assert [text.get_text() for text in ax.get_yticklabels()] == ["n0/cpu0", "n0/cpu1"]
 
 
+@pytest.mark.slow
 def test_shelves_take_the_guess_that_was_accepted(tmp_path: Path):
     result = hs.run("list-lemma", policy="dual_approximation")
     assert result.metric("makespan") <= 4 / 3 * result.notes["guess"] * (1 + 1e-9)

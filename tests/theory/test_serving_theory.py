@@ -55,7 +55,7 @@ def saturated(clients=256):
 # Fixed points ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("rate", [100, 300, 500, 650])
 def test_batches_of_serial_greedy_come_to_the_fixed_point(rate):
     """n = b c / (1 - a c); a batch's first request takes up to 2 τ and all between τ and 2 τ."""

@@ -47,7 +47,7 @@ def test_response_by_size_is_the_formula(order, law):
     assert found.response_by_size == close([by_quadrature(order, 0.8, law, x) for x in sizes], rel=1e-9)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("law", LAWS)
 def test_orders_rank_and_conserve(law):
     """SRPT is best; at two loads the means lie as Harchol-Balter's chapters 31 to 33 prove."""

@@ -683,6 +683,7 @@ MODELS = {
 }  # fmt: skip
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("model", list(MODELS))
 def test_a_scenario_is_its_model(model: str):
     found = match(hs.load(MODELS[model]))

@@ -401,6 +401,7 @@ def test_judging_takes_no_rules_and_says_so(seen):
     assert done.exit_code == 2 and "--rules learned are for forecasts" in done.output
 
 
+@pytest.mark.slow
 def test_the_error_of_limits_that_no_rule_has_is_told(site, tmp_path):
     """The same forecast, where the jobs kept by the cap wait for a reason that no rule has."""
     done = call(printed(site, 5.0 * DAY, tmp_path, "AssocGrpGRES"), "-q", "--shadow", f"{tmp_path}/log")
