@@ -16,8 +16,6 @@ def nodes_of(tree: ast.AST) -> Iterator[ast.AST]:
         for name in node._fields:
             value = values.get(name)
             if isinstance(value, list):
-                for one in value:
-                    if isinstance(one, ast.AST):
-                        stack.append(one)
+                stack += [one for one in value if isinstance(one, ast.AST)]
             elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
                 stack.append(value)

@@ -79,7 +79,8 @@ ABOUT = {"mm16_is_erlang_c": "mm16", "cholesky": "cholesky-8", "a_network_with_i
 """Scenarios that tests of another name look at."""
 
 
-MADE_ONCE = ("checkers", "held_out", "earned", "swept", "compared", "grid", "kinds", "precise", "alone", "site", "folders")
+MADE_ONCE = ("checkers", "held_out", "earned", "swept", "compared", "grid", "kinds", "precise", "alone", "site",
+             "folders")  # fmt: skip
 """Fixtures of a module that take seconds: tests that ask for one are a group, so that one process makes it."""
 
 
