@@ -11,7 +11,6 @@ RATE = "workload.customers.arrivals.rate"
 SHORT = {"horizon": "60 s", "warmup": "10 s"}
 
 
-@pytest.mark.slow
 def test_the_line_is_erlangs_formula_and_ends_where_there_is_no_steady_state():
     ax = theory_and_simulation(
         "mm16", RATE, ["12/s", "14/s", "17/s"], "wait_mean", replications=2, overrides=SHORT
@@ -24,7 +23,6 @@ def test_the_line_is_erlangs_formula_and_ends_where_there_is_no_steady_state():
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["simulated", "theory: M/M/16"]
 
 
-@pytest.mark.slow
 def test_theory_knows_what_was_overridden():
     """Of 20 servers at 14/s of 1 s each it is M/M/20, and not the M/M/16 of the scenario."""
     more = {**SHORT, "cluster.nodes.gpus.count": 20}
