@@ -388,7 +388,6 @@ def test_list_policies_of_one_kind():
     assert call("list", "scenarios", "--kind", "placement").exit_code == 2
 
 
-@pytest.mark.slow
 def test_schema_is_json():
     found = json.loads(call("schema").stdout)
     assert "cluster" in found["properties"]
@@ -877,7 +876,6 @@ def test_a_policy_that_cannot_be_made(here: Path, register):
     assert "no_scheduler is no scheduler: a class of your own derives from hetsim.policy.Scheduler" in result.stderr
 
 
-@pytest.mark.slow
 def test_load_takes_scenarios_and_results(here: Path, undrawn: None):
     call("run", "good.yaml", "--out", "first-steps")
     assert hs.load("first-steps").summary.equals(hs.Result.load("first-steps").summary)

@@ -425,7 +425,6 @@ def test_the_command_lists_what_was_recorded():
     assert [one["name"] for one in listed] == NAMES
 
 
-@pytest.mark.slow
 def test_the_command_runs_an_entry_of_ones_own(tmp_path):
     folder = own(tmp_path, figures="policy,wait\nFCFS,4.666667\nSJF,2\n")
     done = hetsim(folder, "--out", tmp_path / "out")

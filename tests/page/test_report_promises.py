@@ -106,7 +106,6 @@ def test_a_sweep_is_made_again_from_its_page(file: str, words: tuple[str, ...]):
     assert one.points.equals(two.points)
 
 
-@pytest.mark.slow
 def test_a_sweep_under_one_policy_says_which(file: str):
     call("sweep", file, "--over", f"{GPUS}=1,2", "--policy", "sjf", "--out", "one", "-q", "--workers", "1")
     page = page_of("one")

@@ -226,7 +226,6 @@ def test_a_prefetch_that_cannot_be_is_refused_when_the_plan_is_loaded(row, said,
         read_plan(tmp_path / "plan.csv", given.tasks, given.cluster)
 
 
-@pytest.mark.slow
 def test_a_plan_is_saved_and_followed_from_the_command_line(tmp_path):
     """The plan of dmda, saved and replayed, is dmda; a rule that does not plan is refused where it stands."""
     from click.testing import CliRunner

@@ -335,7 +335,6 @@ def test_pictures_without_gpus_or_chance():
     png(hs.plots.distributions(hs.run(instant)))
 
 
-@pytest.mark.slow
 def test_values_far_apart_have_a_logarithmic_axis():
     found = hs.compare(mix(), ["fcfs", "las"], by=["class"])
     table = found.by("class", ["wait_mean"]).copy()

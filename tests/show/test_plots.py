@@ -388,7 +388,7 @@ def test_a_gantt_chart_that_ends_early_draws_nothing_beyond(result: Any, recwarn
     assert late and not shown & (late - set(result.launches["task"][begin < until].astype(str)))
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["pdf", "svg", "png"])
 def test_pictures_can_go_into_a_paper(tmp_path, form):
     """Fonts of a PDF are TrueType, text of an SVG is text, and the same picture is the same file."""

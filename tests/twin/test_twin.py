@@ -353,7 +353,6 @@ def call(files, *more):
     return CliRunner().invoke(hetsim, [*command, *asked, *more])
 
 
-@pytest.mark.slow
 def test_the_command_tells_tables_json_and_a_page(files):
     done = call(files, "--json", "-q", "--what-if", "without=g2", "--page", f"{files}/page.html")
     assert done.exit_code == 0, done.output
