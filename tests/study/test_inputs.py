@@ -334,14 +334,14 @@ def goes_stale(way: Way, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert [way.unknown in text for text in texts] == [True] * bool(way.unknown), texts
 
 
-@pytest.mark.quick(12)
+@pytest.mark.quick(4)
 @LINUX
 @pytest.mark.parametrize("name", CODE)
 def test_code_that_changes_gives_a_new_figure(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     goes_stale(CODE[name], tmp_path, monkeypatch)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @LINUX
 @pytest.mark.parametrize("name", DATA)
 def test_a_file_that_changes_gives_a_new_figure(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -518,6 +518,7 @@ def test_what_reads_the_clock_or_changes_a_library_is_told():
     assert reasons[6:9] == ["", "", ""]
 
 
+@pytest.mark.slow
 def test_whatever_looks_outside_is_told_by_each_of_its_names():
     import gzip
     import importlib.util
