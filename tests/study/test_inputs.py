@@ -400,6 +400,7 @@ def test_unknown_inputs_are_trusted_if_asked(tmp_path: Path):
     assert made(tmp_path) != before
 
 
+@pytest.mark.quick(1)
 @LINUX
 @pytest.mark.parametrize("watched", [False, True])
 def test_a_policy_may_say_what_it_is(watched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
