@@ -102,10 +102,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     named = any("::" in argument for argument in config.args)
     if not config.getoption("--every-case"):
         tiers.mark_slow_cases(items)
+    marks = {item: {mark.name for mark in item.iter_markers()} for item in items}
     for mark in ("gallery", "nightly"):
         asked = bool(config.getoption(f"--{mark}"))
         if asked or not named:
-            _keep(config, items, lambda item: bool(item.get_closest_marker(mark)) == asked)  # noqa: B023
+            _keep(config, items, lambda item: (mark in marks[item]) == asked)  # noqa: B023
+    if not tiers.whole:
+        _keep(config, items, lambda item: "slow" not in marks[item])
     if config.option.nightly:
         place, count = config.option.nightly
         _keep(config, items, lambda item: zlib.crc32(item.nodeid.encode()) % count == place - 1)
@@ -118,8 +121,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             # The scheduler of pytest-xdist knows a group by the end of a node's id, which version 3.8 writes where
             # pytest 9.2 no longer looks: without this, what a group shares is made once for each test.
             item._id = type(item._id).parse(f"{item.nodeid}@{mark.args[0]}")
-    if not tiers.whole:
-        _keep(config, items, lambda item: not item.get_closest_marker("slow"))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -134,8 +135,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]) -> None:
     """Keep the tests that are wanted and deselect the others."""
-    config.hook.pytest_deselected(items=[item for item in items if not wanted(item)])
-    items[:] = [item for item in items if wanted(item)]
+    kept: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        (kept if wanted(item) else others).append(item)
+    config.hook.pytest_deselected(items=others)
+    items[:] = kept
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

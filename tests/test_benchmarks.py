@@ -73,6 +73,7 @@ spent = time.process_time() - began
 """First come, first served on processors anywhere, as a peer."""
 
 
+@pytest.mark.slow
 def test_a_peer_runs_the_same_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setitem(peers.PEERS, "plain", peers.Peer(PLAIN, ("fcfs",), "gangs across nodes", peers.ANYWHERE))
     shown = list(peers.peer_figures(Sizes(peer_jobs=300, peer_nodes=(2,)), "plain", tmp_path, 60.0))
@@ -84,6 +85,7 @@ def test_a_peer_runs_the_same_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert [row.holds for row in shown if row.figure.startswith("  same")] == [False]
 
 
+@pytest.mark.slow
 def test_a_peer_goes_with_its_folder(tmp_path: Path):
     for given in (("--peer", "pai"), ("--path", str(tmp_path)), ("--peer", "pai", "--path", str(tmp_path / "none"))):
         done = benchmark(*given, module="cluster")

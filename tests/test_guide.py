@@ -149,6 +149,7 @@ def test_every_policy_says_where_it_comes_from_what_it_promises_and_what_it_cost
     assert re.search(r"Weakness(?:es)?: \S", line) or reference.guarantee(text)
 
 
+@pytest.mark.slow
 def test_metrics_and_columns_of_the_reference_are_those_of_a_run():
     """Of runs with prices, a language model, fused kernels, a network, a pipeline: they have columns of their own."""
     reference = made()
@@ -199,6 +200,7 @@ def test_every_key_of_a_scenario_is_described_in_a_sentence():
         assert re.fullmatch(r"\S.{3,}\.", one.get("description", "")), where
 
 
+@pytest.mark.slow
 def test_descriptions_are_read_when_a_schema_is_asked_for(monkeypatch):
     """Not when the models are imported, which every run would wait for."""
     code = "import inspect; inspect.getsource = None; import hetsim.scenario.schema.whole"

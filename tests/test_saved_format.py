@@ -211,6 +211,7 @@ def test_a_class_that_is_not_in_the_table_is_refused(tmp_path: Path):
         save_input(run, tmp_path)
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("name", spread(test_digests.CASES, 12))
 def test_what_is_loaded_is_saved_as_it_was(name: str, tmp_path: Path):
     """Of every shipped scenario and small system: all that its input holds has a tag, and nothing is lost."""
@@ -242,6 +243,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
 OLD = (*saved_runs.SHIPPED, *saved_runs.WRITTEN)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", spread(OLD, 5))
 def test_a_run_of_version_0_has_its_tables_metrics_and_explanations(name: str, old: Path):
     result = Result.load(old / name)
@@ -372,6 +374,7 @@ def sealed_again(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_folder_that_no_hetsim_wrote_is_refused(name: str, good: Path, tmp_path: Path):
     change, why = HOSTILE[name]

@@ -29,6 +29,7 @@ def test_all_systems_are_listed_and_no_other():
     assert sorted(ROWS) == sorted(NAMES)
 
 
+@pytest.mark.quick(11)
 @pytest.mark.parametrize("system", NAMES)
 def test_each_has_a_scenario_or_an_entry_with_a_figure_and_a_picture(system):
     here, place, figure, picture = ROWS[system]

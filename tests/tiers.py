@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 whole = False
 """Set by conftest.py before a test module is imported."""
+
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")  # how long examples take depends on what else runs on the machine
 
 
 def some(count: int, quick: int | None = None) -> int:
@@ -76,7 +79,8 @@ ABOUT = {"mm16_is_erlang_c": "mm16", "cholesky": "cholesky-8", "a_network_with_i
 """Scenarios that tests of another name look at."""
 
 
-MADE_ONCE = ("checkers", "held_out", "earned", "swept", "compared", "grid", "precise", "alone", "site", "folders")
+MADE_ONCE = ("checkers", "held_out", "earned", "swept", "compared", "grid", "kinds", "precise", "alone", "site",
+             "folders")  # fmt: skip
 """Fixtures of a module that take seconds: tests that ask for one are a group, so that one process makes it."""
 
 

@@ -331,6 +331,7 @@ def test_an_overlapped_drive_keeps_two_batches_in_flight_and_beats_the_serial_on
     assert (overlapped.measured > 0).all() and abs(overlapped.error) < 0.3
 
 
+@pytest.mark.slow
 def test_an_overlapped_drive_never_has_three_in_flight():
     class Counted(FakeStreams):
         flying = most = 0

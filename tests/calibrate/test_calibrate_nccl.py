@@ -81,6 +81,7 @@ def folder_scenario(folder: Path, scenario: dict[str, Any]) -> hs.Scenario:
 TIMES = {1_000_000: 100.0, 4_000_000: 200.0, 64_000_000: 800.0, 1_024_000_000: 10_000.0}
 
 
+@pytest.mark.slow
 def test_a_measured_collective_takes_the_measured_time(tmp_path: Path) -> None:
     """At a size that was measured its time, between two the geometric mean at the geometric mean of the sizes."""
     for hosts, link in ((1, "nvlink"), (2, "network")):

@@ -190,6 +190,7 @@ def test_seed_set_and_policy_change_the_run(here: Path):
         assert call("run", "good.yaml", "--json", *more).stdout != plain
 
 
+@pytest.mark.slow
 def test_out_writes_a_run_directory_with_a_picture(here: Path):
     result = call("run", "good.yaml", "--out", "deep/run")
     assert result.exit_code == 0, result.stderr
@@ -331,6 +332,7 @@ def test_a_trace_is_inspected_without_naming_its_format(here: Path):
         assert (result.exit_code, result.stdout) == (2, "") and said in result.stderr
 
 
+@pytest.mark.slow
 def test_explain_says_how_a_task_ended(here: Path, undrawn: None):
     """Killed at its limit on two GPUs, sent back by a failure, and never let in."""
     (here / "jobs.csv").write_text(
@@ -361,12 +363,14 @@ def test_explain_says_how_a_task_ended(here: Path, undrawn: None):
     assert "it was rejected at 2 s: asks for 15 min" in call("explain", "r", "r").stdout
 
 
+@pytest.mark.slow
 def test_explain_takes_the_first_of_replications(here: Path, undrawn: None):
     assert call("run", "good.yaml", "--replications", "2", "--out", "r").exit_code == 0
     assert call("explain", "r", "3").exit_code == 0
     assert len(hs.Replications.load("r")) == 2
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("what", ["policies", "scenarios", "traces", "arrivals"])
 def test_lists_name_and_describe(what: str):
     text, rows = call("list", what), json.loads(call("list", what, "--json").stdout)
@@ -589,7 +593,7 @@ class Circles(Scheduler):
                     yield Stop(task)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
@@ -645,6 +649,7 @@ def test_a_failing_policy_in_a_comparison(here: Path, register):
     assert not (here / "o" / "run.json").exists()
 
 
+@pytest.mark.slow
 def test_partial_tables_that_cannot_be_saved_do_not_hide_the_error(here: Path, register):
     register("mine", Lazy)
     (here / "runs").write_text("a file in the way")
@@ -722,6 +727,7 @@ def test_whoever_ends_it_ends_its_workers_too(here: Path, number: int, code: int
         assert error == "terminated\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", spread(["list scenarios", "list policies"], 1))
 def test_a_broken_pipe_is_silent(here: Path, words: str):
     process = start(*words.split())

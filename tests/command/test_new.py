@@ -37,6 +37,7 @@ def test_each_kind_has_its_files() -> None:
         assert len(commands(TEMPLATES / kind)) == 3
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", [
     "graph", "log", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("serving", "language-model", "policy"))
 ])  # fmt: skip

@@ -61,6 +61,7 @@ def refused(compute: Any, **service: Any) -> str:
 # Tables as times --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.integers(1, 200), st.floats(1e-3, 10), min_size=1, max_size=8), st.integers(1, 400))
 def test_between_sizes_times_lie_between_theirs(times: dict[int, float], count: int) -> None:
     sizes = tuple(sorted(times))
@@ -84,6 +85,7 @@ def test_between_sizes_times_lie_between_theirs(times: dict[int, float], count: 
     assert linear.min_seconds(limit) == pytest.approx(least, rel=1e-12)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "policy", spread(["serial_greedy", "async_linear", "batopt", "triton_dynamic", "nexus", "clipper_aimd"], 3)
 )
@@ -438,6 +440,7 @@ def test_a_loaded_measurement_is_told(tmp_path: Path) -> None:
     assert "fewer than three sizes" in done.stderr
 
 
+@pytest.mark.slow
 def test_cross_validation_finds_the_shape() -> None:
     sizes = (1, 2, 4, 8, 16, 32, 64)
     line = shaped(sizes, tuple(0.005 + 0.001 * n for n in sizes))
@@ -498,6 +501,7 @@ def chat(step: dict[str, Any], count: int = 120, **keys: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("chunk", [None, 64, 512])
 def test_tables_of_steps_that_are_lines_give_the_lines_results(chunk: int | None) -> None:
     keys = {"max_num_seqs": 16} if chunk is None else {"max_num_seqs": 16, "max_num_batched_tokens": chunk}

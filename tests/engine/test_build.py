@@ -81,6 +81,7 @@ def half_compiled(folder: Path, carried: str) -> Path:
     return package
 
 
+@pytest.mark.slow
 def test_what_was_edited_after_it_was_compiled_is_refused(tmp_path):
     digest = hashlib.sha256((ROOT / "sim" / "hetsim" / "model" / "task.py").read_bytes()).hexdigest()
     package = half_compiled(tmp_path, f"SOURCES = {{'model/task.py': '{digest}'}}")
@@ -101,6 +102,7 @@ def test_without_its_library_compiled_code_does_not_pass_for_source(tmp_path):
     assert "No module named 'hetsim__mypyc'" in loaded(tmp_path).stderr
 
 
+@pytest.mark.slow
 def test_modules_are_compiled_on_request_only(backend, monkeypatch, tmp_path):
     """Asking what is needed writes nothing, as setuptools does."""
     monkeypatch.chdir(tmp_path)
@@ -115,6 +117,7 @@ def test_modules_are_compiled_on_request_only(backend, monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_marks_for_the_compiler_leave_every_line_where_it_is(backend):
     """What is compiled is what the tests run: but for marks on blank lines, and their import, it is the same."""
     for path in backend.hot_modules():

@@ -33,7 +33,7 @@ def in_system(tasks, times):
     return np.array([((tasks["arrival"] <= time) & (finish > time)).sum() for time in times])
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("between", ["step", "linear"])
 @pytest.mark.parametrize("gpus", [20, 4])
 def test_as_many_clients_as_the_scenario_says(between, gpus):

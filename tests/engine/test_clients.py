@@ -152,7 +152,7 @@ def drawn_clients(pick):
     return clients
 
 
-@pytest.mark.quick(16)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", range(40))
 def test_tasks_are_those_of_a_second_event_loop(seed):
     random = np.random.default_rng(seed)
@@ -166,7 +166,7 @@ def test_tasks_are_those_of_a_second_event_loop(seed):
     compare(given, {"servers": 4}, limit)
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", range(20))
 def test_requests_are_those_of_a_second_event_loop(seed):
     random = np.random.default_rng(1000 + seed)
@@ -325,7 +325,7 @@ def test_patience_and_clients_that_leave_the_queue_are_the_same():
 STORM = {"timeout": "700 ms", "retry": {"times": 2, "wait": {"first": "100 ms", "jitter": "full"}, "budget": 0.5}}
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["leave", "cancel"])
 def test_a_fork_goes_on_to_the_same_attempts(way):
     given = scenario({**STORM, "at_timeout": way}, rate=14)
@@ -347,7 +347,7 @@ def test_saved_runs_have_their_calls(tmp_path):
     assert loaded.metric("wasted_device_s") == result.metric("wasted_device_s") > 0
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("way", ["leave", "cancel"])
 @pytest.mark.parametrize(
     "name", ["easy_backfill", "srtf", "las", "processor_sharing", "edf", "eft", "lws", "fcfs_skip"]

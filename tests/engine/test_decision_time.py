@@ -134,7 +134,7 @@ def schedulers():
         yield name
 
 
-@pytest.mark.quick(7)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", by_night([pytest.param(n, marks=[] if at % 6 == 0 else pytest.mark.slow)
                                            for at, n in enumerate(schedulers())], 2))  # fmt: skip
 def test_every_scheduler_may_be_cut_after_any_start(name):

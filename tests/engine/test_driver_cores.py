@@ -27,7 +27,7 @@ def scenario(cpus, driver_cores=None, policy="fcfs", **node):
     return {"name": "d", "seed": 3, "cluster": {"nodes": [group]}, "workload": [entry], "policy": policy}
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_every_policy_pays_for_them_as_if_the_node_had_fewer_cores(policy):
     """Four cores of which two drive the GPUs are two cores, for planners, bounds and shares of what is used too."""

@@ -147,6 +147,7 @@ MANY = [
 ]  # fmt: skip
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "policy", spread(["fcfs", "fcfs_skip", "srtf", {"name": "round_robin", "quantum": "10 min"}], 2)
 )
@@ -156,6 +157,7 @@ def test_every_task_ends_once_whatever_breaks(policy):
     assert result.metric("preemptions") > 3
 
 
+@pytest.mark.slow
 def test_every_policy_meets_the_same_faults_and_they_do_not_stretch_the_run():
     first, second = (run(MANY, BUSY, CLUSTER, policy, seed=2) for policy in ("fcfs", "srtf"))
     until = min(first.end, second.end)

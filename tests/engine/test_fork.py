@@ -62,12 +62,13 @@ def named(cases: Any) -> list[Any]:
     return [pytest.param(build, id=name) for name, build in cases]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("build", spread(named(chaotic(40)), 6))
 def test_random_decisions_and_faults(build: Build) -> None:
     look(build)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("build", spread(named(services()), 8))
 def test_batches_of_requests(build: Build) -> None:
     look(build)

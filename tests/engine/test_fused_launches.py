@@ -88,6 +88,7 @@ def test_a_result_read_outside_is_written(tmp_path):
     assert measured(result) == pytest.approx([0.2 + 0.00515 + 0.1 + 0.002, 2, 300e6, 500e6, 400e6], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_its_members_share_times_and_tables_say_so(tmp_path):
     result = hs.run(net(tmp_path), check=True)
     tasks = result.tasks
@@ -326,6 +327,7 @@ def test_an_illegal_launch_of_several_is_named(parts, rows):
 # Saved plans ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_saved_plan_replays_to_the_last_digit(tmp_path):
     rng = np.random.default_rng(8)
     for number in range(6):
@@ -373,6 +375,7 @@ def test_gangs_and_parts_of_a_gpu_are_not_launched_as_one():
 # Planning -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_constraint_injection_launches_chains_as_one_where_that_is_faster(tmp_path):
     given = net(tmp_path)
     result = hs.run(given | {"policy": "constraint_injection"}, check=True)
@@ -385,6 +388,7 @@ def test_constraint_injection_launches_chains_as_one_where_that_is_faster(tmp_pa
     assert hs.run(given | {"policy": only}).launches["fused"].tolist() == ["", "norm+act"]
 
 
+@pytest.mark.slow
 def test_equal_kernels_with_inputs_in_common_are_launched_as_one():
     """Six times two launch lines: what they read in common is read once a launch."""
     given = {
@@ -438,6 +442,7 @@ def test_a_stated_peak_is_saved_with_a_run(tmp_path):
     assert peaks[0] == peaks[1] and any(peaks[0])
 
 
+@pytest.mark.slow
 def test_the_timetable_of_a_plan_with_launches_as_one_is_that_of_the_run():
     rng = np.random.default_rng(2)
     joined = 0

@@ -77,7 +77,7 @@ def close(one, other):
     return np.allclose(one, other, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", BASES)
 @pytest.mark.parametrize("seed", spread(range(12), 2))
 def test_where_nothing_is_hidden_a_fork_ends_as_the_run_will(name, seed):
@@ -165,6 +165,7 @@ def test_the_run_itself_never_notices(seed):
     assert fingerprint(Simulation(made(range(100))).run()) == fingerprint(Simulation(made(())).run())
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     "name", ["plain", "three GPUs", "async", "bytes", "half duplex", "admission", "patience", "fixed"]
 )

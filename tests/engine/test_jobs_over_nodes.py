@@ -203,6 +203,7 @@ def test_what_cannot_be_is_said(keys: dict[str, Any], sentence: str) -> None:
     assert sentence in str(error.value)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", spread(["cholesky-8", "jobs-of-a-site", "gangs-and-small-jobs", "shared-switch"], 2))
 def test_without_communication_nothing_changes(name: str) -> None:
     """One node for each job and racks with narrow uplinks give the same bytes as neither: launches, waits, links."""
@@ -270,7 +271,7 @@ def test_the_figures_of_the_shipped_scenario() -> None:
 NEED_A_FILE = "as_recorded", "learned", "replay"
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpu", "cpu"])
 def test_only_ways_that_work_are_proposed_to_a_job_too_large_for_a_node(kind: str) -> None:
     """`span: any` and `nodes: N` are each proposed if and only if the scheduler then runs the job."""

@@ -101,7 +101,7 @@ def load_of(rng, count, rate, prompt=200, output=60):
     return arrival.tolist(), tokens[0].tolist(), tokens[1].tolist()
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", spread(range(4), 1))
 @pytest.mark.parametrize("phases", ["mixed", "prefill_first"])
 @pytest.mark.parametrize(
@@ -191,6 +191,7 @@ def test_who_came_last_is_copied_to_the_host_and_back():
     assert busy == pytest.approx(record.finish[1] - 2 * 0.016)  # while it copies it does not compute
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
 @pytest.mark.parametrize("order", ["fcfs", "shortest_prompt", "priority"])
 def test_under_memory_pressure_everything_finishes(preemption, order):
@@ -255,6 +256,7 @@ def test_the_least_recent_prefix_is_evicted():
     assert first == pytest.approx([F + 64 * P] * 3 + [F + P] + [F + 64 * P])
 
 
+@pytest.mark.slow
 def test_prefixes_under_memory_pressure():
     rng = np.random.default_rng(5)
     arrival, prompt, output = load_of(rng, 300, 30, 150, 40)
@@ -366,6 +368,7 @@ def test_between_nodes_the_network_is_the_way():
     assert task["finish"] == pytest.approx(F + 100 * P + 0.2 + 0.01 + F + S + 101 * C)
 
 
+@pytest.mark.slow
 def test_apart_under_load_and_tight_memory_nothing_is_lost():
     arrival, prompt, output = load_of(np.random.default_rng(9), 250, 20, 80, 60)
     prompt, output = np.minimum(prompt, 400).tolist(), np.minimum(output, 200).tolist()
@@ -613,6 +616,7 @@ def test_a_limit_on_the_tokens_of_a_step_that_the_load_does_not_allow_is_a_warni
     assert "its replicas serve at most 31.05/s" in text
 
 
+@pytest.mark.slow
 def test_the_example_of_the_documentation_runs():
     text = (Path(__file__).parents[2] / "docs" / "llm.md").read_text(encoding="utf-8")
     example, *_ = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
@@ -635,6 +639,7 @@ class Greedy(IterationPolicy):
         return BatchStep([(request, request.to_prefill + 1) for request in replica.prefilling])
 
 
+@pytest.mark.slow
 def test_an_illegal_step_names_the_policy_and_the_time():
     hs.register("too_greedy", Greedy, kind="batching")
     with pytest.raises(hs.errors.PolicyError, match=r"chat: its policy prefills 101 tokens .* 100 left \(t = 0 s\)"):

@@ -95,6 +95,7 @@ def backlogged(weights=(1.0, 2.0), client_weight=None):
     return Simulation(run_, check=True).run(), np.array(clients), np.array(prompts), np.array(outputs)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("weights", "shares"), [((1.0, 2.0), {}), ((3.0, 1.0), {}), ((1.0, 2.0), {"long": 2.0})])
 def test_two_clients_with_a_backlog_are_served_alike(weights, shares):
     """Theorem 4.4 of the paper: services differ by at most 2 max(w_p longest prompt, w_q tokens in a batch) while both
@@ -148,7 +149,7 @@ def test_aborted_requests_are_counted_and_met_no_deadline():
     assert audit(result.record) == []
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("form", [{"disaggregated": {"prefill": 1, "decode": 1}},
                                   {"autoscale": {"min": 1, "max": 2, "target": 4}}, {"preemption": "swap"},
                                   {"batching": {"name": "continuous", "order": "vtc"}, "replicas": 2}])  # fmt: skip
@@ -312,6 +313,7 @@ def test_a_slower_device_makes_longer_gaps():
     assert result.metric("itl_max") == pytest.approx(2 * (F + S + 139 * C))
 
 
+@pytest.mark.slow
 def test_steps_are_saved_and_read_again(tmp_path):
     result = busy()
     loaded = hs.Result.load(result.save(tmp_path / "run"))

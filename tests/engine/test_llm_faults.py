@@ -263,7 +263,7 @@ def stormy(name, seed):
     return replace(run, faults=[failing, slow])
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", spread(range(6), 1))
 @pytest.mark.parametrize("name", SERVICES)
 def test_nothing_is_lost_in_a_storm(name, seed):
@@ -294,6 +294,7 @@ def test_routers_see_the_replicas_of_now_and_their_loads(name, monkeypatch):
     assert len(asked) >= 150 and len(set(asked)) > 1
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_fork_in_a_storm_ends_with_the_same_bytes(name):
     look(lambda: stormy(name, 7))

@@ -67,6 +67,7 @@ SERVICES = {
 }  # fmt: skip
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", SERVICES)
 def test_what_is_foreseen_is_what_happens(name):
     """Forty requests in a second on one replica, then none; some wait, and some have to give way where memory is

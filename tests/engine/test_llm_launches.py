@@ -110,6 +110,7 @@ def unlike(arrival, prompt, output, service=None, **keys):
     return record
 
 
+@pytest.mark.slow
 def test_each_replica_steps_at_the_pace_of_its_devices():
     """Requests go to the two replicas in turns; each half is what one replica alone makes of it, step by step, with the
     step times of its type."""
@@ -396,6 +397,7 @@ class Harasses(ListScheduler):
         yield Wait(until=self.next)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", ["swap", "prefixes", "apart", "scaled"])
 def test_nothing_is_lost_where_replicas_are_stopped_all_the_time(name):
     run = replace(stormy(name, 4), faults=[], scheduler=Harasses(7.0))
@@ -443,6 +445,7 @@ class Counts(ListScheduler):
         yield from super().schedule(view)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["swap", "scaled"])
 def test_looking_at_every_boundary_changes_nothing(name):
     """Where devices fail and replicas are lacking all the time: --check has the policy asked no more often."""

@@ -156,6 +156,7 @@ def compare(load_, given):
     assert (rows["kv_used_start"] <= rows["kv_used"]).all() and (rows["kv_cached"] <= rows["kv_free"]).all()
 
 
+@pytest.mark.slow
 def test_every_pair_of_ways_is_drawn():
     ways = []
     for seed in range(SETS):
@@ -166,6 +167,7 @@ def test_every_pair_of_ways_is_drawn():
         assert set(zip(one, other, strict=True)) == set(itertools.product(set(one), set(other)))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", by_night(spread(range(SETS), 8), 3))
 def test_every_way_to_serve_gives_what_single_steps_give(seed):
     compare(*drawn(seed))

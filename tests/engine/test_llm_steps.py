@@ -106,7 +106,7 @@ def test_the_limit_of_the_host_ends_within_these_steps():
     assert times.seconds_for(0, 7, 900) == times.seconds_for(0, 7, 907) < times.seconds_for(0, 7, 900 + 7 * 399)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "roofline",
     [{"host": "9.9 ms"}, {"host": "8 ms", "memory": 0.7}, {"memory": 0.9, "compute": 0.3, "link_latency": "20 us"}],
@@ -486,6 +486,7 @@ def invoke(*arguments):
     return CliRunner().invoke(main, ["calibrate", *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_a_profile_goes_into_a_scenario(tmp_path):
     """Within the sizes that were measured; beyond, the scenario says so."""
     done = invoke("--from", SPLITWISE, "--where", "model=llama2-70b", "--where", "tensor_parallel=4", "--unit", "ms",
@@ -557,6 +558,7 @@ def test_a_known_line_is_found_by_simulation_alone(tmp_path, monkeypatch):
     assert found.step["fixed"] == pytest.approx(0.012, rel=0.01)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("phases", ["mixed", "prefill_first"])
 def test_steps_are_read_off_a_log(tmp_path, phases):
     """Constants of reading and decoding, a sequence and a token of each kind, from times of requests alone."""

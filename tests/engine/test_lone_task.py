@@ -136,7 +136,7 @@ def told_by_one(faults: list) -> list[FaultEvent]:
     return sorted(rows, key=lambda row: row.time)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", LOADS)
 def test_sources_of_faults_do_what_one_does_that_tells_their_product(name):
     """Factors of faults that overlap multiply, failures add up; of devices and of links, whatever runs there."""

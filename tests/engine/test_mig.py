@@ -344,6 +344,7 @@ def without_a_slice(record):
             yield launch
 
 
+@pytest.mark.slow
 def test_every_launch_has_a_slice_of_its_own_whatever_is_decided():
     """Random layouts, starts, stops, moves and partitions: the invariants hold, and a second count finds a seat."""
     tried = 0
@@ -354,6 +355,7 @@ def test_every_launch_has_a_slice_of_its_own_whatever_is_decided():
     assert tried >= 8
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", [3, 8, 14])
 def test_forks_end_as_the_run_does(seed):
     system = next(systems_with_slices(itertools.count(100 * seed)))

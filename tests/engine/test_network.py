@@ -39,7 +39,7 @@ def test_times_of_a_step_on_a_link_wider_than_the_cards() -> None:
     assert step_times([1, 1, 1], [1, 1, 1], "aligned", [1, 1, 10]) == pytest.approx([1 + 1 / 0.45] * 2 + [2])
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("width", [Fraction(1), Fraction(12, 5), Fraction(8)])
 @pytest.mark.parametrize("count", [2, 7, 61, 140])
 def test_the_recursion_is_the_sum_over_states(count: int, width: Fraction) -> None:
@@ -355,6 +355,7 @@ def test_a_change_of_jobs_reaches_just_the_links_of_the_jobs_there() -> None:
     assert [*after[1:3], *before[3:]] == pytest.approx(steps_of(chain(range(1, 14))), rel=1e-12)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("count", "gone"), [(4, 0), (11, 0), (12, 5), (19, 9), (9, 4)])
 def test_connected_jobs_are_what_all_anew_would_be_whatever_came_and_went(count: int, gone: int) -> None:
     """A job leaves and comes back: sets that are solved together grow out of larger ones, and merge into them."""

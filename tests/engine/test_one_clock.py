@@ -26,6 +26,7 @@ HAND_MADE = {
 """Files that use a mode's own seconds, and why."""
 
 
+@pytest.mark.slow
 def test_nothing_else_adds_up_the_seconds_of_a_mode():
     roots = [Path(package.__file__).parent for package in (hs, hetsim_policies)]
     wanted = re.compile(r"\bmodes?(\[\w+\])?\.(fixed|single)\b")

@@ -146,6 +146,7 @@ def four_gpus() -> Any:
     return hs.run(scenario(gpus(4), {"arrivals": poisson(3), "gpu_time": exponential()}, until=1_000), seed=4)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("nodes", "demand"),
     [
@@ -216,6 +217,7 @@ def test_dd1_is_exact():
         assert result.tasks["finish"].tolist() == [max(n, n * size) + size for n in range(1000)]
 
 
+@pytest.mark.slow
 def test_littles_law_is_exact_on_a_drained_run():
     """L = λ W holds of every single run in which all tasks complete, not only on average."""
     for policy in ("fcfs", "sjf", "srtf"):

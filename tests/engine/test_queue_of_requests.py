@@ -42,7 +42,7 @@ def scenario(name, asked, jobs):
     return found
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("jobs", [False, True], ids=["alone", "with tasks"])
 @pytest.mark.parametrize("name", CASES)
 def test_it_makes_no_difference_whether_each_request_is_asked_about(name, jobs):

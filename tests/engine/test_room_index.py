@@ -46,6 +46,7 @@ REFUSED = ("chaos 3", "chaos 7", "chaos 11")
 CASES = [pytest.param(build, id=name) for name, build in chaotic(17) if name not in REFUSED]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("build", spread(CASES, 8))
 def test_the_tightest_and_the_roomiest_node_are_those_of_a_look_at_each(build):
     run = build()

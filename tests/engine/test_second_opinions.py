@@ -77,7 +77,7 @@ def test_skipping_fcfs_with_gangs(seed):
     assert simulate(FcfsSkip(), 6, arrival, width, time).start.tolist() == expected
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("strict", [True, False], ids=["strict", "skipping"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_shortest_job_first_with_gangs(seed, strict):

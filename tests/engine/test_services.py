@@ -58,6 +58,7 @@ class Padded(Batching):
 
 hs.register("padded", Padded, kind="batching")
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("rate", "gpus"), [("700/s", 1), ("1500/s", 1), ("1300/s", 3)])
 def test_requests_asked_for_one_by_one_go_as_those_that_nobody_asks_for(rate, gpus):
     """Admission that accepts all looks at every request; what batches are made of, and when, is the same."""

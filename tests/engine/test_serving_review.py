@@ -84,6 +84,7 @@ def test_bytes_count_for_the_limit_and_for_the_capacity():
     assert "at most 215" in hs.run(load(given)).warnings[0]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("batching", ["serial_greedy", "nexus", "clipper_aimd"])
 @pytest.mark.parametrize(("sharing", "gpus"), [("timeslice", 1), ("exclusive", 0.5)])
 def test_services_side_by_side_on_a_divided_gpu(batching, sharing, gpus):

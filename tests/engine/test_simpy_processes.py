@@ -78,7 +78,7 @@ def tasks(seed: int) -> list[Job]:
     return [Job([mode], [float(random.integers(1, 9)) / 2], float(arrival)) for arrival in arrivals]
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_processes_next_to_a_thousand_tasks_do_the_same_as_in_plain_simpy(seed):
     plain = simpy.Environment()

@@ -53,6 +53,7 @@ def test_every_verb_tells_the_truth_while_replicas_fail_and_requests_give_way(na
     assert len(waiting) > 20 and len(running) > 50
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
 def test_looking_changes_nothing(system):
     _, seen, _ = lies(system.run_input(ListScheduler()))
@@ -79,13 +80,14 @@ LIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("of", "verb", "lie"), spread(LIES, 6), ids=lambda one: getattr(one, "__name__", one))
 def test_the_suite_finds_a_verb_that_lies_about_requests_to_language_models(of, verb, lie, monkeypatch):
     monkeypatch.setattr(of, verb, lie(getattr(of, verb)))
     assert {breach.rule for breach in examine(lambda _: ListScheduler(), SYSTEMS[2])} == {"view"}
 
 
+@pytest.mark.slow
 def test_the_suite_finds_a_wrong_stage(monkeypatch):
     monkeypatch.setattr(RequestSeen, "stage", "download")
     assert {breach.rule for breach in examine(lambda _: ListScheduler(), SYSTEMS[0])} == {"view"}

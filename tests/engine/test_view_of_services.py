@@ -71,6 +71,7 @@ def run(described):
     return Result(Simulation(inputs, check=True).run()), inputs.scheduler
 
 
+@pytest.mark.slow
 def test_what_is_seen_is_the_same_however_requests_come_and_fits_the_records():
     result, sliced = run(scenario(False, "looks"))
     _, single = run(scenario(True, "looks"))
@@ -118,7 +119,7 @@ class Interrupting(ListScheduler):
         yield from super().schedule(view)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("scheduler", ["patient_of_test", "interrupting_of_test"])
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_single_requests_can_be_started_and_batches_stopped(scheduler, gpus):

@@ -204,6 +204,7 @@ def test_burst_comes_at_once_or_spread():
     assert ((spread[100:] >= 5) & (spread[100:] < 7)).all()
 
 
+@pytest.mark.slow
 def test_burst_keeps_the_mean_of_a_drawn_size():
     """Sizes uniform in [0, 1] are 0 or 1, with mean 1/2."""
     process = read("burst", every="1 s", size={"distribution": "uniform", "low": 0, "high": 1})

@@ -40,6 +40,7 @@ def test_an_entry_is_whole(name):
     assert len(outcomes.recorded(entry).recorded), "it was never run: hetsim gallery NAME --record"
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", [marked(name) for name in NAMES])
 def test_the_short_case_gives_what_was_recorded(name):
     """To the last digits that are kept: replications of the short case are the first of the whole."""
@@ -323,6 +324,7 @@ def test_an_unknown_entry_gets_a_suggestion():
 PLACES = EXPECTED.replace("{absolute: 0.001}", "{shape: true}")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("figures", "within"), [("FCFS,2\nSJF,1\n", [True, True]), ("FCFS,1\nSJF,2\n", [False, False])]
 )
@@ -455,6 +457,7 @@ def test_wrong_usage(arguments, code, message):
     assert message in done.output
 
 
+@pytest.mark.slow
 def test_the_front_pages_count_what_was_recorded():
     from importlib.util import module_from_spec, spec_from_file_location
 

@@ -80,6 +80,7 @@ def in_order(episodes):
 # The engine below -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("scenario", [MIX, MOVING, "gangs-and-small-jobs", "priority-and-aging"])
 def test_in_order_of_arrival_an_episode_leaves_the_tables_of_fcfs(scenario):
     given = hs.load(scenario) if isinstance(scenario, dict) else hs.load(scenario, {"workload.0.until": "6 h"})
@@ -97,6 +98,7 @@ def test_the_numbers_of_a_run_are_those_of_its_seed_and_replication():
     assert episodes.result.tasks["arrival"].tolist() == tasks.arrival.tolist()
 
 
+@pytest.mark.slow
 def test_equal_actions_give_equal_episodes():
     one, two = Episodes(MIX), Episodes(MIX)
     assert played(one, at_random()) == played(two, at_random())
@@ -116,7 +118,7 @@ class Random(Window):
         return int(self.view.random.choice(np.flatnonzero(mask)))
 
 
-@pytest.mark.quick(9)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("system", small_systems(), ids=lambda system: system.name)
 def test_what_the_mask_allows_is_legal_everywhere(system):
     assert examine(lambda _: Random(), system) == []
@@ -189,6 +191,7 @@ def test_a_forbidden_action_waits():
 # Rewards ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("scenario", [MIX, MOVING])
 def test_rewards_add_up_to_the_figures_of_the_tables(scenario):
     totals = {}
@@ -262,6 +265,7 @@ def test_a_run_that_drains_is_terminated_and_one_cut_by_its_horizon_truncated():
         cut.step(0)
 
 
+@pytest.mark.slow
 def test_devices_that_fail_stop_tasks_which_are_seen_again():
     faulty = {**MIX, "faults": [{"on": "gpu", "every": "40 min", "repair": "10 min"}]}
     for ahead in (False, True):
@@ -277,6 +281,7 @@ def test_devices_that_fail_stop_tasks_which_are_seen_again():
 # Admission --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("policy", ["sjf", "srtf", "fcfs", "allox"])
 def test_accepting_all_leaves_the_tables_of_the_run(policy):
     scenario = hs.load(MIX, {"policy": policy})
@@ -364,6 +369,7 @@ def test_the_typical_time_is_the_mean_of_the_fastest_estimates():
 # Gymnasium --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(1)
 @needs_gymnasium
 @pytest.mark.parametrize("name", ["hetsim/Scheduling-v0", "hetsim/Admission-v0"])
 def test_gymnasium_finds_nothing_wrong(name):
@@ -421,6 +427,7 @@ def test_without_a_seed_environments_side_by_side_differ(name):
     assert len(set(loads)) == len(loads) == 13
 
 
+@pytest.mark.quick(1)
 @needs_gymnasium
 @pytest.mark.parametrize("seed", [None, 5])
 def test_a_replication_is_that_of_a_run(seed):
@@ -502,6 +509,7 @@ def test_a_step_takes_few_lines():
     assert lines / steps < 6000
 
 
+@pytest.mark.slow
 @needs_gymnasium
 def test_the_example_of_the_documentation_runs(capsys):
     text = (Path(__file__).parents[2] / "docs" / "learning.md").read_text(encoding="utf-8")
@@ -545,7 +553,7 @@ def test_unfinished_tasks_count_in_the_response_as_the_documentation_says():
     assert f"{said} that of the column is {-tasks['response'].sum():,.0f} s." in text
 
 
-@pytest.mark.quick(7)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("scenario", "what"),
     [
@@ -581,7 +589,7 @@ def test_the_sum_of_energy_is_that_of_the_tables_whatever_happens(scenario, what
     assert not what or result.metric(what) > 0
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "log"), [("nights-asleep", "sleep"), ("slack-before-the-deadline", "frequency")])
 def test_energy_follows_devices_that_sleep_or_change_their_frequency(scenario, log):
     """Under the scenario's own scheduler, with everybody accepted."""
@@ -680,6 +688,7 @@ def test_the_documentation_has_every_entry():
 # Calls that mean nothing ------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(1)
 @needs_gymnasium
 @pytest.mark.parametrize("name", ["hetsim/Scheduling-v0", "hetsim/Admission-v0"])
 def test_the_mask_of_the_info_goes_into_sample(name):
@@ -698,6 +707,7 @@ def test_the_mask_of_the_info_goes_into_sample(name):
     assert env.unwrapped.observation_names == env.unwrapped.episodes.layout.names
 
 
+@pytest.mark.quick(1)
 @needs_gymnasium
 @pytest.mark.parametrize("action", [1.7, 1.0, "a", None, True, np.float64(1), np.array([1])])
 def test_an_action_that_is_no_whole_number_is_refused(action):

@@ -48,7 +48,7 @@ def own():
 # Rewards ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["response", "slowdown", "goodput", "value", "makespan"])
 @pytest.mark.parametrize("actions", [(), pytest.param(("mode", "node", "preempt", "power"), marks=pytest.mark.slow)])
 def test_what_is_earned_is_plain_whatever_the_reward_looks_like(name, actions):
@@ -100,6 +100,7 @@ def test_preempting_earns_nothing_ahead():
     assert ahead == pytest.approx(plain + best, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_normalized_rewards_are_the_others_times_one_factor():
     for by in ("return", "time"):
         plain, normalized = Episodes(SMALL, 4, ahead=True), Episodes(SMALL, 4, ahead=True, normalize=by)
@@ -208,6 +209,7 @@ def test_a_registered_reward_is_meant_even_where_ours_has_its_name(own):
 # Observations -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(1)
 @needs_gymnasium
 @pytest.mark.parametrize("observation", ["dict", "graph"])
 @pytest.mark.parametrize("scenario", [MIX, MOVING, "cholesky-8"], ids=["mix", "moving", "cholesky"])
@@ -343,6 +345,7 @@ def test_wrong_options_of_an_environment_are_said(options, kind, said):
 # Actions ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_each_kind_of_action_does_what_its_name_says():
     episodes = Episodes(MIX if tiers.whole else SHORT, 4, actions=["mode", "node", "preempt", "power"])
     decided = []
@@ -376,6 +379,7 @@ def test_each_kind_of_action_does_what_its_name_says():
 # Trained models as schedulers -------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "options",
     [{}, {"observation": "dict"}, {"observation": "graph", "actions": ("mode", "node", "preempt")}],

@@ -273,6 +273,7 @@ def test_training_validation_and_comparison_meet_different_loads():
 EDGES = [0, 1, 999_999, 1_000_000, 1_999_999, 2_000_000, 2_999_999, 3_000_000, APART, 2**64, 2**128 - 1]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(*2 * [st.tuples(st.one_of(st.sampled_from(EDGES), st.integers(0, 2**128 - 1)),
                        st.sampled_from([JUDGED, TRAINING, VALIDATION]))])  # fmt: skip
@@ -596,6 +597,7 @@ def test_a_window_that_no_policy_has_is_said(file, window):
     refused(file, "one has 1 to 1,000")
 
 
+@pytest.mark.slow
 def test_metadata_that_no_reader_can_hold_are_said(file):
     rewritten(file, window=math.inf)
     refused(file, "is damaged")
@@ -664,6 +666,7 @@ class OnSystem:
         return Learned(path)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("system", spread(small_systems(), 6), ids=lambda system: system.name)
 def test_it_keeps_the_contract_whatever_was_learned(system, tmp_path):
     assert examine(OnSystem(tmp_path), system) == []
@@ -736,6 +739,7 @@ def test_the_table_of_the_documentation_is_what_comes_out(held_out):
 # Sentences about files --------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

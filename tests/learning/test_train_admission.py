@@ -117,6 +117,7 @@ MOVING = {
 FAILING = {**CROWD, "faults": [{"on": "gpu", "every": "20 min", "repair": "5 min"}]}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("scheduler", spread(["fcfs", "sjf", "srtf", "allox"], 1))
 @pytest.mark.parametrize("given", [CROWD, MIXED, MOVING, FAILING], ids=["crowd", "mixed", "moving", "failing"])
 def test_a_policy_meets_in_a_run_what_it_met_in_training(given, scheduler, tmp_path):
@@ -172,6 +173,7 @@ def worth(tasks, reward):
     return reward["value"] * weight[met].sum() - reward["response"] * tasks["response"].to_numpy()[done].sum()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("slo", ["5 min", None])
 @pytest.mark.parametrize("ahead", [False, True])
 def test_value_less_holding_is_what_the_tables_say(ahead, slo):

@@ -160,6 +160,7 @@ SERVED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_target_of_deadlines_can_be_met():
     """Requests in flight at the end were misses, so that no number of GPUs met a target of 99.99 %."""
     found = hs.size(SERVED, "slo_attainment > 99.99%", "cluster.nodes.0.count", least=2, most=6, replications=3)

@@ -158,6 +158,7 @@ def test_tensor_parallelism_beyond_nvlink_is_told_with_its_price() -> None:
     assert any("tensor 16 is more than the 8 GPUs that NVLink joins: a step takes" in one for one in found.warnings)
 
 
+@pytest.mark.slow
 def test_what_lies_beyond_an_island_goes_over_pcie() -> None:
     """Two islands of four GPUs: the ring of eight has a hop over PCIe, that of four has none."""
 

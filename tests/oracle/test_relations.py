@@ -35,13 +35,13 @@ def finishes(system: Drawn, *more: NodeSpec, **given) -> np.ndarray:
     return np.array(Simulation(system.run_input(QueueOfEachType(), *more, **given), check=True).run().finish)
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_doubled_times_double_the_finishes(seed):
     assert np.array_equal(finishes(drawn(seed)) * 2, finishes(drawn(seed, scale=2.0)), equal_nan=True)
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_names_and_nodes_that_no_task_can_use_change_nothing(seed):
     expected = finishes(drawn(seed))
@@ -50,7 +50,7 @@ def test_names_and_nodes_that_no_task_can_use_change_nothing(seed):
     assert np.array_equal(expected, finishes(drawn(seed), useless), equal_nan=True)
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_shorter_horizon_cuts_off_and_changes_nothing_before(seed):
     expected = finishes(drawn(seed))
@@ -60,7 +60,7 @@ def test_a_shorter_horizon_cuts_off_and_changes_nothing_before(seed):
     assert np.isnan(cut).any()
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_two_systems_that_share_nothing_run_in_one_cluster_as_alone(seed):
     one, other = drawn(seed), drawn(seed + 10_000, name="h")

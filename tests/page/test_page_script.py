@@ -104,6 +104,7 @@ def test_decoded_columns_are_those_of_the_tables():
     assert found["device"] == launches["device"].astype(str).tolist()
 
 
+@pytest.mark.quick(1)
 @needs_node
 @pytest.mark.parametrize(
     "name", ["mix", "first-steps", "save-and-restore", pytest.param("chunked-prefill", marks=pytest.mark.slow)]
@@ -121,6 +122,7 @@ def test_levels_over_time_integrate_to_the_metrics(name: str):
         assert busy["true"] == pytest.approx(run.metric("cpu_utilization"), rel=2e-4)
 
 
+@pytest.mark.slow
 @needs_node
 def test_the_busy_part_is_of_devices_that_are_up():
     """Nodes that fail and are repaired; in one pixel, since a mean of parts is not the part of the sums."""
@@ -147,6 +149,7 @@ def test_groups_are_those_of_the_metrics(name: str):
         assert values == pytest.approx(expected.loc[one["name"], names].tolist(), rel=1e-5)
 
 
+@pytest.mark.slow
 @needs_node
 def test_waits_by_cause_are_those_of_explain():
     run = run_of("mix")
@@ -176,6 +179,7 @@ def test_filters_keep_what_pandas_keeps():
     assert found[3] == np.flatnonzero(tasks["wait"].between(1, 5)).tolist()
 
 
+@pytest.mark.slow
 @needs_node
 def test_no_two_bars_of_a_row_overlap_and_none_is_missing():
     """But for the stages of two launches on a GPU with two streams, each on an engine of its own."""
@@ -194,6 +198,7 @@ def test_no_two_bars_of_a_row_overlap_and_none_is_missing():
     assert drawn.to_dict() == given.to_dict()
 
 
+@pytest.mark.slow
 @needs_node
 def test_pixels_keep_the_sum_of_what_they_cover():
     """However narrow bars are: the covered parts of all pixels sum to the bars' lengths."""
@@ -210,6 +215,7 @@ def test_pixels_keep_the_sum_of_what_they_cover():
     np.testing.assert_allclose(levels, inside.sum(axis=0), atol=1e-9)
 
 
+@pytest.mark.slow
 @needs_node
 def test_numbers_are_written_as_on_the_terminal():
     random = np.random.default_rng(5)
@@ -221,7 +227,7 @@ def test_numbers_are_written_as_on_the_terminal():
     assert times == [formatting.seconds(value) for value in values]
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @needs_node
 @pytest.mark.parametrize("high", [3e-9, 0.004, 1.0, 59.0, 61.0, 119.0, 400.0, 5000.0, 6000.0, 90000.0, 4e5, 3e7])
 def test_ticks_are_few_evenly_spaced_and_all_different(high: float):
@@ -232,6 +238,7 @@ def test_ticks_are_few_evenly_spaced_and_all_different(high: float):
     assert times[0] >= 0.3 * high * (1 - 1e-9) and times[-1] <= high * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @needs_node
 def test_pairs_of_two_runs_are_the_same_tasks():
     one, other = run_of("mix"), hs.run(MIX, policy="fcfs")
@@ -243,6 +250,7 @@ def test_pairs_of_two_runs_are_the_same_tasks():
     np.testing.assert_allclose(found, np.sort(both["response_y"] - both["response_x"]), atol=1e-5)
 
 
+@pytest.mark.slow
 @needs_node
 def test_shares_by_pixel_are_the_empirical_distribution():
     random = np.random.default_rng(6)
@@ -272,6 +280,7 @@ def _head(packed: bytes) -> bytes:
     return raw[4 : 4 + int.from_bytes(raw[:4], "little")]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.usefixtures("without_pictures")
 @pytest.mark.parametrize("count", [1, 3])
 def test_tiny_runs_have_a_page(count: int):
@@ -285,6 +294,7 @@ def test_tiny_runs_have_a_page(count: int):
         assert rows == min(count, 2)
 
 
+@pytest.mark.quick(1)
 @needs_node
 @pytest.mark.parametrize("name", ["mix", "first-steps", "broken-and-late"])
 def test_devices_are_those_of_the_table(name: str):
@@ -309,6 +319,7 @@ def test_devices_are_those_of_the_table(name: str):
         assert count == names.map(lambda on, name=name: any(one.startswith(name) for one in on)).sum()
 
 
+@pytest.mark.slow
 @needs_node
 def test_a_column_of_times_has_the_unit_of_the_terminal():
     random = np.random.default_rng(4)

@@ -133,6 +133,7 @@ def test_the_same_directory_gives_the_same_bytes(folders: Folders, tmp_path: Pat
     assert page == page_of(folders[kind]).encode()
 
 
+@pytest.mark.slow
 def test_a_picture_gives_the_same_bytes():
     run = hs.run(MIX, overrides={"workload.small.count": 10, "workload.gang.count": 5})
     one, other = (picture(run.plot, "all tasks") for _ in range(2))
@@ -197,6 +198,7 @@ def test_a_run_is_told_in_three_sentences_and_six_figures():
     assert len(shown) == 6 and dict(shown)["response_mean"] == run.text("response_mean")
 
 
+@pytest.mark.slow
 def test_a_loaded_comparison_is_the_one_that_was_saved(folders: Folders):
     again = hs.compare(MIX, ["fcfs", "sjf"], replications=some(4, 2))
     loaded = hs.Comparison.load(folders["comparison"])
@@ -204,6 +206,7 @@ def test_a_loaded_comparison_is_the_one_that_was_saved(folders: Folders):
     assert loaded.table.equals(again.table)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_pictures")
 def test_failed_points_are_told():
     found = hs.sweep(MIX, {"cluster.nodes.0.count": [1, 2]}, policies=["fcfs"])
@@ -327,6 +330,7 @@ def test_a_page_about_fifty_policies(tmp_path: Path):
     assert len(page) < 4e6
 
 
+@pytest.mark.slow
 def test_warnings_that_differ_in_their_figures_are_one():
     """And one line for what is so under every policy."""
     from hetsim.report.overview import comparison_remarks, gathered

@@ -122,6 +122,7 @@ def test_what_was_drawn_twice_stands_once(file: str):
     assert len(one) == 5 and one.groupby(level=0).first().equals(two.sort_index())
 
 
+@pytest.mark.slow
 def test_a_name_from_python_is_not_passed_off_as_a_policy(tmp_path: Path):
     found = hs.sweep(SCENARIO, {GPUS: [1, 2]}, policies={"mine": "sjf"}, out=tmp_path / "one")
     assert "mine: a name given in Python" in report(found, "one")
@@ -182,6 +183,7 @@ def test_differences_are_those_of_a_comparison_of_each_point(swept: Sweep):
     assert (found["significant"] == (found["p"] <= 0.05)).all()
 
 
+@pytest.mark.slow
 def test_differences_to_a_base(swept: Sweep):
     found = swept.differences("response_mean", base="sjf")
     assert set(found["other"]) == {"sjf"} and len(found) == 6
@@ -191,6 +193,7 @@ def test_differences_to_a_base(swept: Sweep):
         swept.differences("respons_mean")
 
 
+@pytest.mark.slow
 def test_ties_are_nobodys_lead(swept: Sweep):
     findings = findings_by_point(swept, "response_mean")
     led = leads(swept, "response_mean", findings)
@@ -208,6 +211,7 @@ def test_ties_are_nobodys_lead(swept: Sweep):
     assert float(told) == pytest.approx(100 * share.iloc[0] / mean.iloc[0], abs=0.5)
 
 
+@pytest.mark.slow
 def test_one_run_of_each_shows_nothing():
     found = hs.sweep(SCENARIO, {GPUS: [1, 2]}, policies=["fcfs", "sjf"])
     page = report(found)
@@ -254,6 +258,7 @@ def test_a_comparison_is_made_again_as_it_was_asked_for(file: str):
     assert header
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("replications", [1, 3])
 def test_a_comparison_shows_six_figures_with_the_policies_that_have_them(replications: int):
     """Those that were compared first, as the table writes them; then others, without the directionless ones."""
@@ -300,6 +305,7 @@ def test_energy_that_nobody_modeled_is_not_told(replications: int):
     assert "nergy" not in page.partition("<h2>Scenario</h2>")[0]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("replications", [1, 3])
 def test_figures_are_written_as_on_the_terminal(replications: int):
     powered = {"type": "g", "count": 2, "power": {"idle": "50 W", "busy": "250 W"}}

@@ -360,6 +360,7 @@ def mixed(folder: Path) -> dict[str, Any]:
     return {**scenario, "workload": [first, second, service, jobs]}
 
 
+@pytest.mark.slow
 def test_two_pipelines_beside_a_service_and_jobs(tmp_path: Path) -> None:
     run = hs.run(mixed(tmp_path), check=True)
     tasks, stages = run.tasks, run.stages
@@ -387,6 +388,7 @@ def test_two_pipelines_beside_a_service_and_jobs(tmp_path: Path) -> None:
     assert run.metric("rho_max") < math.inf
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", spread(range(5), 2))
 def test_requests_are_what_their_stages_say(tmp_path: Path, seed: int) -> None:
     """Random loads under faults, refusals, expiry and a horizon: each row of `tasks`, from `stages` row by row."""
@@ -428,6 +430,7 @@ def test_requests_are_what_their_stages_say(tmp_path: Path, seed: int) -> None:
     assert {*map(str, run.tasks["status"])} & {"expired", "unfinished"}
 
 
+@pytest.mark.slow
 def test_a_saved_run_tells_the_same(tmp_path: Path) -> None:
     run = hs.run(mixed(tmp_path))
     again = Result.load(run.save(tmp_path / "out"))
@@ -439,6 +442,7 @@ def test_a_saved_run_tells_the_same(tmp_path: Path) -> None:
     assert explain(again, "net/7").equals(explain(run, "net/7"))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_tables(tmp_path: Path) -> None:
     one, two = hs.run(mixed(tmp_path), seed=3), hs.run(mixed(tmp_path), seed=3)
     pd.testing.assert_frame_equal(one.tasks, two.tasks)
@@ -493,6 +497,7 @@ def test_the_page_of_a_run_has_its_stages(tmp_path: Path) -> None:
     assert "net stage 2" in text
 
 
+@pytest.mark.slow
 def test_sizes_and_comparisons_count_requests(tmp_path: Path) -> None:
     """20 at once: the share of those in time is 9 / 20 with one item every 3 s, whatever the number of stages."""
     scenario = pipeline(tmp_path, arrivals={"process": "all_at_once", "count": 20}, slo="31 s")

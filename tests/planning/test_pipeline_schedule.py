@@ -122,6 +122,7 @@ def test_the_schedule_of_a_job_ends_with_its_step(change: dict[str, Any]) -> Non
     assert schedule.bubble == pytest.approx(found.metric("bubble_fraction"), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_schedule_of_a_job_is_that_of_its_place() -> None:
     """Two nodes in racks that a slow uplink joins: the stages of the second job send over it."""
     given = training(nodes=16, tensor=8, pipeline=16)
@@ -132,6 +133,7 @@ def test_the_schedule_of_a_job_is_that_of_its_place() -> None:
     assert schedule.makespan > training_pipeline(hs.run(training(nodes=16, pipeline=16)))[0].makespan
 
 
+@pytest.mark.slow
 def test_of_very_many_passes_the_first_micro_batches_are_laid_out() -> None:
     found = hs.run(training(batch=20_000))
     schedule, _ = training_pipeline(found)
@@ -253,6 +255,7 @@ def test_the_picture_of_a_run_names_its_job() -> None:
             hs.plots.pipeline(what, task=7)
 
 
+@pytest.mark.slow
 def test_the_picture_of_a_partition(tmp_path: Any) -> None:
     table = tmp_path / "net.csv"
     table.write_text("layer,activations,weights,forward,backward\na,1e6,1e6,0.01,0.02\nb,1e6,1e6,0.01,0.02\n")

@@ -123,6 +123,7 @@ def test_what_cannot_be_planned_is_said(tmp_path: Any, options: tuple[str, ...],
     assert answer.stderr.startswith((str(path), "--set workload.train."))
 
 
+@pytest.mark.slow
 def test_several_numbers_of_gpus_are_ranked_together(tmp_path: Any) -> None:
     """4 GPUs on one node, 8 on two: the candidates of each, in one order; a run of one says what it costs."""
     wide = scenario("80 GB", steps=5)
@@ -220,6 +221,7 @@ def test_a_model_by_name_is_planned_as_its_figures_are() -> None:
     assert {32 % one.plan.pipeline for one in found} == {0} and len({one.plan.pipeline for one in found}) > 2
 
 
+@pytest.mark.slow
 def test_keys_that_no_step_has_are_told():
     """A run with flep has longer steps than are told; limits of a site change none."""
     for changes, said in (

@@ -217,7 +217,7 @@ def test_erlang_wait_earns_most_of_the_optimum_under_a_load_that_moves(phase):
         assert abs(written - value) < 4 * error + 0.01, name
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", sorted(moving_load.PHASES))  # of a longer phase the linear systems are larger
 def test_the_optimum_under_a_load_that_moves_is_that_of_all_thresholds(phase):
     """The best threshold in each phase earns as much, by a linear system; the same for both as the next shows less."""
@@ -320,6 +320,7 @@ def test_no_single_change_of_the_table_earns_more():
         assert table._evaluate(other, *arguments)[1] <= table.gain + 1e-9
 
 
+@pytest.mark.slow
 def test_two_classes_and_fifty_servers_are_solved_in_few_lines():
     """5,151 states: what each costs stands in arrays."""
     table = ThresholdTable(50, 100, 2)
@@ -327,6 +328,7 @@ def test_two_classes_and_fifty_servers_are_solved_in_few_lines():
     assert table.admits((10, 10), 0)
 
 
+@pytest.mark.slow
 def test_the_decision_process_is_solved_again_when_rates_move():
     policy = make("mdp_threshold", {"rewards": {"jobs": 10.0}, "holding": {"jobs": 1.0}, "memory": 200})
     entry = {"process": "piecewise_poisson", "rate": [["0 s", "0.3/s"], ["2000 s", "3/s"]]}
@@ -355,6 +357,7 @@ def test_the_decision_process_is_solved_again_when_rates_move():
 # Promises ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["predicted_wait", "slo_feasible", "redirect"])
 def test_on_one_server_in_order_of_arrival_nobody_admitted_is_late_and_nobody_refused_could_have_been_in_time(name):
     result = hs.run(scenario(1.4, name, until=2_000, slo="4 s"))
@@ -458,6 +461,7 @@ def test_service_times_are_busy_servers_over_completions():
     assert station.present == station.occupied == 0
 
 
+@pytest.mark.slow
 def test_estimates_follow_a_jump_of_rate_and_service_time():
     rate = {"process": "piecewise_poisson", "rate": [["0 s", "0.5/s"], ["4000 s", "2/s"]]}
     of = scenario(0, "accept_all", servers=4, until=8_000,
@@ -474,6 +478,7 @@ def test_estimates_follow_a_jump_of_rate_and_service_time():
 # With everything ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "parameters"), spread(EVERY, 3))
 def test_every_admission_policy_conforms(name, parameters):
     """Each meets every system and both disciplines; each discipline meets every system."""
@@ -549,6 +554,7 @@ def test_every_admission_policy_goes_with_batching(name, batching):
     assert (again.tasks["status"] == tasks["status"]).all()
 
 
+@pytest.mark.slow
 def test_what_batches_ahead_allow_is_in_time():
     """900 requests a second, where 680 can be served: those let in are in time but for few, and the GPU stays busy."""
     free = hs.run(service_scenario("accept_all"))

@@ -254,7 +254,7 @@ def estimated(stations, task, rate, service_time, present=0):
     return station
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("count", "width", "p"), [(1, 1, 0.1), (3, 1, 0.05), (6, 2, 0.3), (2, 0.5, 0.02)])
 def test_a_task_waits_too_long_with_a_probability_of_at_most_p(count, width, p):
     """By drawing the gaps of the departures that it has to wait for; one that finds a free server always gets in."""

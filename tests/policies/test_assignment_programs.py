@@ -88,6 +88,7 @@ def test_linear_program_keeps_what_it_promises():
         assert schedule.makespan <= (bound + times[np.isfinite(times)].max()) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_the_bound_is_the_value_of_the_program():
     """Certified by prices, and not far below: else the promise above would be idle."""
     rng = np.random.default_rng(4)
@@ -105,6 +106,7 @@ def test_split_tasks_go_to_sites_of_their_own():
     assert rounded(share, matched=False).tolist() == [0, 0, 1]
 
 
+@pytest.mark.slow
 def test_bounds_on_graphs_and_arrivals():
     """Below every schedule that heft, mct and the programs find, and at least the longest path."""
     rng = np.random.default_rng(5)
@@ -172,6 +174,7 @@ def test_a_time_limit_is_a_limit():
     assert plan.notes["optimal"] is (plan.notes["gap"] <= 4e-6)
 
 
+@pytest.mark.slow
 def test_readers_are_told(tmp_path):
     table = {"gpu_time": "1 s", "cpu_time": "3 s", "arrivals": {"process": "all_at_once", "count": 13}}
     scenario = {"cluster": {"nodes": {"cpus": 3, "gpus": {"type": "k20", "count": 2}}}, "workload": [table]}
@@ -201,6 +204,7 @@ def injected(times, counts, constraints, predecessors=None):
 EVEN = np.ones((6, 3))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "constraint",
     [

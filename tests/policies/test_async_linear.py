@@ -38,7 +38,7 @@ def scenario(rate=500, streams=2, horizon=20, slo=None, noise=0.0, **policy):
 # When -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [300, 500, 700])
 def test_uploads_end_when_the_compute_ends(rate):
     """Of batches that follow one another: the upload ends within a few requests' upload of the compute's end."""
@@ -68,6 +68,7 @@ def test_one_stream_is_serial_greedy():
 # How many -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_batches_keep_within_the_latency_limit():
     """The first request waits for a compute and passes through all stages itself: L = τ_calc(n) + τ(n)."""
     result = hs.run(scenario(500, slo="80 ms"))
@@ -88,6 +89,7 @@ def test_the_largest_batch_is_kept_and_pairs_of_sizes_are_seen_first():
     assert len(set(sizes[: full + 2])) > 1
 
 
+@pytest.mark.slow
 def test_a_rising_rate_fills_batches_before_their_time():
     """With margin 0 some batches go before the compute's end is near; by default hardly any do."""
     early = {}

@@ -176,7 +176,7 @@ def starts(jobs: list[Row], policy: Any, mode: Any, own: list[float] | None = No
     return found
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
 @pytest.mark.parametrize("seed", [2, 3])
 @pytest.mark.parametrize("kind", RULES)
@@ -226,7 +226,7 @@ def priorities(moving: bool, seed: int, jobs: list[Row], gpus: bool) -> tuple[di
     return weights | AT_ONCE, lambda job, now: min(64.0, now - jobs[job][0]) + size * jobs[job][1], own
 
 
-@pytest.mark.quick(30)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("moving", [False, True], ids=["own priority", "age and size"])
 @pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
 @pytest.mark.parametrize("kind", RULES)
@@ -241,6 +241,7 @@ def test_multifactor_priority_by_hand(count, kind, wrong, moving):
         assert found == by_hand(jobs, rule, multifactor(priority, count))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", [kind for kind in RULES if kind != "a limit on all"])
 def test_no_backfilled_job_delays_a_reservation(kind, monkeypatch):
     """In order of arrival and with exact estimates a job starts when it was first told, or earlier."""
@@ -304,7 +305,7 @@ def run_table(tmp_path: Any, table: pd.DataFrame, policy: str, **gpus: Any) -> p
     return hs.run(scenario).tasks.set_index("id")
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("policy", RESERVING)
 def test_transfers_count_in_reservations_as_computing_does(policy, seed, tmp_path):

@@ -123,7 +123,7 @@ def test_every_registered_policy_is_here():
     assert {"batopt", "smdp", "nexus", "clockwork"} <= ours <= set(registry.policies("batching"))
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize(
     ("rate", "noise", "gpus"), spread([(450, 0.05, 1), (60, 0.0, 1), (900, 0.0, 1), (900, 0.0, 2)], 1)
@@ -292,6 +292,7 @@ def test_wrong_levels_and_sizes_are_refused():
 # clipper ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_aimd_rises_by_one_and_falls_by_a_tenth():
     # 250 ms are kept by up to 171 requests: total(171) = 0.24884, total(172) = 0.25022.
     assert total(171) <= 0.25 < total(172)
@@ -308,6 +309,7 @@ def test_aimd_does_not_rise_by_batches_that_were_not_full():
     assert list(policy.limits.values()) == []
 
 
+@pytest.mark.slow
 def test_quantile_regression_finds_the_largest_batch_within_the_slo():
     result = run(ClipperQuantile(), np.zeros(25_000), slo=0.25)
     found = sizes(result)[:-1]
@@ -443,6 +445,7 @@ def test_clockwork_keeps_every_promise_across_services_and_devices():
         assert len(served) > 300 * gpus
 
 
+@pytest.mark.slow
 def test_clockwork_keeps_deadlines_that_do_not_come_in_order():
     given = system(Clockwork(), poisson(150, 1000))
     given.tasks.deadline = given.tasks.arrival + np.random.default_rng(2).uniform(0.02, 0.3, 1000)

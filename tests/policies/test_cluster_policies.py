@@ -165,6 +165,7 @@ def las_by_hand(arrival, time, threshold):
     return finish
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_las_with_two_queues_on_one_server(seed):
     arrival, _, time, _ = load(seed)

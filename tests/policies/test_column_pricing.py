@@ -41,6 +41,7 @@ def test_every_shorter_schedule_consists_of_cheap_pairs():
     assert dropped
 
 
+@pytest.mark.slow
 def test_small_plans_are_optimal():
     """With gap 0 a program of few pairs loses nothing, from any schedule: the optimum of trying everything."""
     rng = np.random.default_rng(5)

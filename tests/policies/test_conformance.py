@@ -120,6 +120,7 @@ def test_registered_policies_conform(scheduler, placement):
     check_policy(functools.partial(make, scheduler, placement), systems, hash_seed=False)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("scheduler", "parameters"), spread(VARIANTS, 2))
 def test_variants_conform(scheduler, parameters):
     may_reject = bool(parameters.get("drop_expired"))
@@ -172,6 +173,7 @@ def test_policies_can_be_sent_to_another_process():
         pickle.loads(pickle.dumps(registry.policy("admission", name)(target=1.0, interval=2.0)))
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("system", small_systems(), ids=lambda system: system.name)
 def test_a_recorded_run_can_be_replayed_as_a_plan(system):
     """Follow the order of starts of an fcfs run; each task in its mode, on its devices."""
@@ -452,6 +454,7 @@ def test_runs_that_differ_are_caught(policy):
     assert "two equal runs differ: task" in complaint.text
 
 
+@pytest.mark.slow
 def test_dependence_on_the_hash_seed_is_caught():
     """One of two is caught: the policy that depends on it, not the suite of one that does not."""
     found = other_hash_seed([TrustsHashes, Sound], [people()])

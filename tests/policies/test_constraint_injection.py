@@ -94,6 +94,7 @@ def test_an_infeasible_sibling_gives_way_to_the_next_one():
     assert found[1][1][0] == 1
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("max_variables", [10_000, 1])
 def test_assignments_keep_what_is_injected(max_variables):
     """In integers, and relaxed and rounded, where a rounding that breaks a constraint counts as infeasible."""

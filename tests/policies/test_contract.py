@@ -355,6 +355,7 @@ def test_a_finished_task_leaves_no_object_behind(policy, stopping):
     assert most <= 200
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("ask", "said"),
     [

@@ -110,6 +110,7 @@ def test_a_chain_slows_the_thirsty_device_more():
     assert plan.notes["dynamic_energy_j"] <= least * 1.001
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("slack", spread([1.0, 1.1, 2.0, 30.0], 1))
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("arrivals", [False, True])
@@ -153,6 +154,7 @@ def test_the_bound_is_below_every_assignment_and_the_plan_is_near_the_best():
     assert np.mean(ratios) <= 1.1
 
 
+@pytest.mark.slow
 def test_the_convex_program_of_two_types_is_solved():
     """Against a fine grid of loads: divisible work of 10 s on cores or 10 s on GPUs."""
     size = 1000
@@ -167,6 +169,7 @@ def test_the_convex_program_of_two_types_is_solved():
     assert value <= cost.min()
 
 
+@pytest.mark.slow
 def test_slownesses_are_optimal_on_graphs():
     """No random feasible point is better."""
     rng = np.random.default_rng(3)

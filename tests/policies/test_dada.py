@@ -72,6 +72,7 @@ def test_a_guess_that_is_too_small_is_refused():
     assert laid_out(given, 3.0, 1.0, [0], []) is not None
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("family", spread(FAMILIES, 1))
 def test_an_activation_ends_within_its_ratio_of_the_optimum(family, alpha):

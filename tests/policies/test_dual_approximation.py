@@ -74,6 +74,7 @@ def test_makespan_and_bounds_enclose_the_optimum(family):
     assert np.mean(ratios) <= 1.02
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("family", spread(FAMILIES, 2))
 def test_the_program_alone_keeps_the_ratio(family):
     """No relaxation, no cut: at any guess of at least the optimum the finest program gives 4/3 of the guess."""
@@ -87,6 +88,7 @@ def test_the_program_alone_keeps_the_ratio(family):
             assert longest_first(p, q, m, k, on_gpu).makespan <= RATIO * guess * SLACK
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("family", spread(FAMILIES, 2))
 def test_no_refusal_at_or_above_the_optimum(family):
     """Neither the relaxation nor the counts nor the program, in units of any size, refuses a possible guess."""
@@ -136,6 +138,7 @@ def min_cpu_area(p, q, m, k, guess):
     return least
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_the_published_recursion_finds_the_least_cpu_area(k):
     rng = np.random.default_rng(15)
@@ -319,6 +322,7 @@ def test_a_solve_repeats_itself_and_leaves_its_input_alone():
     assert np.array_equal(q, before[1])
 
 
+@pytest.mark.slow
 def test_a_thousand_tasks_are_planned_well():
     rng = np.random.default_rng(23)
     p = rng.uniform(1, 10, 1000)

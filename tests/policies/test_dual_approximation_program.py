@@ -83,6 +83,7 @@ def min_area(p, q, m, k, guess, relaxed, units):
     return least
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_the_program_with_fixed_tasks_finds_the_least_cpu_area(k):
     """What the fixed tasks take of both areas and of both shelves counts; answers of both kinds occur."""
@@ -479,6 +480,7 @@ def test_what_a_solution_proves():
     assert Solution(schedule, 4.0, RATIO, 3, 5.0).makespan == 6.0
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("tolerance", [0.3, 1e-2, 1e-5])
 def test_bisection_ends_at_its_tolerance(tolerance):
     """At the end bound < guess ≤ bound · (1 + tolerance) unless the schedule meets the bound, and makespan ≤ ratio."""

@@ -663,6 +663,7 @@ def test_candidates_of_pollux_are_made_feasible(seed: int):
     assert (fewer[:, 0] <= room).all() and 0.02 < (fewer[:, 0] != full[:, 0]).any(axis=1).mean() < 0.4
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_the_best_candidate_of_pollux(seed: int):
     """Its value is the power mean of speedups by hand, no less than that of what is there, and near the best of all."""

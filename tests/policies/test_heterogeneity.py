@@ -199,7 +199,7 @@ def strays(scheduler, count, specs, modes, times):
     return np.array(scheduler.strays)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("count", [3, 5, 7, 16])
 def test_by_deficit_nobody_lags_by_more_than_the_bound(count):
     """Equal width, one type: 1 + ln n rounds (Adler et al., 2003)."""
@@ -208,6 +208,7 @@ def test_by_deficit_nobody_lags_by_more_than_the_bound(count):
     assert found.max() <= 1 + math.log(count) + 1e-6
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("rule", ["ratio", "deficit"])
 def test_realized_fractions_come_near_on_several_types(rule):
     """Two types, six jobs of unlike ratios: a few rounds, while each runs for a hundred or so."""
@@ -238,6 +239,7 @@ def test_the_fast_device_goes_to_whoever_makes_most_of_it():
     assert record.finish[1] == pytest.approx(10)
 
 
+@pytest.mark.slow
 def test_makespan_of_rounds_comes_near_the_program():
     specs = NodeSpec(accelerators=((OLD, 1), (NEW, 1)))
     modes = [gpu_mode(OLD), gpu_mode(NEW)]
@@ -380,6 +382,7 @@ def test_no_place_that_could_matter_is_left_out(seed):
     assert len({(p.kind, p.device, p.behind) for p in found}) == len(found)
 
 
+@pytest.mark.slow
 def test_allox_keeps_its_books_when_jobs_are_stopped_and_devices_fail():
     """Whoever runs is in its lists, and nobody else."""
     for system in [s for s in small_systems() if s.name != "all at once"][:: some(1, 3)]:
@@ -538,6 +541,7 @@ def test_a_job_without_devices_takes_nothing_from_others(rule):
     assert fraction.tolist() == pytest.approx([0, 0, 1], abs=1e-6)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_prices_of_the_cluster_count_as_costs_do(seed):
     """The ratio of progress to cost is that of the program with the prices written out; deadlines are kept first."""

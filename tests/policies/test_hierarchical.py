@@ -99,6 +99,7 @@ def test_turns_are_never_a_task_off_their_shares(parts, count):
     assert sum(turns.taken.values()) == count
 
 
+@pytest.mark.slow
 @given(st.integers(0, 500), st.lists(st.floats(0.01, 1), min_size=1, max_size=8))
 def test_apportioned_tasks_are_all_there(count, parts):
     share = [part / sum(parts) for part in parts]
@@ -224,6 +225,7 @@ class Recording(Hierarchical):
             self.worst = max(self.worst, abs(turns.taken[group] - part * turns.count))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("groups", spread(["type", 1, 2], 2))
 def test_quotas_are_kept_to_less_than_a_task(groups):
     system = mixed(3, nodes=4, rate=12.0)
@@ -235,6 +237,7 @@ def test_quotas_are_kept_to_less_than_a_task(groups):
     assert record.notes["epochs"] > 3
 
 
+@pytest.mark.slow
 def test_shares_follow_the_load():
     """First only tasks that gain 20 times, then only ones that do not gain: the second kind ends up on cores."""
     code = np.repeat([1, 0], 300)
@@ -262,6 +265,7 @@ def test_plans_are_made_at_multiples_of_the_epoch_and_equal_runs_are_equal():
     assert first == mixed(5, rate=30.0).tasks.arrival[0]
 
 
+@pytest.mark.slow
 def test_plans_move_what_waits():
     """All tasks come at once; at the first epoch they lie as planned already, later what is left is shared anew."""
     code = np.repeat([1, 0], 200)
@@ -277,6 +281,7 @@ def test_plans_move_what_waits():
 # Plans tried out ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", spread(["type", 1], 1))
 def test_where_forks_tell_the_truth_the_plan_that_is_chosen_is_never_worse(groups):
     """All tasks are there and estimates are exact: what a fork promises is what comes, epoch after epoch."""
@@ -296,6 +301,7 @@ def test_where_forks_tell_the_truth_the_plan_that_is_chosen_is_never_worse(group
     assert others >= (seeds + 1) // 2 or groups == 1  # equal nodes: there is one plan
 
 
+@pytest.mark.slow
 def test_what_is_hidden_changes_no_plan_that_is_tried_out():
     """Other times of what has not ended, and other arrivals to come: all starts up to then are the same."""
     random = np.random.default_rng(7)
@@ -515,6 +521,7 @@ def test_the_cost_of_a_task_does_not_grow_with_the_devices(groups):
     assert many < 1.5 * few
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_of_tasks_that_have_ended():
     policy = Hierarchical(epoch=10.0)
     system = mixed(1, count=some(2000, 500), gpus=8, cores=8, nodes=2, rate=8.0)

@@ -84,7 +84,7 @@ class Plain(SlurmMultifactor):
         return len(order) - 1
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
 @pytest.mark.parametrize("seed", spread(range(3), 1))
 def test_slurm_decides_as_if_it_found_everything_anew(seed, wrong):
@@ -102,7 +102,7 @@ def test_slurm_decides_as_if_it_found_everything_anew(seed, wrong):
             np.testing.assert_array_equal(one.start, other.start)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("parameters", [
     {}, {"max_age": 20.0}, {"size": 1000.0, "small_first": True, "max_age": 1e5},
     {"priority": 0.0, "bf_max_job_test": 4},
@@ -135,6 +135,7 @@ def test_slurm_looks_at_no_running_task_to_know_who_received_what(monkeypatch):
     assert len(asked) == 600
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("half_life", [0.01, 3.0, 1e7])
 def test_decayed_usage_is_that_of_the_plain_recursion(half_life):
     """Steps of all lengths, some so long that everything is forgotten."""
@@ -201,11 +202,13 @@ def problem(sizes, count, load):
     return PlanProblem(jobs(0, count=count, sizes=sizes, load=load), Cluster([NODES]))
 
 
+@pytest.mark.slow
 def test_the_offered_load_is_that_of_the_draw():
     for load in (0.5, 2.0):
         assert offered_load(problem(1, 2_000, load).tasks, Cluster([NODES])) == pytest.approx(load, rel=0.1)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("policy", [Afs, Optimus, SpeedupMean])
 def test_a_run_that_may_take_long_says_so(policy, monkeypatch):
     """Only where there are sizes to choose from, the queue grows, and there are many jobs."""

@@ -54,6 +54,7 @@ def test_requests_behind_those_that_are_dropped_join_the_batch():
     assert result.launches["members"].tolist() == [1, 2]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", ["lcfs", "sjf", "fcfs_skip", "easy_backfill", "conservative_backfill", "srtf", "edf",
                                   "processor_sharing", "eft", "wfp3", "drf"])  # fmt: skip
 def test_whatever_the_scheduler_no_task_that_waited_too_long_starts(name):
@@ -118,7 +119,7 @@ def codel(arrivals, sizes, target, interval):
     return start, dropped
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_head_codel_is_the_pseudocode_of_the_rfc(seed):
     admission = {"name": "head_codel", "target": "1 s", "interval": "5 s"}

@@ -121,6 +121,7 @@ def one_gpu(speed, jobs=2, capacity=1):
     return Table(1, np.zeros(jobs, dtype=int), np.ones((jobs, 1)), np.full((1, 1, 1), speed), [capacity]).offers()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("speed", "jobs", "progress"),
     [
@@ -265,12 +266,14 @@ def run(kind, policy, times, classes=None, count=1, modes=None, stopping=Stoppin
     return record
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_two_jobs_at_80_per_cent_each(policy):
     kind = shared([("a", "a", 1.25)])
     assert run(kind, policy(10.0, pairs=True), [100.0, 100.0]).finish.tolist() == pytest.approx([125, 125])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_who_cannot_share_takes_turns(policy):
     kind = shared([("a", "a", math.inf)])

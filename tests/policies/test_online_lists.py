@@ -46,6 +46,7 @@ def makespan(system, scheduler):
 # Ratios -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", spread(FAMILIES, 1))
 def test_heteroprio_keeps_its_ratios(family):
     """phi on one core and one GPU, 1 + phi on m and one, 2 + sqrt 2 on m and k."""
@@ -212,6 +213,7 @@ def cholesky(tiles, size, **parts):
     return System("cholesky", cluster, tasks)
 
 
+@pytest.mark.slow
 def test_knowing_where_data_are_pays_where_they_are_large():
     """Eight by eight tiles of 2 GB over links of 4 GB/s, where a GPU computes for 1 s: dmda needs a quarter less than
     eft, and two fifths less if it brings data ahead; where moving them costs nothing it is no worse."""
@@ -296,7 +298,7 @@ def test_all_cores_get_work(name):
 # Plans --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("features", [(), ("transfers",), ("items", "graph"), ("gangs",), ("memory", "ties")])
 @pytest.mark.parametrize("name", ["heteroprio", "eft", "dmda", "lws"])
 def test_a_scheduler_as_planned_is_the_scheduler_itself_on_exact_estimates(name, features):
@@ -394,6 +396,7 @@ def test_a_policy_may_ask_for_a_planner(monkeypatch):
 # Robustness ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", ONLINE)
 def test_failures_are_survived(name):
     """A node with its GPUs, and a GPU elsewhere, fail in mid-run and come back."""
@@ -408,6 +411,7 @@ def test_failures_are_survived(name):
         assert (record.status == COMPLETED).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "parameters"),
     spread([("dmda", {"prefetch": False}), ("dmdas", {"prefetch": False}), ("heteroprio", {"spoliation": False})], 1),

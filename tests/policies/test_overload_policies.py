@@ -79,6 +79,7 @@ def test_the_average_base_comes_down_after_a_long_overload():
     assert policy.base_response == close(0.95 * (2.5 - 3 / 7))
 
 
+@pytest.mark.slow
 def test_gradient_on_saturated_servers_rests_at_its_fixed_point():
     """Four servers of 1 s that never idle: L tasks take L / 4 s each, the base is 1 s, so L = 4 + 1.5 · 4 = 10."""
     policy = {"scheduler": "fcfs", "admission": {"name": "gradient", "start": 4}}
@@ -195,7 +196,7 @@ def test_an_averaged_load_follows_with_its_memory():
         assert admitted(policy.admit(tasks[2], view)) == expected
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_one_class_and_no_memory_is_a_queue_limit(seed):
     """Three servers and a load of 7/3: as many as a queue limit of 4 lets in."""
@@ -241,7 +242,7 @@ def lifo(arrivals, sizes, servers, target, timeout):
     return start, expired
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", range(16))
 def test_adaptive_lifo_is_a_second_event_loop(seed):
     random = np.random.default_rng(seed)

@@ -167,6 +167,7 @@ SCORES = {
 }
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", SCORES)
 @pytest.mark.parametrize("seed", spread(range(3), 1))
 def test_no_other_place_scores_better(name, seed):
@@ -205,6 +206,7 @@ def test_spread_takes_the_emptiest_gpu_and_packing_the_fullest():
     watch("gpu_packing", fullest, 1)
 
 
+@pytest.mark.slow
 def test_random_takes_every_node_that_fits_about_as_often():
     node = NodeSpec(accelerators=((A, 2),), count=4)
     jobs = [Job([gpu_mode(A, 0.5)], [0.5], float(arrival)) for arrival in range(400)]
@@ -262,6 +264,7 @@ def rise(placement, view, requests):
     return plain_fragmentation(after, cores - mode.millicores, memory - mode.memory, kind, requests) - before
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", spread(range(4), 2))
 def test_fgd_raises_fragmentation_no_more_than_any_other_place(seed):
     """Not more than best_fit's either, then, by its own measure of the mix."""

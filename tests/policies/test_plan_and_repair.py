@@ -187,6 +187,7 @@ def test_with_exact_estimates_it_is_as_good_as_its_plan(family):
         assert repaired.notes["planned_makespan"] <= planned.notes["planned_makespan"] * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_the_planner_can_be_named():
     system = hybrid(*FAMILIES["all-accelerated"](np.random.default_rng(1), 20), 3, 2)
     found = {planner: run(PlanAndRepair(planner()), system.cluster, system.tasks) for planner in PLANNERS}
@@ -328,6 +329,7 @@ def test_a_planner_that_tries_plans_out_is_told_that_it_cannot():
 # No storms ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_nothing_is_started_over_twice_with_exact_estimates():
     """From a core to a GPU, once: however old the forecast is, a second GPU is no faster than the first."""
     rng = np.random.default_rng(4)
@@ -444,6 +446,7 @@ def test_repaired_plans_under_faults_and_late_arrivals():
     assert student_interval(repaired / planned, 0.95).high < 0.9
 
 
+@pytest.mark.slow
 def test_restarts_are_those_of_a_look_at_everything_that_runs(monkeypatch):
     """What is left unlooked at could not have ended sooner: every answer is compared with that of a full look."""
     from hetsim_policies.hybrid import plan_and_repair as module
@@ -477,6 +480,7 @@ def test_restarts_are_those_of_a_look_at_everything_that_runs(monkeypatch):
     assert True in asked and False in asked
 
 
+@pytest.mark.slow
 def test_what_is_kept_by_lane_is_what_a_look_at_all_lanes_finds(monkeypatch):
     """Forecasts that are mended, lanes that are not tried again and steps worth moving: each against a full look."""
     from hetsim_policies.hybrid import plan_and_repair as repairs

@@ -24,6 +24,9 @@ from hetsim_policies.static.vertices import MoldableDual, min_guess
 GRAPHS = ["graham", "heft", "mct", "genetic", "simulated_annealing"]
 LISTS = [*GRAPHS, "min_min", "max_min", "sufferage"]
 PLANNERS = [*LISTS, "moldable_dual"]
+SHORT = {name: {"name": name, "evaluations": 1000} if name in ("genetic", "simulated_annealing") else name
+         for name in [*PLANNERS, "fcfs"]}  # fmt: skip
+"""Policies to compare, of which those that search try a hundred plans of parallel tasks."""
 
 
 def made(name):
@@ -66,6 +69,7 @@ def optimum(instance):
     return best
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", PLANNERS)
 def test_a_plan_of_parallel_tasks_runs_as_planned(name):
     rng = np.random.default_rng(3)
@@ -84,6 +88,7 @@ def test_a_plan_of_parallel_tasks_runs_as_planned(name):
         assert plan.bound <= makespan * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_bounds_and_ratios_of_parallel_tasks_hold_at_the_optimum():
     rng = np.random.default_rng(4)
     for number in range(some(60)):
@@ -102,6 +107,7 @@ def test_bounds_and_ratios_of_parallel_tasks_hold_at_the_optimum():
             assert made(name).plan(given).makespan >= best * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_gangs_on_several_nodes_have_bounds_and_no_ratio():
     rng = np.random.default_rng(5)
     for _ in range(some(8)):
@@ -113,6 +119,7 @@ def test_gangs_on_several_nodes_have_bounds_and_no_ratio():
         assert "ratio_guaranteed" not in plan.notes
 
 
+@pytest.mark.slow
 def test_moldable_tasks_are_as_wide_as_pays():
     """Eight tasks of 8 s alone, 5 s on two cores, on eight cores: one core each, 8 s; two tasks: as wide as may be."""
     shape = Shape([cpu_mode(1), cpu_mode(2), cpu_mode(4)])
@@ -150,6 +157,7 @@ def test_others_refuse_and_name_those_that_can():
             made(name).plan(PlanProblem(halves, Cluster([node(cpus=4)])))
 
 
+@pytest.mark.slow
 def test_gangs_in_a_scenario_have_their_ratio():
     """Training jobs of 1, 2, 4 and 8 GPUs: the second table has the planner's bound, and all plans are kept."""
     hour = {"distribution": "lognormal", "mean": "1 h", "cv": 1}
@@ -167,6 +175,7 @@ def test_gangs_in_a_scenario_have_their_ratio():
     assert plans["makespan"]["moldable_dual"] <= plans["makespan"]["fcfs"]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("why", ["parts of a GPU", "two streams"])
 def test_no_bound_or_ratio_is_told_where_the_engine_can_do_more(why):
     """A mode on half a GPU that the planner does not see; stages that overlap, so that no lane is held for all."""
@@ -193,10 +202,11 @@ def spanning(folder, seed, span="any"):
     return {"cluster": {"nodes": nodes}, "workload": [entry], "policy": "fcfs"}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_gangs_that_span_nodes_are_planned_on_all_lanes_of_their_type(tmp_path, seed):
     """Wider than any node: all are planned and run as planned, none below the bound; and it is said what plans know."""
-    found = hs.compare(spanning(tmp_path, seed), [*PLANNERS, "fcfs"])
+    found = hs.compare(spanning(tmp_path, seed), SHORT)
     plans = found.plans.loc[PLANNERS]
     assert not found.refused
     assert (plans["makespan"] >= plans["lower_bound"] - 1e-6).all()
@@ -221,9 +231,10 @@ def over_nodes(folder, cores=False):
     return {"cluster": {"nodes": nodes}, "workload": [entry], "policy": "fcfs"}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("cores", [False, True])
 def test_gangs_of_equal_parts_of_nodes_are_planned_at_the_same_time_on_each(tmp_path, cores):
-    found = hs.compare(over_nodes(tmp_path, cores), [*PLANNERS, "fcfs"])
+    found = hs.compare(over_nodes(tmp_path, cores), SHORT)
     plans = found.plans.loc[PLANNERS]
     assert not found.refused
     assert (plans["makespan"] >= plans["lower_bound"] - 1e-6).all()
@@ -253,6 +264,7 @@ def test_the_value_of_a_gang_is_what_other_lanes_would_cost():
     assert made("sufferage").plan(given).steps[0].task == 2 != made("mct").plan(given).steps[0].task
 
 
+@pytest.mark.slow
 def test_searches_of_parallel_tasks_never_lose_to_their_seed():
     """And find on some of the instances what list algorithms do not."""
     better = 0

@@ -124,6 +124,7 @@ def test_published_unrelated_machines_are_near_the_best_known():
 # Bounds of equal tasks --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_equal_tasks_are_counted():
     """3,000 tasks of 7 s or 1 s on 256 cores and 64 GPUs: 31 s do 31 × 64 + 4 × 256 = 3,008 of them, 30 s too few."""
     plan = DualApproximation().plan(problem([[7.0, 1.0]] * 3000, [256, 64]))
@@ -133,6 +134,7 @@ def test_equal_tasks_are_counted():
 # Searches ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_annealing_ends_no_worse_than_any_seed_when_simulated():
     rng = np.random.default_rng(11)
     for number in range(2):
@@ -154,6 +156,7 @@ def test_the_best_planner_is_no_worse_than_online_rules_on_graphs(name):
     assert found["local_search"] <= min(found["dmda"], found["dmdas"]) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_local_search_promises_what_the_engine_finds_and_is_the_same_every_time():
     rng = np.random.default_rng(12)
     given = with_engine(machine(rng, 8, switch=1.0, predecessors=random_graph(rng, 8)))
@@ -166,6 +169,7 @@ def test_local_search_promises_what_the_engine_finds_and_is_the_same_every_time(
 # Prefetches -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("rule", ["dmda", "dmdas"])
 def test_a_plan_of_a_rule_that_prefetches_is_that_rule(rule):
     own, planned = (hs.run("cholesky-8", policy=policy) for policy in (rule, {"name": "as_planned", "base": rule}))

@@ -88,6 +88,7 @@ def made(name, **options):
     return registry.policy("scheduler", name)(**options)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", spread(PLANNERS, 4))
 def test_the_timetable_of_every_planner_is_that_of_the_run(name):
     rng = np.random.default_rng(5)
@@ -123,7 +124,7 @@ BUDGETS = {"local_search": {"evaluations": 25}, "genetic": {"evaluations": 200},
 QUICK = ("hlp", "local_search", "mct")
 
 
-@pytest.mark.quick(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in ("as_planned", *PLANNERS)]
 )
@@ -147,6 +148,7 @@ def test_an_exact_timetable_is_the_run(name):
             assert plan.makespan == pytest.approx(float(record.finish.max() - given.tasks.arrival.min()), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_prefetches_and_launches_of_several_kernels_are_in_the_timetable():
     """Both are exact, and prefetches do come ahead of the plan without them."""
     plan = hs.plan("fused-network", policy={"name": "constraint_injection", "candidates": 2}).plan
@@ -163,6 +165,7 @@ def test_prefetches_and_launches_of_several_kernels_are_in_the_timetable():
     assert ahead
 
 
+@pytest.mark.slow
 def test_the_order_that_a_search_leaves_is_the_one_in_the_timetable():
     """Stages overlap, and the flow shop has a shorter order of its own for most lanes."""
     for seed in range(4):
@@ -172,7 +175,7 @@ def test_the_order_that_a_search_leaves_is_the_one_in_the_timetable():
         same(given, plan)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("streams", [1, 2, 3])
 @pytest.mark.parametrize("duplex", ["full", "half"])
 def test_any_order_on_any_lanes_is_timed_as_it_runs(streams, duplex):
@@ -218,6 +221,7 @@ def founding(streams=1, **link):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_ratio_is_told_where_links_are_shared():
     shared = founding(switch={"size": 2, "upload": "2 GB/s", "download": "2 GB/s"})
     for name in ("dual_approximation", "lst", "greedy_dual"):
@@ -282,6 +286,7 @@ def bounds(instance):
     return found
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("streams", [1, 2])
 @pytest.mark.parametrize("switch", [None, pytest.param(1.5, marks=pytest.mark.slow)])
 def test_no_bound_exceeds_the_optimum(streams, switch):

@@ -167,6 +167,7 @@ def test_srtf_makes_room_for_a_gang_by_stopping_only_what_it_must():
     assert record.finish.tolist() == [10, 20, 32, 3]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(5))
 def test_srtf_has_no_greater_mean_response_than_sjf_on_one_server(seed):
     """Schrage (1968): a theorem on one server with exact estimates and free stops, so it holds on every load."""

@@ -346,7 +346,7 @@ RATES = [
 ]
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("arrivals", RATES, ids=lambda arrivals: arrivals["process"])
 def test_the_rate_at_a_time_is_that_of_the_arrivals(arrivals):
     """Counted in quarters of an hour over 400 draws: within five standard errors everywhere."""
@@ -360,6 +360,7 @@ def test_the_rate_at_a_time_is_that_of_the_arrivals(arrivals):
     assert (np.abs(counts - expected)[steady] <= 5 * spread[steady] + 0.05).all()
 
 
+@pytest.mark.slow
 def test_the_oracle_forecasts_the_true_load():
     """Two classes of a stream and a service, on a square wave: rate times mean work of each, at any time ahead."""
     wave = {"process": "piecewise_poisson", "rate": [["0 h", "40/h"], ["2 h", "120/h"], ["4 h", "40/h"]]}
@@ -455,6 +456,7 @@ def test_a_series_holds_forecasts_against_what_came():
     assert score.error == prediction_error([1.0, 2.0], [1.0, 2.0])
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("choice", ["last_value", "ewma",
                                     pytest.param({"name": "ar", "window": 30}, marks=pytest.mark.slow),
                                     {"name": "holt_winters", "season": "1 h", "slot": "10 min"}])  # fmt: skip

@@ -86,6 +86,7 @@ def with_gap(seconds, always=False, **parameters):
     return policy, simulate(GPUS, jobs, policy)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", spread(OFTEN, 3))
 def test_a_gap_1000_times_as_long_costs_no_more(name):
     short, _ = with_gap(86400.0, **OFTEN[name])
@@ -96,6 +97,7 @@ def test_a_gap_1000_times_as_long_costs_no_more(name):
     assert np.isfinite(record.finish).all()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("reserve", [False, True])
 @pytest.mark.parametrize("name", spread(OFTEN, 1))
 def test_no_decision_depends_on_rounds_in_which_nothing_changes(name, reserve):
@@ -172,6 +174,7 @@ def service_alone(policy):
     }  # fmt: skip
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "batching", ["serial_greedy", "clockwork", {"name": "size_or_timeout", "batch_timeout": "4 s"}]
 )
@@ -308,6 +311,7 @@ def test_who_is_held_back_is_told_why():
     assert {cause for _, _, cause in record.holds} == {"reservation"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", spread([None, "best_fit", "fastest_device"], 1))
 def test_who_is_held_back_on_gpus_may_run_on_cores(placement):
     """All GPUs are kept, the cores are idle: the others run there at once."""
@@ -325,6 +329,7 @@ def test_who_is_held_back_on_gpus_may_run_on_cores(placement):
     assert slow.wait.max() < 1
 
 
+@pytest.mark.slow
 def test_who_is_held_back_wide_may_run_narrow():
     """Three of six GPUs are kept: a job for four of them runs on two."""
     scenario = reserving(predictor="last_value", target=1)
@@ -436,6 +441,7 @@ def test_qssf_notes_how_wrong_it_was():
     assert 0 < result.notes["duration_pinball"] < 3600
 
 
+@pytest.mark.slow
 def test_qssf_beside_a_service_learns_from_tasks_only():
     scenario = service_alone("qssf")
     jobs = {"name": "b", "arrivals": {"process": "poisson", "rate": "3/min"}, "gpu_time": "10 s"}

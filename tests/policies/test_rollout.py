@@ -60,6 +60,7 @@ def test_a_device_is_held_for_what_needs_all_of_it_where_that_pays():
     assert run(Rollout(shortest, hold=False), cluster, workload(rows, shapes)).start[1] == 0.5
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("objective", "expected"), [("response", [0, 2]), ("slowdown", [0, 2]), ("deadline_misses", [4, 0])]
 )
@@ -70,6 +71,7 @@ def test_the_objective_decides(objective, expected):
     assert record.start.tolist() == expected
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("objective", ["response_mean", "energy", "cost"])
 def test_what_is_dear_is_waited_for_only_in_seconds(objective):
     """The GPU takes 3 s and little, a core 4 s and much: to save energy or money both tasks go to the GPU."""
@@ -84,6 +86,7 @@ def test_what_is_dear_is_waited_for_only_in_seconds(objective):
     assert sorted(tasks["device_type"]) == (["cpu", "g"] if objective == "response_mean" else ["g", "g"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", spread(range(12), 1))
 def test_where_nothing_is_hidden_it_is_never_worse_than_its_base(seed):
     """Policy improvement: each decision lowers what the fork promises, and forks keep their promise."""

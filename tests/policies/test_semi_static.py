@@ -99,6 +99,7 @@ def lent(record, policy):
     return sum(devices[record.places[record.place[row]][0][0]] in planned.kept for row in rest)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("slack", [0.0, 1.5])
 @pytest.mark.parametrize("seed", spread(range(6), 2))
 def test_with_exact_estimates_nothing_planned_is_later_than_planned_and_the_slack(seed, slack):
@@ -115,6 +116,7 @@ def test_with_exact_estimates_nothing_planned_is_later_than_planned_and_the_slac
         assert max(late) > 0.1  # the slack is used
 
 
+@pytest.mark.slow
 def test_where_lanes_are_lent_without_regard_to_the_plan_it_is_late():
     """The promise is not kept by chance: with estimates taken a tenth as long, it breaks."""
     late = []
@@ -126,6 +128,7 @@ def test_where_lanes_are_lent_without_regard_to_the_plan_it_is_late():
     assert max(late) > 1
 
 
+@pytest.mark.slow
 def test_two_streams_do_not_let_the_rest_in_beside_the_plan():
     policy = SemiStatic(static=["known"])
     record = Simulation(mixed(3, streams=2).run_input(policy), check=True).run()

@@ -53,6 +53,7 @@ def shown() -> set[tuple[str, str]]:
     return pairs
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", CATALOGUE)
 def test_every_policy_is_shown_or_has_a_reason(kind: str) -> None:
     names = {(kind, name) for name in CATALOGUE[kind]}

@@ -255,6 +255,7 @@ def test_bounds_of_independent_tasks_are_a_chain(family):
         assert max(area, longest_task(p, q, m, k)) == pytest.approx(graph_bound(times, [m, k], [()] * len(p)))
 
 
+@pytest.mark.slow
 def test_the_bound_with_release_times():
     """It is the greatest over all release times, tried one by one, and no greater than the optimum."""
     rng = np.random.default_rng(32)
@@ -379,6 +380,7 @@ def test_a_task_comes_after_those_it_waits_for():
         assert all(position[before] < position[task] for task in range(30) for before in graph[task])
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("policy", BOUNDED)
 def test_simulation_takes_as_long_as_planned(policy):
     """Without transfers and with exact estimates; with arrivals, several types of GPU and graphs where it may be."""
@@ -422,6 +424,7 @@ def test_stages_given_as_durations_are_counted(policy, overlap):
     assert counted > 5
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("policy", [Cpop, Peft])
 @pytest.mark.parametrize("overlap", [True, False])
 def test_a_chain_takes_as_long_as_planned_over_nodes(policy, overlap):
@@ -503,6 +506,7 @@ def test_lst_refuses_a_graph():
         Lst().plan(problem([[1, 1], [1, 1]], [1, 1], predecessors=[(), (0,)]))
 
 
+@pytest.mark.slow
 def test_registered_by_name_on_the_cholesky_graph():
     """Every planner of graphs tells its bound, that of hlp is no worse, and none a ratio: items move between tasks."""
     notes = {name: hs.run("cholesky-8", policy=name).notes for name in ("heft", "cpop", "peft", "hlp", "mct")}

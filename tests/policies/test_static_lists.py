@@ -337,6 +337,7 @@ def random_graph(rng, size):
 # Every planner ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_schedules_are_possible(name):
     """Every task once, not before it is there, where it can run, and one at a time on each lane."""
@@ -356,7 +357,7 @@ def test_schedules_are_possible(name):
             lanes[place] = schedule.finish[task]
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("policy", ALL)
 def test_simulation_takes_as_long_as_planned(policy):
     """Without transfers and with exact estimates; with arrivals, several types of GPU and graphs where it may be."""
@@ -419,6 +420,7 @@ def test_registered_planners_run_from_a_scenario(tmp_path):
     assert found["greedy_dual"] <= 2 and found["heft"] <= 5
 
 
+@pytest.mark.slow
 def test_heft_on_the_cholesky_graph():
     """Better than mct, which sees neither paths nor transfers; best if it knows that lanes wait for their data."""
     hs.register("lists_heft", Heft)

@@ -58,7 +58,7 @@ def test_no_tasks(planner):
     assert (plan.makespan or 0.0) == (plan.bound or 0.0) == 0.0
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("planner", spread(PLANNERS, 8))
 @pytest.mark.parametrize("rows", [["a,0,0", "b,0,0", "c,0,0"], ["a,5,", "b,7,", "c,,2"], ["a,0,1", "b,1,0", "c,0,0"]])
 def test_no_length_and_one_type_only(planner, rows, tmp_path):

@@ -131,6 +131,7 @@ def test_better_than_heft_on_graphs(search):
     assert np.mean(found) < 0.98
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("graph", [False, True])
 def test_the_same_seed_gives_the_same_plan(search, graph):
@@ -228,6 +229,7 @@ def test_search_on_a_thousand_tasks_is_quick_and_better():
 # The classic family ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(13)
 @pytest.mark.parametrize("scheduler", FAMILY)
 @pytest.mark.parametrize("seed", range(8))
 def test_the_family_plans_what_the_engine_does(scheduler, seed):

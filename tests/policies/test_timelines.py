@@ -16,7 +16,7 @@ GPU, OTHER = DeviceType("g"), DeviceType("h")
 GB = 10**9
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("memory", [None, 8 * GB])
 @pytest.mark.parametrize("seed", range(8))
 def test_windows_are_those_of_every_instant(seed, memory):

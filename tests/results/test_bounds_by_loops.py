@@ -41,7 +41,7 @@ def least_share(work: np.ndarray, capacity: np.ndarray) -> float:
     return float(linprog(cost, loads, np.zeros(kinds), ones, np.ones(tasks)).fun)
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(some(160)))
 def test_the_least_area_is_the_linear_program(seed: int):
     """Tasks of one way and of several, of up to three types of which some have nothing to choose."""

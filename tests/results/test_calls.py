@@ -33,6 +33,7 @@ def test_goodput_that_comes_back_or_never_was_there_is_not_told():
         assert not [text for text in hs.run("metastable", overrides=SHORT | more).warnings if "come back" in text]
 
 
+@pytest.mark.slow
 def test_rates_over_time_add_up(storm):
     edges = np.linspace(0, storm.end, 37)
     answered, attempts, wasted = (rates_over(storm.record, storm.modes, edges)[name] * np.diff(edges) for name in RATES)
@@ -46,6 +47,7 @@ def test_rates_over_time_add_up(storm):
     assert set(RATES) < axes
 
 
+@pytest.mark.slow
 def test_what_is_shown_of_a_run_says_what_became_of_its_calls(storm, tmp_path):
     storm.save(tmp_path / "run")
     command = CliRunner()

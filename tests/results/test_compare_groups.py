@@ -122,6 +122,7 @@ def test_elastic_jobs_count_the_gpus_that_they_had():
     assert result.metric("gpu_seconds") == pytest.approx(result.devices["busy"].sum())
 
 
+@pytest.mark.slow
 def test_the_users_with_most_demand_have_a_row_each():
     result = hs.run(mix())
     table = table_of_groups({"fcfs": result}, "user").droplevel("policy")
@@ -190,12 +191,14 @@ def test_workers_do_not_change_groups(compared):
         pd.testing.assert_frame_equal(again.by(by), compared.by(by))
 
 
+@pytest.mark.slow
 def test_groups_are_no_metrics_of_the_replications(compared):
     runs = compared.runs["fcfs"]
     assert not any(name.startswith("_") for name in runs.values.columns)
     assert set(runs.to_json()["summary"]) == set(runs.results[0].names)
 
 
+@pytest.mark.slow
 def test_single_runs_have_groups_without_being_asked():
     found = hs.compare(mix(), ["fcfs", "sjf"])
     table = found.by("gpus", ["response_mean"])
@@ -213,6 +216,7 @@ def test_one_group_is_no_table():
 # Sets of metrics ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_set_for_clusters_has_what_is_defined(compared):
     found = hs.compare(mix(), ["fcfs", "las"], replications=2, metrics=["cluster"])
     for name in ("response_mean", "wait_mean", "slowdown_mean", "bounded_slowdown_10s_mean", "makespan", "jain",
@@ -263,6 +267,7 @@ def test_the_command_line_tells_groups(file):
     assert "did you mean" in call("run", file, "--by", "usr").stderr
 
 
+@pytest.mark.slow
 def test_groups_as_json(file):
     found = json.loads(call("run", file, "--by", "gpus", "--json").stdout)
     assert found["groups"]["gpus"]["4"]["task_count"] == hs.run(mix()).by("gpus", ["task_count"]).loc["4", "task_count"]
@@ -344,7 +349,7 @@ def test_values_far_apart_have_a_logarithmic_axis():
 # Fragmentation of whole GPUs ------------------------------------------------------------------------------------
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("policy", ["fcfs", "fcfs_skip", "las"])
 @pytest.mark.parametrize("memory", [None, "40 GB"])
 def test_columns_and_replay_agree_on_fragmentation(policy, memory):
@@ -542,6 +547,7 @@ def test_a_comparison_tells_differences_of_groups(compared):
         hs.compare(mix(), ["fcfs", "sjf"], replications=2).differences_by("class")
 
 
+@pytest.mark.slow
 def test_what_is_not_random_has_differences_without_intervals():
     jobs = {"arrivals": {"process": "deterministic", "rate": "12/h"}, "count": 20}
     entries = [{**jobs, "name": "short", "class": "short", "gpu_time": "3 min"},
@@ -627,6 +633,7 @@ def test_groups_without_a_value_are_told_from_one_run():
     assert difference_note(once, 0.95).startswith("One run of each policy")
 
 
+@pytest.mark.slow
 def test_a_metric_without_a_value_is_told_from_one_run():
     """No task has a deadline."""
     for number in (1, 2):

@@ -33,6 +33,7 @@ def runs(results: Sequence[Any] = (), **columns: Sequence[float]) -> Replication
     return made
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", range(some(40)))
 @pytest.mark.parametrize("metric", ["jain", "rho_max"])
 def test_winners_and_findings_by_loops(seed: int, metric: str):

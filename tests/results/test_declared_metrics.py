@@ -135,6 +135,7 @@ def installed(tmp_path):
     return python
 
 
+@pytest.mark.slow
 def test_a_metric_of_an_installed_package_is_loaded_by_its_entry_point(installed):
     run = "run = hs.run('first-steps')"
     shown = installed(f"import hetsim as hs; {run}; print(run.metric('theirs') / run.metric('response_mean'))")

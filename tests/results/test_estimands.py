@@ -125,6 +125,7 @@ def pooled(runs: Replications, metric: str) -> float:
     return met.dropna().astype(float).mean()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("metric", METRICS)
 def test_the_estimate_is_the_ratio_over_all_runs_but_for_its_bias(runs: dict[str, Replications], metric: str):
     """The jackknife's estimate is n × ratio - (n - 1) × the mean ratio without one; both from the tables of tasks."""

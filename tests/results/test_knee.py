@@ -31,6 +31,7 @@ def swept(values, curve, *, key=NODES, metric="response_mean", written=None):
     return Sweep(table, each, points, name="made", metrics=[metric])
 
 
+@pytest.mark.quick(7)
 @pytest.mark.parametrize(
     ("values", "curve", "knee"),
     [
@@ -89,6 +90,7 @@ workload: {arrivals: {process: all_at_once, count: 12}, cpu_time: 1 s}
 """
 
 
+@pytest.mark.slow
 def test_at_the_terminal_and_on_the_page(tmp_path):
     """12 tasks of 1 s: 12 s on one node, 1 s on 12 or more, so the mean is (12/n + 1)/2 s where n divides 12."""
     file = tmp_path / "small.yaml"

@@ -72,6 +72,7 @@ def sorted_quantile(values, share):
 WINDOWS = [(0.0, INF), (5.0, 24.0), (0.0, 24.0), (10.0, INF)]
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("seed", range(4))
 def test_metrics_of_tasks_are_loops_over_the_tasks_that_came_in_the_window(seed, window):

@@ -223,6 +223,7 @@ def test_rows_of_energy_sum_to_the_whole_and_to_the_devices():
     assert rows == values["energy_j"] == result.devices.energy_j.sum()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("watts", [None, "10 W"])
 def test_the_energy_of_a_cluster_without_watts_is_undefined(watts):
     """Nobody said what it draws, which is not that it draws nothing; one device with watts is enough to know some."""

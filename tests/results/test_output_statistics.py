@@ -104,12 +104,14 @@ def test_warmup_auto_is_told_kept_and_the_same_for_any_number_of_workers(tmp_pat
     assert loaded.remarks == runs.remarks and loaded.results[0].warmup == warmup
 
 
+@pytest.mark.slow
 def test_policies_that_are_compared_share_the_warmup():
     runs = run_policies(queue(some(600, 200), warmup="auto", replications=6), ["fcfs", "sjf"], StudyOptions())
     assert len({run.results[0].warmup for run in runs.values()}) == 1
     assert runs["fcfs"].values["task_count"].equals(runs["sjf"].values["task_count"])
 
 
+@pytest.mark.slow
 def test_a_load_beyond_capacity_warns_that_the_cut_is_near_half():
     scenario = queue(rate="1.5/s", warmup="auto", replications=6)
     assert any("near the half" in text for text in hs.replicate(scenario).warnings)
@@ -178,6 +180,7 @@ def test_batch_means_of_an_unknown_metric():
 # Precision -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_precision_takes_ten_and_tells_what_it_reached():
     runs = hs.replicate(queue(300), replications={"precision": "90%", "metric": "response_mean", "confidence": "90%"})
     assert len(runs) == 10 and any(text.startswith("precision: 90 % interval") for text in runs.remarks)
@@ -202,6 +205,7 @@ def test_the_number_needed_by_hand():
         assert stats.t.ppf(0.975, number - 2) * spread / math.sqrt(number - 1) > 0.5 * 0.97
 
 
+@pytest.mark.slow
 def test_a_plan_for_a_precision_says_what_it_costs():
     plan = hs.plan_precision(queue(some(2000, 200)), 0.05)
     assert plan.low <= plan.replications <= plan.high and plan.pilot == 10
@@ -276,6 +280,7 @@ def test_an_unknown_metric_has_no_best():
 # Traces ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_replaying_a_trace_has_no_intervals(tmp_path: Path):
     scenario = replay(tmp_path, jobs=some(400, 60))
     runs = hs.replicate(scenario, replications=3)
@@ -404,6 +409,7 @@ def test_the_command_line_marks_batch_means_and_plans_precision(file: str):
 # Coverage, and what common random numbers are worth ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_recursion_of_the_benchmark_is_the_engine():
     *_, row = coverage.engine_figures(replace(coverage.QUICK, lengths=(some(1_000, 200),)))
     assert row.holds
@@ -465,6 +471,7 @@ def sparse(rate: str = "10/h") -> dict:
             "workload": [entry]}  # fmt: skip
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("rate", "said"),
     [("10/h", r"replication \d+ has no task: make"), ("20/min", r"replication \d+ has \d\d tasks: make")],
@@ -486,6 +493,7 @@ def test_the_replication_with_the_fewest_tasks_is_named():
         _ = series.cut
 
 
+@pytest.mark.slow
 def test_too_few_tasks_for_a_warm_up_are_a_failed_row_of_a_sweep():
     found = hs.sweep(sparse(), {"workload.q.arrivals.rate": ["10/h", "4/s"]}, policies=["fcfs", "sjf"])
     table = found.table

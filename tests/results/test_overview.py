@@ -28,6 +28,7 @@ def runs(waits: list[float], **how: bool) -> Replications:
     return Replications((run(value, number, **how) for number, value in enumerate(waits)), keep=True)
 
 
+@pytest.mark.slow
 def test_a_comparison_is_never_wider_than_the_terminal():
     """Long names of policies are broken, and metrics that find no room go on in a second table."""
     name = "conservative_backfill (placement: earliest_finish, reserve: 12, window: 300 s) + predicted_wait"

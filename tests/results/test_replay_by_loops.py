@@ -301,7 +301,7 @@ def cause_at(made: Story, task: int, second: float, cycle: bool) -> tuple[str, s
     return "choice", ""
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", spread(range(12), 4))
 def test_the_cause_of_every_second(seed: int):
     cycles, per_start = seed % 3 == 1, 0.25 * (seed % 3 == 2)

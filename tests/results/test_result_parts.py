@@ -69,7 +69,7 @@ def random_run(seed: int, names: list[str], *, policy: str, classes: dict[str, i
     return Result(rec, seed=seed)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", spread(range(12), 4))
 @pytest.mark.parametrize("column", ["response", "finish"])
 def test_the_difference_of_two_runs_task_by_task(seed: int, column: str):
@@ -125,6 +125,7 @@ def test_the_difference_of_two_runs_task_by_task(seed: int, column: str):
     assert found.statuses["tasks"].tolist() == sorted(pairs.values(), reverse=True)
 
 
+@pytest.mark.slow
 def test_what_is_said_of_two_runs():
     def run(waits: list[float], policy: str = "p", **more: Any) -> Result:
         tasks = workload([0.0, 10.0, 20.0], [2, 2, 2], id=np.array(["a", "b", "c"], dtype=object))
@@ -493,6 +494,7 @@ def test_tasks_that_never_came_are_in_no_group():
 # Limits of what is read -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_limits_of_stored_files(tmp_path: Path):
     """A hundred lists inside one another, a million values, 200,000 rows of nothing and 100 MB of holes are read."""
     assert len(json.dumps(parse_yaml("r", "[" * 100 + "1" + "]" * 100))) == 201

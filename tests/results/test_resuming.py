@@ -44,6 +44,7 @@ def moved(job, at, first, then, spec=TWO_NODES):
     return float(record.finish[0]), duration[0]
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize(("given", "state"), list(itertools.product((None, "saved", "again"), (0, 32))))
 @pytest.mark.parametrize("where", [(0, 0), (0, 2), (1, 0)], ids=["same", "neighbor", "other node"])
 @pytest.mark.parametrize("gpus", [1, 2])
@@ -289,6 +290,7 @@ def test_a_state_in_memory_and_then_an_output_each_move_to_another_device():
     assert stays.finish == pytest.approx([5 + 4 + 4])  # stopped at 5, one second into its download
 
 
+@pytest.mark.slow
 def test_resuming_on_another_device_is_never_earlier_than_on_the_same_one():
     """All else equal, and a device's own memory no slower than its link."""
     draw, later, cases = random.Random(1), 0, some(120, 40)

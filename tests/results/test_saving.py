@@ -56,15 +56,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def save_nothing(figure: Figure, target: Any, **_: Any) -> None:
+    """In the place of `Figure.savefig`."""
+    target.write(b"a picture") if hasattr(target, "write") else Path(target).write_bytes(b"a picture")
+
+
 @pytest.fixture
 def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the quick tier what can be drawn is drawn and not rendered, which takes most of its time."""
-
-    def savefig(self: Figure, target: Any, **_: Any) -> None:
-        target.write(b"a picture") if hasattr(target, "write") else Path(target).write_bytes(b"a picture")
-
     if not tiers.whole:
-        monkeypatch.setattr(Figure, "savefig", savefig)
+        monkeypatch.setattr(Figure, "savefig", save_nothing)
         monkeypatch.setattr(Figure, "draw", lambda *_: None)
 
 
@@ -89,6 +90,7 @@ def below(folder: Path) -> set[str]:
 # Pictures ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(1)
 @drawing_may_fail
 @pytest.mark.parametrize("more", [(), ("--replications", "3")])
 def test_a_run_outlives_its_picture(here: Path, undrawable: None, more: tuple[str, ...]):
@@ -114,6 +116,7 @@ def test_a_comparison_outlives_its_pictures(here: Path, unrendered: None, undraw
     assert isinstance(load_any("c"), hs.Comparison)
 
 
+@pytest.mark.slow
 @drawing_may_fail
 def test_one_failed_picture_does_not_take_the_others(here: Path, unrendered: None, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr("hetsim.plots.distributions")
@@ -123,6 +126,7 @@ def test_one_failed_picture_does_not_take_the_others(here: Path, unrendered: Non
     assert {"picture.png", "over_time.png", "fcfs/picture.png"} <= below(here / "c")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_written_again_has_no_picture_of_the_old_one(here: Path, monkeypatch: pytest.MonkeyPatch):
     save(hs.run("small.yaml"), "r")
     assert "picture.png" in below(here / "r")
@@ -132,6 +136,7 @@ def test_a_run_that_is_written_again_has_no_picture_of_the_old_one(here: Path, m
     assert "picture.png" not in below(here / "r") and load_any("r").seed == 5
 
 
+@pytest.mark.slow
 def test_a_page_outlives_its_pictures(here: Path, unrendered: None, undrawable: None):
     made = [
         (hs.compare("small.yaml", ["fcfs", "sjf"], replications=2), "metrics by policy"),
@@ -172,6 +177,7 @@ def full(monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, after: int = 
     monkeypatch.setattr(owner, method, write)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("owner", "method", "after", "words", "file"),
     [
@@ -264,6 +270,7 @@ def test_a_log_that_waits_on_a_full_disk_is_told_with_the_name_of_the_target(
 # Folders of strangers ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", [
     "../evil.py", "record/../../evil.py", "/tmp/evil.py", "", ".", "./tasks.parquet", "a\\..\\b", "c:evil.py", "link",
     "loop", "tasks.parquet/evil.py",
@@ -333,9 +340,12 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("kinds")
     (folder / "small.yaml").write_text(SCENARIO)
     swept = ["sweep", "--over", "cluster.nodes.0.cpus=1,2"]
-    for words in (["run"], ["compare", "--policy", "fcfs", "--policy", "sjf"], swept):
-        command = [words[0], str(folder / "small.yaml"), *words[1:], "--out", str(folder / words[0]), "-q"]
-        assert call(*command).exit_code == 0
+    with pytest.MonkeyPatch.context() as patch:  # what its pictures show is asked elsewhere
+        patch.setattr(Figure, "savefig", save_nothing)
+        patch.setattr(Figure, "draw", lambda *_: None)
+        for words in (["run"], ["compare", "--policy", "fcfs", "--policy", "sjf"], swept):
+            command = [words[0], str(folder / "small.yaml"), *words[1:], "--out", str(folder / words[0]), "-q"]
+            assert call(*command).exit_code == 0
     return {name: folder / name for name in ("run", "compare", "sweep")}
 
 
@@ -386,6 +396,7 @@ def test_what_a_killed_process_left_goes_with_the_next_file(tmp_path: Path):
 # Texts from files -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_terminal_obeys_no_name_from_a_file(here: Path):
     """Names of columns, tasks and users come from strangers: what a terminal would obey is written out."""
     (here / "log.csv").write_text(
@@ -403,6 +414,7 @@ def test_a_terminal_obeys_no_name_from_a_file(here: Path):
     assert yaml.safe_load((here / "map.yaml").read_text()) == yaml.safe_load(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_picture_of_any_names_is_one_that_can_be_read(here: Path, recwarn: pytest.WarningsRecorder):
     """A control character is not allowed in XML, and no font has one; those of a language are named once."""
     (here / "t.csv").write_text("id,arrival,cpu_time,class\nj\x1b[31m,0,1,a\x07b\nk,0,1,训练\n")
@@ -422,6 +434,7 @@ def test_a_picture_of_any_names_is_one_that_can_be_read(here: Path, recwarn: pyt
     assert not [one for one in recwarn if "Glyph" in str(one.message)]
 
 
+@pytest.mark.slow
 def test_each_kind_of_results_has_its_class_and_load_finds_it(kinds: dict[str, Path], tmp_path: Path):
     """`hs.load` reads all; the class of each kind has a `load` of one type, and reads no other."""
     runs = save(hs.replicate(yaml.safe_load(SCENARIO), replications=2), tmp_path / "replications", picture=False)

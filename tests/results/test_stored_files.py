@@ -118,6 +118,7 @@ def test_a_hostile_folder_is_one_sentence(saved: Path, tmp_path: Path, name: str
     assert verb != "report" or done.returncode == 2 or name.startswith("record/")
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", ["tasks", "launches", "devices", "timeline"])
 def test_a_record_does_not_answer_for_a_table_that_is_cut(saved: Path, tmp_path: Path, name: str):
     """Nor do metrics that are made from it."""
@@ -203,6 +204,7 @@ def test_large_files_that_are_what_they_say_are_read(tmp_path: Path):
     pd.testing.assert_frame_equal(read_frame(tmp_path / "a.parquet"), frame)
 
 
+@pytest.mark.slow
 def test_rows_and_texts_that_cannot_be_there(tmp_path: Path):
     for make, word in ((rows, "80,000,000 rows"), (texts, "its column status would take 100,000,000,000 bytes")):
         make(tmp_path / "a.parquet")
@@ -220,6 +222,7 @@ def test_a_file_of_holes_is_not_read(tmp_path: Path):
     assert len(read_stored(tmp_path / "a")) == 1 << 26
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("indent", [None, 1])
 def test_a_seal_fits_one_text_only(indent: int | None, tmp_path: Path):
     """Whatever byte of a file is changed, left out or put in, it is refused; the checksum is that of the rest."""

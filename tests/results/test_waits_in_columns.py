@@ -134,7 +134,7 @@ def by_stretch(result: Result) -> tuple[np.ndarray, np.ndarray]:
     return states, heads
 
 
-@pytest.mark.quick(7)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", CASES)
 def test_columns_are_what_a_replay_gives(name: str):
     """Of each stretch in which a task waits, and of each task, the same; the seconds but for rounding."""
@@ -156,7 +156,7 @@ def test_columns_are_what_a_replay_gives(name: str):
         assert result.record.launches is not None and np.asarray(result.record.launches["outcome"]).any()
 
 
-@pytest.mark.quick(7)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", CASES)
 def test_states_of_nodes_are_those_of_the_replay(name: str):
     """Cores, memory, shares and GPU memory that are free, and what is up, of every node in every stretch."""
@@ -176,7 +176,7 @@ def test_states_of_nodes_are_those_of_the_replay(name: str):
             np.testing.assert_array_equal(column[here], values)
 
 
-@pytest.mark.quick(7)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", [name for name in CASES if name != "no accelerators"])
 def test_free_gpus_are_those_of_the_replay(name: str):
     """GPUs unallocated, those that the mix cannot use, and those up, whenever any of them changes."""

@@ -307,6 +307,7 @@ def run_of(policy: str, finishes: list[float], start: list[float] | None = None,
     return Result(rec, policy=policy, **more)
 
 
+@pytest.mark.slow
 def test_two_runs_in_words():
     a, b = run_of("fcfs", [2, 5, 4, 9]), run_of("sjf", [2, 4, 4, 6])
     found = Difference(a, b)

@@ -82,6 +82,7 @@ def is_read(value, key):
     return isinstance(value, ast.Attribute) and value.attr == key
 
 
+@pytest.mark.slow
 def test_no_key_is_typed_again_in_building():
     sources = Path(hs.__file__).parent
     files = [sources / "planning" / "stream.py", *sorted((sources / "scenario" / "building").rglob("*.py"))]

@@ -182,6 +182,7 @@ def test_a_price_is_given_in_one_place():
 # Comparisons ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_comparison_tells_cost_where_there_are_prices():
     nodes = [{"gpus": {"type": "a", "count": 2, "price": "1/h"}}]
     entry = {"arrivals": {"process": "poisson", "rate": "2/h"}, "count": 40,

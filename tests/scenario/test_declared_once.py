@@ -56,6 +56,7 @@ def fields(folder: str) -> Iterator[tuple[str, set[str]]]:
                 yield node.name, {one.target.id for one in named if isinstance(one.target, ast.Name)}
 
 
+@pytest.mark.slow
 def test_no_field_of_the_model_is_declared_again_in_the_schema():
     pairs = product(fields("scenario/schema"), fields("model"))
     shared = {f"{spec}/{made}": mine & others for (spec, mine), (made, others) in pairs if len(mine & others) > 1}
@@ -110,11 +111,12 @@ def used_values() -> dict[str, Any]:
     return values
 
 
+@pytest.mark.slow
 def test_every_value_that_is_used_has_a_case():
     assert used_values().keys() == CASES.keys()
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_what_is_said_to_be_used_without_a_key_is_what_a_run_uses(name: str, tmp_path: Path, monkeypatch):
     """To give the value that a description states changes nothing."""

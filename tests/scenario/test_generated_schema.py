@@ -82,6 +82,7 @@ def test_the_check_of_the_dataclass_refuses_at_its_key(source, given, key):
     assert isinstance(cause, KeyProblem) and cause.key == key
 
 
+@pytest.mark.slow
 def test_defaults_are_told_once():
     assert with_default("Watts.", 0.0) == "Watts; 0 unless given."
     assert with_default("Is it?", False) == "Is it? false unless given."
@@ -94,7 +95,7 @@ def test_defaults_are_told_once():
     assert not re.search("unless given; .* unless given", json.dumps(json_schema()).replace('"', "\n"))
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("part", "key", "end"), [
     ("PowerSpec", "idle", "nothing; 0 unless given."), ("SpanSpeedsSpec", "island", "island; 1 unless given."),
     ("ClientsSpec", "timeout", "running; no limit unless given."), ("TaskMode", "batch", "profile; 64 unless given."),
@@ -140,6 +141,7 @@ def test_no_description_repeats_its_default():
     assert typed.keys() == IN_WORDS.keys(), typed
 
 
+@pytest.mark.slow
 def test_model_classes_load_no_pydantic():
     modules = ("cluster", "service", "step_times")
     code = "".join(f"import hetsim.model.{name}\n" for name in modules) + "import sys\nprint('pydantic' in sys.modules)"

@@ -61,6 +61,7 @@ def test_the_rooms_of_the_engine_import_downward_only(capsys: pytest.CaptureFixt
     assert status == EXIT_STATUS_SUCCESS, capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_modules_are_named_in_strings_by_registries_only() -> None:
     hidden, used = [], set()
     for folder in ("sim", "policies", "benchmarks"):

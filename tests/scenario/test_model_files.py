@@ -181,6 +181,7 @@ def without(*keys: str) -> dict[str, Any]:
     return {key: value for key, value in LLAMA.items() if key not in keys}
 
 
+@pytest.mark.quick(9)
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -215,6 +215,7 @@ def test_what_was_nearly_matched_has_a_formula_that_is_farther_off_than_nearly()
         assert found.formula_error > NEARLY and all(one.soft for one in found.failed)
 
 
+@pytest.mark.slow
 def test_no_other_scenario_is_matched():
     for one in itertools.islice(shipped(), 0, None, 7):
         if one.name not in MATCHED:

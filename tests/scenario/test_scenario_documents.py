@@ -102,6 +102,7 @@ def test_aliases_stand_for_copies():
     assert data["a"]["b"] is not data["c"]["b"]
 
 
+@pytest.mark.slow
 def test_an_alias_bomb_is_refused_while_it_is_small():
     lines = ["a: &a [" + ", ".join(["lol"] * 10) + "]"]
     for before, name in zip("abcdefgh", "bcdefghi", strict=True):
@@ -225,6 +226,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @examples(100)
 @given(st.dictionaries(texts, values, max_size=5))
 def test_what_is_dumped_loads_again_to_the_same(data):

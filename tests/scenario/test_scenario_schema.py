@@ -272,6 +272,7 @@ def test_a_value_that_the_constructor_refuses(tmp_path):
         scenario.build()
 
 
+@pytest.mark.slow
 def test_the_schema_is_a_json_schema_and_accepts_what_loads():
     schema = json_schema()
     some_of_it = {**schema, "$defs": dict(list(schema["$defs"].items())[:: some(1, 8)])}  # no reference is followed

@@ -155,6 +155,7 @@ def refused(*arguments: str) -> str:
     return both[1].stderr
 
 
+@pytest.mark.quick(9)
 @pytest.mark.parametrize("name", WRONG)
 def test_both_refuse_it_at_the_same_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
     text, address, said = WRONG[name]

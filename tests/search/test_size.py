@@ -311,7 +311,7 @@ def _changed(**entry: Any) -> dict[str, Any]:
     return {**BATCHES, "workload": [{**BATCHES["workload"][0], **entry}]}
 
 
-@pytest.mark.quick(7)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("scenario", "target", "skipped"), [
     (BATCHES, "response_p99 < 100 ms", True),
     (BATCHES, "wait_mean < 150 ms", True),
@@ -344,7 +344,7 @@ def test_what_the_search_skips_would_miss_the_target(scenario: dict[str, Any], t
     assert not every.remarks
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("replications", "first"), [(12, 3), (9, 3), (7, 3), (6, 6)])
 def test_a_search_settles_what_is_plain_with_few_replications(replications: int, first: int):
     found = hs.size(BATCHES, "response_p99 < 1 s", GPUS, replications=replications)
@@ -358,6 +358,7 @@ def test_from_the_capacity_on_a_search_goes_up_in_small_steps():
     assert [trial.size for trial in found.trials] == [2, 3] and found.size == 3
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("draw", [
     lambda random, count: random.normal(1.0, 0.2, count), lambda random, count: random.gamma(4.0, 0.25, count),
     lambda random, count: random.exponential(1.0, count), lambda random, count: 1.0 * random.poisson(1.0, count),
@@ -376,7 +377,7 @@ def test_all_looks_together_err_with_the_stated_probability(draw: Any):
     assert wrong <= stats.binom.ppf(0.999, searches, 0.025)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [
     ("compare", "--policy", "fcfs", "--policy", "sjf", "--policy", "fcfs_skip", "--replications", "3"),
     ("sweep", "--over", "cluster.nodes.0.cpus=2,3,4,5", "--replications", "2"),

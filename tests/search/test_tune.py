@@ -80,6 +80,7 @@ def test_a_warm_up_that_is_found_is_that_of_the_present_setting():
         assert seen == pytest.approx(same.contributions("response_mean").to_numpy())
 
 
+@pytest.mark.slow
 def test_metrics_of_which_more_is_better():
     scenario = {**SMALL, "workload": [{**SMALL["workload"][0], "slo": "100 s"}]}
     found = tune(scenario, ADMIT, over={"limit": [0, 1, 100]}, metric="goodput_fraction", first=2, final=5)
@@ -88,6 +89,7 @@ def test_metrics_of_which_more_is_better():
     assert found.to_json()["interval"]["ci_low"] is None  # the same in all replications: nothing to estimate
 
 
+@pytest.mark.slow
 def test_the_winner_is_judged_by_other_replications():
     """What is reported is the mean of runs that had no part in the choice, run here by themselves."""
     found = tune(SMALL, Blend, over={"share": [0.2, 1.0]}, first=2, final=6)
@@ -113,6 +115,7 @@ def test_the_curse_of_the_winner_is_real_and_avoided():
     assert abs(np.mean(honest)) < 3 * error
 
 
+@pytest.mark.slow
 def test_hopeless_settings_leave_early():
     found = tune(SMALL, Blend, over={"share": [0.0, 0.0001, 0.0002, 0.0003, 0.0004, 0.5, 0.8, 1.0]}, first=2, final=3)
     table = found.table

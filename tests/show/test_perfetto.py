@@ -106,6 +106,7 @@ def test_slices_sum_to_the_tables(tmp_path: Path):
     assert sum(total.values()) == pytest.approx(held, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_same_run_same_bytes_also_from_its_directory(tmp_path: Path):
     first = hs.run(SHARED)
     first.save(tmp_path / "kept")
@@ -192,6 +193,7 @@ def test_requests_to_a_language_model_have_slices_of_their_own(tmp_path: Path):
     assert len({event["tid"] for event in slices}) < begun.sum() / 2
 
 
+@pytest.mark.slow
 def test_replications_are_not_one_run(tmp_path: Path):
     runs = hs.replicate(SHARED, replications=3)
     path = tmp_path / "run.json"

@@ -147,6 +147,7 @@ def test_the_lemma_grows_with_x(x: int):
     assert (plans["planning_s"] > 0).tolist() == [True, True, False]
 
 
+@pytest.mark.slow
 def test_the_best_bound_of_all_serves_all(tmp_path: Path):
     """Three tasks of 2 s on two GPUs and a core that takes 9 s or more: 4 s at least; the areas say 2.7 s.
 
@@ -187,6 +188,7 @@ def test_the_second_table_on_a_terminal():
     assert at > [line.startswith("policy") for line in lines].index(True)
 
 
+@pytest.mark.slow
 def test_with_replications_the_plans_are_of_the_first(tmp_path: Path):
     rough = {
         "cluster": {"nodes": [{"cpus": 2, "gpus": {"type": "g", "count": 1}}]},
@@ -218,6 +220,7 @@ def test_a_run_tells_its_plan_in_a_line():
     assert not any(line.startswith("plan ") for line in overview(hs.run("list-lemma", policy="fcfs")))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("notes", "said"),
     [
@@ -352,6 +355,7 @@ def test_shelves_sort_tasks_by_the_guess(tmp_path: Path):
     assert [text.get_text() for text in ax.get_yticklabels()] == ["n0/cpu0", "n0/cpu1"]
 
 
+@pytest.mark.slow
 def test_shelves_take_the_guess_that_was_accepted(tmp_path: Path):
     result = hs.run("list-lemma", policy="dual_approximation")
     assert result.metric("makespan") <= 4 / 3 * result.notes["guess"] * (1 + 1e-9)

@@ -151,6 +151,7 @@ def test_lines_with_room_show_each_change_and_others_their_means(flickering: Any
     assert (mean[:-1] * np.diff(at)).sum() == pytest.approx((value * np.diff(time, append=100.0)).sum())
 
 
+@pytest.mark.slow
 def test_a_panel_of_means_says_so_and_dashes_show_what_lies_below():
     upper, lower = hs.plots.timeline(hs.run("npu-and-gpu"))
     assert upper.get_ylabel() == "tasks waiting"
@@ -215,6 +216,7 @@ def test_no_global_state_of_matplotlib():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_results_draw_themselves(result: Any):
     """`plot()` gives a figure that a notebook shows by itself; matplotlib loads when it is called."""
     assert result.plot()._repr_png_().startswith(b"\x89PNG")
@@ -328,6 +330,7 @@ def test_what_never_ends_or_never_waits_is_said():
     assert lower.axes
 
 
+@pytest.mark.slow
 def test_many_device_types_leave_room_for_the_lines(tmp_path: Path):
     nodes = [{"gpus": {"type": f"type-with-a-long-name-{number}", "count": 1 + number}} for number in range(12)]
     run = hs.run({**SMALL, "cluster": {"nodes": nodes}})
@@ -385,7 +388,7 @@ def test_a_gantt_chart_that_ends_early_draws_nothing_beyond(result: Any, recwarn
     assert late and not shown & (late - set(result.launches["task"][begin < until].astype(str)))
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["pdf", "svg", "png"])
 def test_pictures_can_go_into_a_paper(tmp_path, form):
     """Fonts of a PDF are TrueType, text of an SVG is text, and the same picture is the same file."""
@@ -401,6 +404,7 @@ def test_pictures_can_go_into_a_paper(tmp_path, form):
         assert b">Time (" in first or b"<text" in first and b">0<" in first
 
 
+@pytest.mark.slow
 def test_batches_over_time_are_those_of_the_launches():
     """Means by hand from launches and tasks; runs side by side have one scale; runs without batches are refused."""
     ramp = {"horizon": "30 s"}

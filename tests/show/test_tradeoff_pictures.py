@@ -54,6 +54,7 @@ def swept() -> Any:
     return hs.sweep(MIX, over, policies=["fcfs", "sjf"], replications=2)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["nights-asleep", "slack-before-the-deadline"])
 def test_the_area_of_power_is_the_energy(name: str):
     result = hs.run(name)
@@ -62,6 +63,7 @@ def test_the_area_of_power_is_the_energy(name: str):
     assert spent == pytest.approx(result.devices["energy_j"].sum(), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_front_by_brute_force(swept: Any):
     found = front(swept, "response_mean", "wait_p95")
     values = found[["response_mean", "wait_p95"]].to_numpy()
@@ -71,6 +73,7 @@ def test_the_front_by_brute_force(swept: Any):
     assert found["front"].any() and not found["front"].all()
 
 
+@pytest.mark.slow
 def test_a_key_may_be_the_cost(swept: Any):
     found = front(swept, "cluster.nodes.0.count", "response_mean")
     best = found[found["front"]].sort_values("cluster.nodes.0.count")
@@ -143,6 +146,7 @@ def test_names_of_keys_have_no_places_in_lists(key: str, beside: tuple[str, ...]
     assert key_name(key, beside) == name
 
 
+@pytest.mark.slow
 def test_values_are_found_as_they_are_written(swept: Any):
     rate, count = "workload.small.arrivals.rate", "cluster.nodes.0.count"
     for half in ("0.5/s", 0.5, "30/min", " 0.5 /s"):
@@ -164,6 +168,7 @@ def bars_of(ax: Any) -> np.ndarray:
     return np.concatenate(found)
 
 
+@pytest.mark.slow
 def test_a_front_stays_where_its_metrics_can_be():
     """Of two replications intervals are many times the mean: they end at 0, and at 100 %."""
     found = hs.compare(MIX, ["fcfs", "sjf", "fcfs_skip"], replications=2,

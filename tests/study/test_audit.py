@@ -93,6 +93,7 @@ def test_searches_tell_it_too(folder: Path):
 IMPORTED = "from pathlib import Path\nS = float(Path('s.txt').read_text())\n\ndef mine(task):\n    return S * task.id\n"
 
 
+@pytest.mark.quick(1)
 @LINUX
 @pytest.mark.parametrize(("verb", "text"), [
     pytest.param("run", OPENED, marks=pytest.mark.slow), ("run", IMPORTED),

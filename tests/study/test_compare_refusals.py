@@ -44,6 +44,7 @@ def registered():
     hs.register("fails", Fails)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("more", [
     {}, {"replications": 3}, {"replications": {"precision": 0.5, "metric": "response_mean", "max": 12}},
     {"replications": 5, "best": "response_mean", "delta": 0.5}, {"replications": 3, "by": ["user"], "baseline": "sjf"},

@@ -178,6 +178,7 @@ def test_names_of_policies(policy: Any, label: str, value: Any):
     assert named_policy(policy) == (label, value)
 
 
+@pytest.mark.slow
 def test_a_class_or_function_is_a_policy():
     def newest(task: Any) -> float:
         return -task.arrival
@@ -219,6 +220,7 @@ def test_a_local_policy_cannot_go_to_workers():
         hs.replicate(SMALL, policy=Local, replications=3, workers=2)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_failed_run_keeps_its_tables(workers: int):
     with pytest.raises(PolicyError, match="starts nothing") as caught:

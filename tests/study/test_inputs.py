@@ -334,14 +334,14 @@ def goes_stale(way: Way, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert [way.unknown in text for text in texts] == [True] * bool(way.unknown), texts
 
 
-@pytest.mark.quick(12)
+@pytest.mark.quick(4)
 @LINUX
 @pytest.mark.parametrize("name", CODE)
 def test_code_that_changes_gives_a_new_figure(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     goes_stale(CODE[name], tmp_path, monkeypatch)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @LINUX
 @pytest.mark.parametrize("name", DATA)
 def test_a_file_that_changes_gives_a_new_figure(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -400,6 +400,7 @@ def test_unknown_inputs_are_trusted_if_asked(tmp_path: Path):
     assert made(tmp_path) != before
 
 
+@pytest.mark.quick(1)
 @LINUX
 @pytest.mark.parametrize("watched", [False, True])
 def test_a_policy_may_say_what_it_is(watched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -518,6 +519,7 @@ def test_what_reads_the_clock_or_changes_a_library_is_told():
     assert reasons[6:9] == ["", "", ""]
 
 
+@pytest.mark.slow
 def test_whatever_looks_outside_is_told_by_each_of_its_names():
     import gzip
     import importlib.util
@@ -667,6 +669,7 @@ def test_what_depends_on_the_process_is_told(monkeypatch: pytest.MonkeyPatch):
         assert [code_digest(key)[1] for key in plain] == [()] * len(plain)
 
 
+@pytest.mark.slow
 def test_the_order_of_a_set_is_told(monkeypatch: pytest.MonkeyPatch):
     """Where code takes the members of a set that it makes there, unless sorted(), any() or a set does."""
     import functools
@@ -788,6 +791,7 @@ class mine(ListScheduler):
 NAMING = {**BASE, "policy": {"scheduler": {"name": "mine", "path": "s.txt"}}}
 
 
+@pytest.mark.slow
 @LINUX
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_policy_may_open_a_file_that_the_scenario_names(tmp_path: Path):
@@ -930,6 +934,7 @@ def _opens(node: ast.Call, libraries: set[str], files: set[str]) -> bool:
     return bool(reads) and not (is_file or by_name or writes)
 
 
+@pytest.mark.slow
 def test_only_one_function_opens_what_decides_a_run():
     """What another opened, or a library by its path, would be in no record."""
     top = Path(hetsim.__file__).parent
@@ -972,6 +977,7 @@ def handed_on(tree: ast.Module) -> list[str]:
     return sorted(text for text in found if text)
 
 
+@pytest.mark.slow
 def test_openers_are_not_handed_on_and_folders_are_listed_where_that_is_recorded():
     """Nothing of this is seen by the rule above; each place that lists a folder records it, or reads no input."""
     top = Path(hetsim.__file__).parent

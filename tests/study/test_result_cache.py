@@ -57,6 +57,7 @@ def test_the_clock_spares_what_was_used_since_its_hand_passed():
     assert [cache.holds(key) for key in (1, 2, 3, 4)] == [True, False, True, True]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("evict", ["lru", "clock"])
 def test_hits_are_those_of_the_cache_replayed_beside_it(evict):
     """A request is a hit if and only if its input is in the cache when it arrives, misses entering at their finish."""

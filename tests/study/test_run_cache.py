@@ -200,6 +200,7 @@ def plain(outcome):
     return found, outcome.warnings, outcome.error, outcome.refused
 
 
+@pytest.mark.slow
 @given(outcomes, st.randoms())
 @examples(60)
 def test_segments_and_journals_give_back_what_was_put(many, chance):

@@ -455,6 +455,7 @@ def test_rows_with_the_same_first_half_of_a_digest_are_told_apart():
     assert checked.same.tolist() == [0, 1, 2, 0]
 
 
+@pytest.mark.slow
 def test_a_planned_point_holds_no_object():
     base = load(SMALL)
     plan_sweep(base, {"seed": range(10)})
@@ -1019,6 +1020,7 @@ def test_null_is_a_value_of_a_table():
 # Blocks, and figures that are kept ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_figures_that_are_kept_alone(tmp_path, monkeypatch):
     """They are those of a sweep that keeps all, as are the other way round figures taken from its runs."""
     given: dict[str, Any] = {"over": {GPUS: [2, 3]}, "policies": ["fcfs", "sjf"], "replications": 3}
@@ -1147,6 +1149,7 @@ def test_a_folder_with_a_file_a_run_is_resumed(tmp_path, monkeypatch):
     assert sorted(path for path in (out / "runs").rglob("*") if path.is_file()) == kept
 
 
+@pytest.mark.slow
 def test_folders_of_a_file_a_run_that_an_earlier_version_wrote(tmp_path, monkeypatch):
     """`sweep`, and `cache` with `sweep_cached`: they load, merge, and are resumed where nothing else has changed."""
     from hetsim.experiment.store import merge_stores

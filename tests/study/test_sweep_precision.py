@@ -478,6 +478,7 @@ def test_a_pilot_that_was_lost_fails_its_point_for_now_only(tmp_path, monkeypatc
 # How it is shown ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_number_of_replications_is_shown(precise: Sweep):
     fewest, most = precise.table["replications"].min(), precise.table["replications"].max()
     points = "2 points" if tiers.whole else "1 point"

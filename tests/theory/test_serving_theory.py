@@ -55,7 +55,7 @@ def saturated(clients=256):
 # Fixed points ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("rate", [100, 300, 500, 650])
 def test_batches_of_serial_greedy_come_to_the_fixed_point(rate):
     """n = b c / (1 - a c); a batch's first request takes up to 2 τ and all between τ and 2 τ."""
@@ -82,6 +82,7 @@ def test_a_latency_limit_gives_the_papers_capacity():
     assert rate == pytest.approx(1 / A - (2 * B / A) / limit, rel=0.5 / size)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("rate", [300, 500, 700])
 def test_async_linear_is_in_flow_balance(rate):
     """n = c τ_calc(n), not the slides' c (τ_calc(n) - τ_up(n)), and the compute engine never idles."""
@@ -98,7 +99,7 @@ def test_async_linear_is_in_flow_balance(rate):
 # Throughput of a pipeline ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("streams", [1, 2, 3])
 @pytest.mark.parametrize("duplex", ["full", "half"])
 @pytest.mark.parametrize("download", [0.0, 1.5e-3])
@@ -245,6 +246,7 @@ def test_closed_loop_without_thinking(clients):
     assert np.diff(launches["end"]).tolist() == pytest.approx([A * clients + B] * 39)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("clients", [2, 64])
 def test_closed_loop_on_two_streams(clients):
     """Every client is in one of two batches that take turns: N per τ_calc(n₁) + τ_calc(n₂), if n₁ + n₂ = N; and

@@ -36,6 +36,7 @@ def by_quadrature(order, load, law, x):
     return rate * cut / 2 / free**2 + inside
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("law", "order"), [
     pytest.param(law, order, marks=[pytest.mark.slow] * (order == "srpt" and law is not LAWS[1]))  # seconds each
     for law in (LAWS[1], LAWS[3], LAWS[5]) for order in ("srpt", "sjf", "psjf", "las")
@@ -46,7 +47,7 @@ def test_response_by_size_is_the_formula(order, law):
     assert found.response_by_size == close([by_quadrature(order, 0.8, law, x) for x in sizes], rel=1e-9)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("law", LAWS)
 def test_orders_rank_and_conserve(law):
     """SRPT is best; at two loads the means lie as Harchol-Balter's chapters 31 to 33 prove."""
@@ -124,7 +125,7 @@ def played(order, rate, law, thresholds=(), jobs=60_000, seed=1):
     return parts.mean(), parts.std(ddof=1) / math.sqrt(30)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("order", "more"), [("srpt", {}), ("psjf", {}), ("las", {"thresholds": (0.5, 2.0)})])
 def test_a_queue_played_by_hand(order, more):
     law = stats.lognorm(1.0, scale=math.exp(-0.5))

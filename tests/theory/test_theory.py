@@ -683,6 +683,7 @@ MODELS = {
 }  # fmt: skip
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("model", list(MODELS))
 def test_a_scenario_is_its_model(model: str):
     found = match(hs.load(MODELS[model]))
@@ -710,6 +711,7 @@ SHORT = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["response_p95", "wait_mean"])
 def test_a_run_of_a_few_tasks_has_no_interval_and_contradicts_nothing(metric: str, tmp_path):
     """Of 20 tasks two that are open at the end make a p95 of +inf; with two tasks some runs have none that waited."""

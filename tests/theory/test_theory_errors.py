@@ -105,7 +105,7 @@ def stated(load, servers, scv, third=math.inf):
 LOADS = (0.35, 0.5, 0.6, 0.75, 0.9, 0.97)
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("servers", [2, 4, 8, 16])
 @pytest.mark.parametrize("scv", [1.2, 2.0, 4.0, 9.0, 20.0])
 def test_exact_waits_are_within_the_stated_error(servers, scv):
@@ -121,7 +121,7 @@ def test_exact_waits_are_within_the_stated_error(servers, scv):
             assert error <= found.error <= stated(load, servers, scv).error, (load, third, error)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("servers", [2, 4, 8, 16])
 def test_waits_of_regular_services_are_within_the_stated_error(servers):
     """Constant service; Erlang's of two stages; constant or none at all, which waits as constant service does.
@@ -181,6 +181,7 @@ def check_the_stated_error(name, scv, load, servers, steps):
     return found.wait_mean / mean - 1, found.error
 
 
+@pytest.mark.slow
 def test_the_third_moment_decides_how_far_the_formula_is_off():
     """Lognormal service with an scv of 9 on 8 servers at a load of 0.7: 80 % too long; gamma-distributed: 10 %."""
     error, bound = check_the_stated_error("lognormal", 9.0, 0.7, 8, 600)
@@ -287,6 +288,7 @@ def test_the_table_of_the_documentation_is_what_comes_out():
             assert float(cell.replace("−", "-")) == pytest.approx(100 * error, abs=0.51), (scv, servers, load)
 
 
+@pytest.mark.slow
 def test_the_square_root_rule_is_as_near_as_it_says():
     loads, shares = np.geomspace(0.5, 5000, 60), (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 0.95)
     every = [theory.halfin_whitt(load, 1, share) for load in loads for share in shares]

@@ -453,7 +453,7 @@ def test_what_is_called_exact_is_covered_whatever_key_is_set(part, folder):
         assert check(case, folder, longer=LONGER) or changes_nothing(case), f"{case} changes no table"
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SAMPLE[:1] + SAMPLE[-1:], ids=["stopping", "service"])
 def test_the_engine_contradicts_a_model_that_overlooks_a_key(case, folder, monkeypatch):
     """So the property can fail: here models are told that they understand all keys."""
@@ -477,6 +477,7 @@ def test_the_engine_contradicts_models_that_overlook_room(case, folder, monkeypa
         check(case, folder, ("tandem", "M/M/1"), LONGER)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("case", SAMPLE, ids=[next(iter(case)) for case in SAMPLE])
 def test_a_sample_of_keys(case, folder):
     check(case, folder, ("M/M/1", "batch"))
@@ -593,6 +594,7 @@ IGNORED = [
 ]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("case", "key"), IGNORED, ids=[key for _, key in IGNORED])
 def test_a_plan_says_which_keys_it_does_not_know(case, key, folder):
     hold_to_its_plan(case, folder, "mct")

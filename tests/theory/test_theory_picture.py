@@ -33,6 +33,7 @@ def test_theory_knows_what_was_overridden():
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["simulated", "theory: M/M/20"]
 
 
+@pytest.mark.slow
 def test_theory_is_of_one_policy():
     with pytest.raises(UsageError, match="one policy: set it with overrides"):
         theory_and_simulation("mm16", RATE, ["14/s"], "wait_mean", policies=["sjf"])

@@ -30,6 +30,7 @@ def test_trunk_reservation_of_nearly_equal_means_is_that_of_equal_ones():
     assert nearly.loss == pytest.approx(equal.loss, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_trunk_reservation_far_from_the_first_guess():
     """A class that may use a quarter of the servers only, at an enormous rate; the other hardly ever comes."""
     found = theory.trunk_reservation(200, [(1e6, 1.0, 150), (1e-3, 100.0, 0)])

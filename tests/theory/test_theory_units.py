@@ -97,6 +97,7 @@ def test_littles_law_and_the_share_of_time_that_a_server_is_busy(name):
         assert found.load == close(found.utilization)
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("name", [name for name, (_, of) in EVERY.items() if of(1.0).has_tails])
 def test_tails_integrate_to_their_means_and_begin_where_they_should(name):
     """E[W] = ∫ P(W > t) dt, P(W > 0) = `delayed`, and a response is longer than 0 always."""

@@ -78,7 +78,7 @@ def test_a_policy_is_told_from_its_own_log(tmp_path: Path, policy: Any, rule: tu
     assert [one["name"] for one in found["placements"] if one["alike"]] in (["first_fit"], [])
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["best_fit", "worst_fit"])
 def test_a_placement_is_told_from_the_nodes(tmp_path: Path, placement: str) -> None:
     found = told(recorded(tmp_path, {"scheduler": "fcfs", "placement": placement}, nodes=6, count=1200))
@@ -87,7 +87,7 @@ def test_a_placement_is_told_from_the_nodes(tmp_path: Path, placement: str) -> N
     assert found["rules"][0]["policy"] == {"scheduler": {"name": "fcfs"}, "placement": placement}
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "kept"), [("fcfs_skip", "passed"), ("easy_backfill", "reserved")])
 def test_a_limit_of_a_user_is_part_of_what_is_told(tmp_path: Path, policy: str, kept: str) -> None:
     """The scenario that is written makes the log again: its mean wait is that on record."""

@@ -43,6 +43,7 @@ def call(folder, *more):
     return CliRunner().invoke(hetsim, ["twin", *files, *asked, *more])
 
 
+@pytest.mark.slow
 def test_rules_are_those_of_the_site(seen):
     _, jobs, log = seen
     rules = learned(jobs, EPOCH + 5.6 * DAY, log)
@@ -62,6 +63,7 @@ def test_nothing_later_than_the_snapshot_is_looked_at(seen):
     assert learned(jobs, now, later) == learned(jobs, now, other)
 
 
+@pytest.mark.slow
 def test_a_forecast_tells_its_rules_and_their_evidence(seen):
     folder = seen[0]
     text = call(folder, "-q").stdout
@@ -204,6 +206,7 @@ def test_any_given_parameter_of_priority_turns_learned_weights_off(own):
     assert kept.weights is WEIGHTS
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
@@ -398,6 +401,7 @@ def test_judging_takes_no_rules_and_says_so(seen):
     assert done.exit_code == 2 and "--rules learned are for forecasts" in done.output
 
 
+@pytest.mark.slow
 def test_the_error_of_limits_that_no_rule_has_is_told(site, tmp_path):
     """The same forecast, where the jobs kept by the cap wait for a reason that no rule has."""
     done = call(printed(site, 5.0 * DAY, tmp_path, "AssocGrpGRES"), "-q", "--shadow", f"{tmp_path}/log")

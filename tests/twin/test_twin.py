@@ -309,6 +309,7 @@ def test_widened_quantiles_stay_in_order_and_within_the_horizon():
         assert (np.diff(moved, axis=1) >= 0).all() and (moved >= 0).all() and (moved <= 9000.0).all()
 
 
+@pytest.mark.slow
 def test_a_forecast_learns_from_what_its_history_did():
     """The cluster of the record starts a job half an hour late, for a reason that no model knows."""
     submit = np.concatenate([day * DAY + np.arange(24) * 3600.0 + 3 * k for day in range(6) for k in range(3)])
@@ -368,6 +369,7 @@ def test_the_command_tells_tables_json_and_a_page(files):
     assert "by time limits" in text and "\n10 " in text and "\n11 " not in text
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("more", "code", "said"),
     [
