@@ -210,6 +210,7 @@ def test_name_and_description(name):
     assert len(scenario.description) <= 600
 
 
+@pytest.mark.by_turns(19)
 @pytest.mark.parametrize(
     "name", [name for name, one in SHIPPED.items() if "policy" in (documents.read(one.path).data.get("sweep") or {})]
 )

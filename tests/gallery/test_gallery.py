@@ -40,6 +40,7 @@ def test_an_entry_is_whole(name):
     assert len(outcomes.recorded(entry).recorded), "it was never run: hetsim gallery NAME --record"
 
 
+@pytest.mark.by_turns(4)
 @pytest.mark.parametrize("name", [marked(name) for name in NAMES])
 def test_the_short_case_gives_what_was_recorded(name):
     """To the last digits that are kept: replications of the short case are the first of the whole."""

@@ -532,6 +532,7 @@ SERVED = {
 }
 
 
+@pytest.mark.by_turns(21)
 @pytest.mark.slow
 @pytest.mark.parametrize("batching", ["serial_greedy", "triton_dynamic", "nexus", "fixed_size", "async_linear"])
 @pytest.mark.parametrize("name", NAMES)

@@ -120,6 +120,7 @@ def test_registered_policies_conform(scheduler, placement):
     check_policy(functools.partial(make, scheduler, placement), systems, hash_seed=False)
 
 
+@pytest.mark.by_turns(3)
 @pytest.mark.parametrize(("scheduler", "parameters"), spread(VARIANTS, 2))
 def test_variants_conform(scheduler, parameters):
     may_reject = bool(parameters.get("drop_expired"))
