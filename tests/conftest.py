@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--costs", metavar="FILE", help="add a line for each test: its processor seconds (tests/costs.py)")
     parser.addoption("--gallery", action="store_true", help="the gallery of published results, whole: an hour or more")
     parser.addoption("--nightly", nargs="?", const="1/1", type=part, metavar="I/N",
-                     help="the tests marked nightly, or the I-th of N parts of them: minutes")  # fmt: skip
+                     help="the nightly tests, or the I-th of N parts; with --all next to the others")  # fmt: skip
 
 
 def part(text: str) -> tuple[int, int]:
@@ -111,14 +111,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
     tiers.mark_nightly_cases(items)
-    for mark in ("gallery", "nightly"):
-        asked = bool(config.getoption(f"--{mark}"))
-        if asked or not named:
-            _keep(config, items, lambda item: bool(item.get_closest_marker(mark)) == asked)  # noqa: B023
+    if config.getoption("--gallery") or not named:
+        asked = bool(config.getoption("--gallery"))
+        _keep(config, items, lambda item: bool(item.get_closest_marker("gallery")) == asked)
     if config.option.nightly:
         place, count = config.option.nightly
-        parts = tiers.parts_of([tiers.unit_of(item) for item in items], count)
-        _keep(config, items, lambda item: parts[tiers.unit_of(item)] == place - 1)
+        nightly = [tiers.unit_of(item) for item in items if item.get_closest_marker("nightly")]
+        parts = tiers.parts_of(nightly, count)
+        others = config.getoption("--all")
+        _keep(config, items, lambda item: parts[tiers.unit_of(item)] == place - 1
+              if item.get_closest_marker("nightly") else others)  # fmt: skip
+    elif not named:
+        _keep(config, items, lambda item: not item.get_closest_marker("nightly"))
     if not tiers.whole:
         _keep(config, items, lambda item: not item.get_closest_marker("slow"))
     if hasattr(config, "workerinput"):
