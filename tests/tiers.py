@@ -90,7 +90,7 @@ def cost_of(unit: str) -> float:
     return recorded_costs().get(unit, 0.0)
 
 
-MAX_COST = 8.0
+MAX_COST = 4.0
 """Processor seconds on record of a slow test, or of a group, above which it is nightly."""
 ALWAYS = (
     "async-latency", "tests/test_shipped_scenarios.py::test_async_latency",
