@@ -215,7 +215,6 @@ def test_every_case_has_digests_and_nothing_else_has():
     assert list(KEPT) == list(CASES)
 
 
-@pytest.mark.by_turns(24)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_scenarios(name):
@@ -223,14 +222,12 @@ def test_shipped_scenarios(name):
     same(name, digests(CASES[name]))
 
 
-@pytest.mark.by_turns(20)
 @pytest.mark.quick(59)
 @pytest.mark.parametrize("name", SMALL)
 def test_small_systems(name):
     same(name, digests(SMALL[name]))
 
 
-@pytest.mark.by_turns(26)
 @pytest.mark.parametrize("name", spread(SMALL, len(SMALL) // 8))
 def test_checking_every_invariant_changes_nothing(name):
     """To check, every timetable is written out; a run that does not look at them leaves most of them unwritten."""

@@ -88,7 +88,6 @@ def marked(page: Path):
     return pytest.param(page, id=page_id(page), marks=[] if page_id(page) in QUICK else [pytest.mark.slow])
 
 
-@pytest.mark.by_turns(17)
 @pytest.mark.parametrize("page", [marked(page) for page in PAGES])
 def test_every_block_runs(page, tmp_path, monkeypatch):
     import matplotlib

@@ -211,7 +211,6 @@ def test_a_class_that_is_not_in_the_table_is_refused(tmp_path: Path):
         save_input(run, tmp_path)
 
 
-@pytest.mark.by_turns(50)
 @pytest.mark.parametrize("name", spread(test_digests.CASES, 12))
 def test_what_is_loaded_is_saved_as_it_was(name: str, tmp_path: Path):
     """Of every shipped scenario and small system: all that its input holds has a tag, and nothing is lost."""

@@ -94,7 +94,7 @@ MAX_COST = 4.0
 """Processor seconds on record of a slow test, or of a group, above which it is nightly."""
 ALWAYS = (
     "async-latency", "tests/test_shipped_scenarios.py::test_async_latency",
-    "test_rules-site", "test_sweep_precision-alone", "test_user_types-checkers",
+    "backfilling-on-logs", "test_rules-site", "test_sweep_precision-alone", "test_user_types-checkers",
     "tests/policies/test_conformance.py::test_no_registered_policy_depends_on_the_hash_seed[0]",
     "tests/test_user_types.py::test_mypy_strict_finds_no_error",
 )  # fmt: skip
@@ -102,26 +102,31 @@ ALWAYS = (
 what is short."""
 
 
+FEW_CASES = 8
+"""Slow cases of a test, of which the whole suite runs all."""
+
+
 def mark_nightly_cases(items: Iterable[pytest.Item]) -> None:
-    """Slow tests become nightly by their cost on record, and cases of a test marked `by_turns(N)` but for N.
+    """Slow tests become nightly by their cost on record, and by turns: of a test with many slow cases a quarter stay.
 
     These are spread evenly among the cases of which no cost is on record, so that they are short; where they are too
-    few, those that cost the least come next.
+    few, those that cost the least come next.  `by_turns(N)` says another number.  Tests of a group share runs, so that
+    turns of each would save little: only those that say a number take turns.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if not item.get_closest_marker("slow"):
+        if not item.get_closest_marker("slow") or item.get_closest_marker("nightly"):
             continue
         unit = unit_of(item)
         if unit in ALWAYS:
             unit = item.nodeid
         if unit not in ALWAYS and cost_of(unit) > MAX_COST:
             item.add_marker(pytest.mark.nightly)
-        elif item.get_closest_marker("by_turns"):
+        elif unit_of(item) == item.nodeid or item.get_closest_marker("by_turns"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for every in cases.values():
         mark = every[0].get_closest_marker("by_turns")
-        count = mark.args[0] if mark else 0
+        count = mark.args[0] if mark else max(FEW_CASES, len(every) // 4)
         every.sort(key=lambda item: cost_of(item.nodeid))
         short = sum(not cost_of(item.nodeid) for item in every)
         kept = evenly(short, count) if short > count else set(range(count))

@@ -87,7 +87,6 @@ LONG = {"four-generations", "cnn-alone", "fgd", "two-jobs-on-one-gpu", "elastic-
 """Scenarios that take long and have nothing that others have not."""
 
 
-@pytest.mark.by_turns(23)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [one.name for one in shipped() if one.name not in LONG])
 def test_shipped(name: str) -> None:

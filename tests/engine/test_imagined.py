@@ -77,7 +77,6 @@ def close(one, other):
     return np.allclose(one, other, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
-@pytest.mark.by_turns(22)
 @pytest.mark.quick(8)
 @pytest.mark.parametrize("name", BASES)
 @pytest.mark.parametrize("seed", spread(range(12), 2))

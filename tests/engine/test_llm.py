@@ -410,7 +410,6 @@ def drawn_service(random):
     return service
 
 
-@pytest.mark.by_turns(20)
 @pytest.mark.quick(5)
 @pytest.mark.parametrize("seed", spread(range(60), 15))
 def test_whatever_is_drawn_adds_up(seed):

@@ -474,6 +474,7 @@ def test_estimates_follow_a_jump_of_rate_and_service_time():
 # With everything ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.by_turns(6)
 @pytest.mark.parametrize(("name", "parameters"), spread(EVERY, 3))
 def test_every_admission_policy_conforms(name, parameters):
     """Each meets every system and both disciplines; each discipline meets every system."""
@@ -532,7 +533,6 @@ SERVED = {
 }
 
 
-@pytest.mark.by_turns(21)
 @pytest.mark.slow
 @pytest.mark.parametrize("batching", ["serial_greedy", "triton_dynamic", "nexus", "fixed_size", "async_linear"])
 @pytest.mark.parametrize("name", NAMES)

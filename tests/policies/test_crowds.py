@@ -75,7 +75,6 @@ def test_every_case_has_digests_and_nothing_else_has() -> None:
     assert list(KEPT) == list(CASES)
 
 
-@pytest.mark.by_turns(128)
 @pytest.mark.quick(96)
 @pytest.mark.parametrize(
     ("case", "part"), [(case, part) for case in CASES for part in range(min(PARTS, len(numbers(case))))]

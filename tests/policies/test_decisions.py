@@ -74,7 +74,6 @@ def test_every_scheduler_has_digests_and_nothing_else_has() -> None:
     assert list(KEPT) == list(CASES)
 
 
-@pytest.mark.by_turns(20)
 @pytest.mark.quick(5)
 @pytest.mark.parametrize("case", spread(CASES, 12))
 def test_decisions_are_those_on_record(case: str) -> None:

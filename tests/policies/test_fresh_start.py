@@ -58,7 +58,6 @@ EVERY = [pytest.param(name, kind, marks=() if (number + turn) % 3 == 0 else pyte
 """The quick tier tries each scheduler with one kind of jobs, by turns."""
 
 
-@pytest.mark.by_turns(20)
 @pytest.mark.parametrize(("name", "kind"), EVERY)
 def test_a_second_burst_is_served_as_the_first(name: str, kind: Callable[[np.random.Generator, float], Job]):
     random = np.random.default_rng(len(name))

@@ -84,6 +84,7 @@ class Plain(SlurmMultifactor):
         return len(order) - 1
 
 
+@pytest.mark.by_turns(2)
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
 @pytest.mark.parametrize("seed", spread(range(3), 1))

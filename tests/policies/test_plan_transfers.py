@@ -123,6 +123,7 @@ BUDGETS = {"local_search": {"evaluations": 25}, "genetic": {"evaluations": 200},
 QUICK = ("hlp", "local_search", "mct")
 
 
+@pytest.mark.by_turns(6)
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in ("as_planned", *PLANNERS)]

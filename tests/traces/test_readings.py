@@ -108,7 +108,6 @@ def test_every_case_has_digests_and_nothing_else_has() -> None:
     assert list(KEPT) == [name for name in CASES if name not in SAMPLES]
 
 
-@pytest.mark.by_turns(86)
 @pytest.mark.quick(69)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", CASES)

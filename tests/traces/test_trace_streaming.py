@@ -102,7 +102,6 @@ def same(one, other):
     pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 
-@pytest.mark.by_turns(36)
 @pytest.mark.quick(8)
 @pytest.mark.parametrize("rows", spread([2, 1000], 1))
 @pytest.mark.parametrize(
