@@ -93,8 +93,7 @@ def cost_of(unit: str) -> float:
 MAX_COST = 4.0
 """Processor seconds on record of a slow test, or of a group, above which it is nightly."""
 ALWAYS = (
-    "async-latency", "tests/test_shipped_scenarios.py::test_async_latency",
-    "backfilling-on-logs", "test_rules-site", "test_sweep_precision-alone", "test_user_types-checkers",
+    "async-latency", "backfilling-on-logs", "test_rules-site", "test_sweep_precision-alone", "test_user_types-checkers",
     "tests/policies/test_conformance.py::test_no_registered_policy_depends_on_the_hash_seed[0]",
     "tests/test_user_types.py::test_mypy_strict_finds_no_error",
 )  # fmt: skip
