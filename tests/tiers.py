@@ -90,7 +90,7 @@ def cost_of(unit: str) -> float:
     return recorded_costs().get(unit, 0.0)
 
 
-MAX_COST = 4.0
+MAX_COST = 2.5
 """Processor seconds on record of a slow test, or of a group, above which it is nightly."""
 ALWAYS = (
     "async-latency", "backfilling-on-logs", "test_rules-site", "test_sweep_precision-alone", "test_user_types-checkers",
