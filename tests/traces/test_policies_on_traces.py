@@ -25,8 +25,8 @@ TASKS = 12
 """The first of each trace; of a task graph all."""
 MORE = {"jobs-of-a-site": 100, "hpc-log-on-nodes": 150}
 """Until a queue has formed, by scenario."""
-SMALLER = {"fgd": {"cluster.trace.path": "../clusters/pods-nodes.csv"}, "braun": {"horizon": "1 d"}}
-"""A cluster with fewer nodes, and a day of tasks that take weeks, in which policies decide each minute."""
+SMALLER = {"fgd": {"cluster.trace.path": "../clusters/pods-nodes.csv"}, "braun": {"horizon": "3 h"}}
+"""A cluster with fewer nodes, and three hours of tasks that take weeks, in which policies decide each minute."""
 MAX_SECONDS = 12.0
 
 
