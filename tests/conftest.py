@@ -7,7 +7,6 @@ import copy
 import gc
 import os
 import sys
-import zlib
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -29,9 +28,10 @@ import touched  # noqa: E402
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="the whole suite: slow tests too, and all examples")
     parser.addoption("--every-case", action="store_true", help="all cases of tests that are marked quick(N)")
+    parser.addoption("--costs", metavar="FILE", help="add a line for each test: its processor seconds (tests/costs.py)")
     parser.addoption("--gallery", action="store_true", help="the gallery of published results, whole: an hour or more")
     parser.addoption("--nightly", nargs="?", const="1/1", type=part, metavar="I/N",
-                     help="the tests marked nightly, or the I-th of N parts of them: minutes")  # fmt: skip
+                     help="the nightly tests, or the I-th of N parts; with --all next to the others")  # fmt: skip
 
 
 def part(text: str) -> tuple[int, int]:
@@ -66,6 +66,10 @@ def pytest_configure(config: pytest.Config) -> None:
     tiers.whole = config.getoption("--all") or bool(config.option.markexpr) or named or bool(config.option.nightly)
     if sys.version_info >= (3, 12):
         config.pluginmanager.register(touched.Touched())
+    if config.getoption("--costs"):
+        import costs
+
+        config.pluginmanager.register(costs.Costs(os.path.abspath(config.getoption("--costs"))))
     worker = getattr(config, "workerinput", {}).get("workerid", "gw0")
     if config.args_source.name == "TESTPATHS" and worker[-1] in "13579":
         config.pluginmanager.register(Backwards())
@@ -102,25 +106,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     named = any("::" in argument for argument in config.args)
     if not config.getoption("--every-case"):
         tiers.mark_slow_cases(items)
-    marks = {item: {mark.name for mark in item.iter_markers()} for item in items}
-    for mark in ("gallery", "nightly"):
-        asked = bool(config.getoption(f"--{mark}"))
-        if asked or not named:
-            _keep(config, items, lambda item: (mark in marks[item]) == asked)  # noqa: B023
-    if not tiers.whole:
-        _keep(config, items, lambda item: "slow" not in marks[item])
-    if config.option.nightly:
-        place, count = config.option.nightly
-        _keep(config, items, lambda item: zlib.crc32(item.nodeid.encode()) % count == place - 1)
     for item in items:
         group = tiers.runs_shared(item.path.stem, item.name, getattr(item, "fixturenames", ()))
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
-        mark = item.get_closest_marker("xdist_group")
-        if mark and hasattr(config, "workerinput") and hasattr(item, "_id"):
-            # The scheduler of pytest-xdist knows a group by the end of a node's id, which version 3.8 writes where
-            # pytest 9.2 no longer looks: without this, what a group shares is made once for each test.
-            item._id = type(item._id).parse(f"{item.nodeid}@{mark.args[0]}")
+    tiers.mark_nightly_cases(items)
+    if config.getoption("--gallery") or not named:
+        asked = bool(config.getoption("--gallery"))
+        _keep(config, items, lambda item: bool(item.get_closest_marker("gallery")) == asked)
+    if config.option.nightly:
+        place, count = config.option.nightly
+        nightly = [tiers.unit_of(item) for item in items if item.get_closest_marker("nightly")]
+        parts = tiers.parts_of(nightly, count)
+        others = config.getoption("--all")
+        _keep(config, items, lambda item: parts[tiers.unit_of(item)] == place - 1
+              if item.get_closest_marker("nightly") else others)  # fmt: skip
+    elif not named:
+        _keep(config, items, lambda item: not item.get_closest_marker("nightly"))
+    if not tiers.whole:
+        _keep(config, items, lambda item: not item.get_closest_marker("slow"))
+    if hasattr(config, "workerinput"):
+        items[:] = [items[position] for position in tiers.longest_first([tiers.unit_of(item) for item in items])]
+        for item in items:
+            mark = item.get_closest_marker("xdist_group")
+            if mark and hasattr(item, "_id"):
+                # The scheduler of pytest-xdist knows a group by the end of a node's id, which version 3.8 writes where
+                # pytest 9.2 no longer looks: without this, what a group shares is made once for each test.
+                item._id = type(item._id).parse(f"{item.nodeid}@{mark.args[0]}")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -130,6 +142,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     import schedule
 
+    config.option.loadscopereorder = False  # the workers have sorted the tests
     return schedule.Groups(config, log)
 
 

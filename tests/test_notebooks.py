@@ -18,6 +18,7 @@ FEW = 2
 """Replications with which cells run here: what comes out is written in the notebook, made with all of them."""
 
 
+@pytest.mark.by_turns(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
 def test_notebook_runs(path: Path, tmp_path: Path):

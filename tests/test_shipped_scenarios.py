@@ -210,6 +210,7 @@ def test_name_and_description(name):
     assert len(scenario.description) <= 600
 
 
+@pytest.mark.by_turns(19)
 @pytest.mark.parametrize(
     "name", [name for name, one in SHIPPED.items() if "policy" in (documents.read(one.path).data.get("sweep") or {})]
 )
@@ -1034,6 +1035,7 @@ def test_pcie_and_images():
     states(name, "leaves 42 % and 40 %", less["b_calc 6.5 ms"], less["b_calc 26 ms"])
 
 
+@pytest.mark.by_turns(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", IMAGES)
 def test_the_table_of_sensitivities(setting):

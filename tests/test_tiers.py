@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import costs
 import pytest
 import test_admission
 import test_batching_policies
@@ -63,23 +64,92 @@ def test_cases_are_spread_evenly(length, count):
         assert {place % 2 for place in kept} == {0, 1}
 
 
+class Case:
+    """What is asked of an item of pytest."""
+
+    def __init__(self, name, *marks):
+        self.nodeid, self.marks = name, {mark.name: mark for mark in marks}
+
+    def get_closest_marker(self, name):
+        return self.marks.get(name)
+
+    def add_marker(self, mark):
+        self.marks[mark.name] = mark.mark
+
+
 def test_cases_beyond_those_that_a_test_names_are_slow():
-    class Case:
-        def __init__(self, name, *marks):
-            self.nodeid, self.marks = name, {mark.name: mark for mark in marks}
-
-        def get_closest_marker(self, name):
-            return self.marks.get(name)
-
-        def add_marker(self, mark):
-            self.marks[mark.name] = mark.mark
-
     two = pytest.mark.quick(2).mark
     cases = [Case(f"t.py::a[{n}]", two, *([pytest.mark.slow.mark] if n == 0 else [])) for n in range(5)]
     others = [Case(f"t.py::b[{n}]") for n in range(3)] + [Case("t.py::c", two)]
     tiers.mark_slow_cases(cases + others)
     assert ["slow" in case.marks for case in cases] == [True, False, True, True, False]
     assert not any("slow" in case.marks for case in others)
+
+
+SLOW = pytest.mark.slow.mark
+
+
+def nightly(monkeypatch, cases, record):
+    monkeypatch.setattr(tiers, "recorded_costs", lambda: record)
+    monkeypatch.setattr(tiers, "ALWAYS", ("kept", "t.py::kept"))
+    tiers.mark_nightly_cases(cases)
+    return [case.nodeid for case in cases if "nightly" in case.marks]
+
+
+def test_slow_tests_that_cost_much_are_nightly(monkeypatch):
+    """By the cost of their group, and in a group that the whole suite keeps by their own."""
+    group, kept = pytest.mark.xdist_group("group").mark, pytest.mark.xdist_group("kept").mark
+    cases = [
+        Case("t.py::long", SLOW), Case("t.py::short", SLOW), Case("t.py::quick"), Case("t.py::kept", SLOW),
+        Case("t.py::in_group", SLOW, group), Case("t.py::quick_in_group", group),
+        Case("t.py::short_in_kept", SLOW, kept), Case("t.py::long_in_kept", SLOW, kept),
+    ]  # fmt: skip
+    over = tiers.MAX_COST + 1
+    record = dict.fromkeys(("t.py::long", "t.py::quick", "t.py::kept", "group", "kept", "t.py::long_in_kept"), over)
+    record["t.py::short"] = tiers.MAX_COST
+    assert nightly(monkeypatch, cases, record) == ["t.py::long", "t.py::in_group", "t.py::long_in_kept"]
+
+
+def test_of_the_cases_of_a_test_the_whole_suite_keeps_short_ones(monkeypatch):
+    turns = pytest.mark.by_turns(3).mark
+    record = {f"t.py::a[{number}]": 2.0 + number / 8 for number in (0, 1, 5)}
+    names = [f"t.py::a[{number}]" for number in range(8)]
+    moved = nightly(monkeypatch, [Case(name, SLOW, turns) for name in names], record)
+    assert len(moved) == 5 and {names[number] for number in (0, 1, 5)} <= {*moved}
+    record |= dict.fromkeys(names[2:4] + names[6:], 3.0)  # one without a record, then those that cost the least
+    cases = [Case(name, SLOW, turns) for name in names] + [Case("t.py::a[quick]", turns)]
+    assert {*names} - {*nightly(monkeypatch, cases, record)} == {names[4], names[0], names[1]}
+
+
+@pytest.mark.parametrize(("length", "kept"), [(3, 3), (8, 8), (9, 8), (40, 10)])
+def test_of_many_slow_cases_the_whole_suite_keeps_a_quarter(monkeypatch, length, kept):
+    cases = [Case(f"t.py::a[{number}]", SLOW) for number in range(length)] + [Case("t.py::a[quick]")]
+    assert len(nightly(monkeypatch, cases, {})) == length - kept
+    shared = [Case(f"t.py::a[{number}]", SLOW, pytest.mark.xdist_group("group").mark) for number in range(length)]
+    assert nightly(monkeypatch, shared, {}) == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_parts_of_the_nightly_tests_cost_about_the_same(monkeypatch, count):
+    record = {f"t{number}": 60 / (1 + number) for number in range(40)}
+    monkeypatch.setattr(tiers, "recorded_costs", lambda: record)
+    units = [*record, *["group"] * 9, "t0"]
+    parts = tiers.parts_of(units, count)
+    assert parts.keys() == {*units} and {*parts.values()} == {*range(count)}
+    sums = [sum((record | {"group": 9.0})[unit] for unit in parts if parts[unit] == part) for part in range(count)]
+    assert max(sums) - min(sums) <= min(record.values())
+
+
+def test_what_takes_long_starts_first(monkeypatch):
+    monkeypatch.setattr(tiers, "recorded_costs", lambda: {"long": 9.0, "longer": 10.0})
+    units = ["one", "long", "pair", "longer", "pair", "other"]
+    assert [units[at] for at in tiers.longest_first(units)] == ["longer", "long", "pair", "pair", "one", "other"]
+
+
+def test_seconds_of_a_group_are_those_of_its_tests(tmp_path):
+    log = tmp_path / "costs.txt"
+    log.write_text("1.50\tgroup\tt.py::a\n2.00\tgroup\tt.py::b\n9.00\tt.py::c\tt.py::c\n4.00\tt.py::c\tt.py::c\n")
+    assert costs.measured([str(log)]) == {"group": 3.5, "t.py::a": 1.5, "t.py::b": 2.0, "t.py::c": 4.0}
 
 
 @pytest.mark.xdist_group("tiers")

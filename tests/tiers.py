@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
+from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,71 @@ def mark_slow_cases(items: Iterable[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.slow)
 
 
+COSTS = Path(__file__).parent / "costs.csv"
+"""Processor seconds of groups and tests that take some; `tests/costs.py` writes them."""
+
+
+@cache
+def recorded_costs() -> dict[str, float]:
+    with COSTS.open(encoding="utf-8", newline="") as file:
+        return {row["test"]: float(row["seconds"]) for row in csv.DictReader(file)}
+
+
+def unit_of(item: pytest.Item) -> str:
+    """What one process runs in one go: the group of a test, or the test alone."""
+    mark = item.get_closest_marker("xdist_group")
+    return mark.args[0] if mark else item.nodeid
+
+
+def cost_of(unit: str) -> float:
+    """Processor seconds on record of a group or a test; 0: nothing is on record."""
+    return recorded_costs().get(unit, 0.0)
+
+
+MAX_COST = 2.5
+"""Processor seconds on record of a slow test, or of a group, above which it is nightly."""
+ALWAYS = (
+    "async-latency", "backfilling-on-logs", "test_rules-site", "test_sweep_precision-alone", "test_user_types-checkers",
+    "tests/policies/test_conformance.py::test_no_registered_policy_depends_on_the_hash_seed[0]",
+    "tests/test_user_types.py::test_mypy_strict_finds_no_error",
+)  # fmt: skip
+"""Tests that the whole suite runs all the same, as there is no shorter one of their kind, and groups of which it runs
+what is short."""
+
+
+FEW_CASES = 8
+"""Slow cases of a test, of which the whole suite runs all."""
+
+
+def mark_nightly_cases(items: Iterable[pytest.Item]) -> None:
+    """Slow tests become nightly by their cost on record, and by turns: of a test with many slow cases a quarter stay.
+
+    These are spread evenly among the cases of which no cost is on record, so that they are short; where they are too
+    few, those that cost the least come next.  `by_turns(N)` says another number.  Tests of a group share runs, so that
+    turns of each would save little: only those that say a number take turns.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if not item.get_closest_marker("slow") or item.get_closest_marker("nightly"):
+            continue
+        unit = unit_of(item)
+        if unit in ALWAYS:
+            unit = item.nodeid
+        if unit not in ALWAYS and cost_of(unit) > MAX_COST:
+            item.add_marker(pytest.mark.nightly)
+        elif unit_of(item) == item.nodeid or item.get_closest_marker("by_turns"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for every in cases.values():
+        mark = every[0].get_closest_marker("by_turns")
+        count = mark.args[0] if mark else max(FEW_CASES, len(every) // 4)
+        every.sort(key=lambda item: cost_of(item.nodeid))
+        short = sum(not cost_of(item.nodeid) for item in every)
+        kept = evenly(short, count) if short > count else set(range(count))
+        for number, item in enumerate(every):
+            if number not in kept:
+                item.add_marker(pytest.mark.nightly)
+
+
 SCENARIOS = {path.stem for path in (Path(__file__).parent.parent / "scenarios" / "hetsim_scenarios").glob("*/*.yaml")}
 TOGETHER = ("async-", "the-table-of-sens", "pcie-and-images")
 NAMED_BY = ("nobody_waits_for_ever", "the_policies_it_proposes_to_compare_can_run", "a_day_unlike_those_learned")
@@ -96,3 +163,28 @@ def runs_shared(module: str, test: str, fixtures: Iterable[str] = ()) -> str:
     if scenario.startswith(TOGETHER) and (scenario in SCENARIOS or module == "test_shipped_scenarios"):
         return "async-latency"
     return scenario if scenario in SCENARIOS or module == "test_shipped_scenarios" else ""
+
+
+def parts_of(units: Sequence[str], count: int) -> dict[str, int]:
+    """Divide units among parts of about the same cost: the longest first, each to the part with the least so far.
+
+    A unit that is not on record counts as a second for each of its tests.
+    """
+    sizes: dict[str, int] = {}
+    for unit in units:
+        sizes[unit] = sizes.get(unit, 0) + 1
+    costs = {unit: cost_of(unit) or float(size) for unit, size in sizes.items()}
+    sums, part = [0.0] * count, {}
+    for unit in sorted(costs, key=lambda unit: (-costs[unit], unit)):
+        part[unit] = sums.index(min(sums))
+        sums[part[unit]] += costs[unit]
+    return part
+
+
+def longest_first(units: Sequence[str]) -> list[int]:
+    """Positions by cost of their unit, then by its size: at the end of a run there is little to wait for."""
+    sizes: dict[str, int] = {}
+    for unit in units:
+        sizes[unit] = sizes.get(unit, 0) + 1
+    order = {unit: (-cost_of(unit), -size) for unit, size in sizes.items()}
+    return sorted(range(len(units)), key=lambda position: order[units[position]])

@@ -31,6 +31,7 @@ def test_the_page_has_every_run():
 
 
 @pytest.mark.slow
+@pytest.mark.by_turns(4)
 @pytest.mark.parametrize("key", spread([(key,) for key in RUNS if key != UNSTABLE], 1))
 def test_a_run_is_predicted_as_well_as_the_page_says(key):
     run = RUNS[key]

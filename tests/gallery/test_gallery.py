@@ -41,6 +41,7 @@ def test_an_entry_is_whole(name):
 
 
 @pytest.mark.quick(2)
+@pytest.mark.by_turns(4)
 @pytest.mark.parametrize("name", [marked(name) for name in NAMES])
 def test_the_short_case_gives_what_was_recorded(name):
     """To the last digits that are kept: replications of the short case are the first of the whole."""

@@ -479,6 +479,7 @@ def test_estimates_follow_a_jump_of_rate_and_service_time():
 
 
 @pytest.mark.slow
+@pytest.mark.by_turns(6)
 @pytest.mark.parametrize(("name", "parameters"), spread(EVERY, 3))
 def test_every_admission_policy_conforms(name, parameters):
     """Each meets every system and both disciplines; each discipline meets every system."""

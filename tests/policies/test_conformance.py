@@ -109,6 +109,7 @@ def test_every_placement_meets_every_system():
         assert met == {system.name for system in SYSTEMS}, placement
 
 
+@pytest.mark.by_turns(104)
 @pytest.mark.parametrize(("scheduler", "placement"), [tiered(*pair) for pair in PAIRS])
 def test_registered_policies_conform(scheduler, placement):
     systems = systems_of(scheduler, placement)
@@ -121,6 +122,7 @@ def test_registered_policies_conform(scheduler, placement):
 
 
 @pytest.mark.quick(1)
+@pytest.mark.by_turns(3)
 @pytest.mark.parametrize(("scheduler", "parameters"), spread(VARIANTS, 2))
 def test_variants_conform(scheduler, parameters):
     may_reject = bool(parameters.get("drop_expired"))

@@ -85,6 +85,7 @@ class Plain(SlurmMultifactor):
 
 
 @pytest.mark.slow
+@pytest.mark.by_turns(2)
 @pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
 @pytest.mark.parametrize("seed", spread(range(3), 1))
 def test_slurm_decides_as_if_it_found_everything_anew(seed, wrong):

@@ -125,6 +125,7 @@ QUICK = ("hlp", "local_search", "mct")
 
 
 @pytest.mark.slow
+@pytest.mark.by_turns(6)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in ("as_planned", *PLANNERS)]
 )

@@ -87,6 +87,7 @@ def test_what_is_dear_is_waited_for_only_in_seconds(objective):
 
 
 @pytest.mark.slow
+@pytest.mark.by_turns(4)
 @pytest.mark.parametrize("seed", spread(range(12), 1))
 def test_where_nothing_is_hidden_it_is_never_worse_than_its_base(seed):
     """Policy improvement: each decision lowers what the fork promises, and forks keep their promise."""

@@ -439,6 +439,7 @@ def test_intervals_over_long_replications_cover():
 BATCHING = {"serial": {"batching": "serial_greedy"}, "asynchronous": {"batching": "async_linear"}}
 
 
+@pytest.mark.by_turns(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "overrides"),

@@ -112,6 +112,7 @@ STATED = {
 """At load 0.7, depth 100; the table stands in docs/traces.md."""
 
 
+@pytest.mark.by_turns(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("log", "estimates"), STATED)
 @ONE_PROCESS
