@@ -31,7 +31,7 @@ from hetsim.engine.flight.links import Links
 from hetsim.engine.flight.part import Part, insert_part
 from hetsim.engine.flight.prefetch import Fetching
 from hetsim.engine.flight.rates import Speeds
-from hetsim.engine.flight.timetable import again, all_compute, alone, data_came, download_over
+from hetsim.engine.flight.timetable import again, all_compute, alone, download_over
 from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.kernel.clock import FINISH
 from hetsim.engine.launching.attained import AttainedService
@@ -195,11 +195,6 @@ class Boundaries:
                     self.arm(other)
             else:
                 self.follow_lanes(table.lanes)
-            return
-        lanes = table.lanes
-        alone = len(lanes) == 1 and not self.places.items
-        if alone and data_came(lanes[0], launch, table, now=now, rate=self.speeds.plan):
-            self.arm(launch)
         else:
             self.follow(launch)
 

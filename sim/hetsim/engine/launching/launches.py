@@ -11,8 +11,7 @@ from hetsim.engine.flight.contention import Member
 from hetsim.engine.flight.data_locations import items_of
 from hetsim.engine.flight.durations import restore_seconds, work
 from hetsim.engine.flight.launch import INF, JOIN, TURN, Lane, Launch, Timetable
-from hetsim.engine.flight.timetable import append, append_shared
-from hetsim.engine.kernel.clock import FINISH
+from hetsim.engine.flight.timetable import append_shared
 from hetsim.engine.launching.boundaries import Boundaries
 from hetsim.engine.resources.occupancy import GpuState, available_at
 
@@ -81,16 +80,8 @@ class Launches(Boundaries):
                     table.group = lane.group
         if self.places.items:
             self._claim_items(launch, table)
-            self.follow(launch)
-            return
-        self._take_turns(launch, table)
-        if len(lanes) == 1 and lanes[0].simple and append(lanes[0], table):
-            if table.stepwise:
-                self.arm(launch)
-            else:
-                table.armed = table.end
-                self.clock.at(table.end, FINISH, launch)
-            return
+        else:
+            self._take_turns(launch, table)
         self.follow(launch)
 
     def _begin_simply(self, launch: Launch, lane: Lane, now: float) -> None:
@@ -103,19 +94,16 @@ class Launches(Boundaries):
             table.stepwise = True
         lane.flights.append(launch)
         self.transfers.both(launch, table, lane)
-        if not (append(lane, table) if lane.group is None else append_shared(lane, table)):
+        if lane.group is None or not append_shared(lane, table):  # others there may wait for it, or it for them
             self.follow(launch)
         elif table.up and not table.up[0].alone and table.up[0].at <= now:
             table.due = TURN
             self._step(launch, table)
-        elif table.group is not None and table.compute_start <= now:
+        elif table.compute_start <= now:
             table.due = JOIN
             self._step(launch, table)
-        elif table.stepwise:
-            self.arm(launch)
         else:
-            table.armed = end = table.end
-            self.clock.at(end, FINISH, launch)
+            self.arm(launch)
 
     def _claim_items(self, launch: Launch, table: Timetable) -> None:
         """Pin the items of a launch on its devices and evict others to make room for them.
