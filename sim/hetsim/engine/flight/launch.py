@@ -326,19 +326,22 @@ class Timetable:
 class ShareGroup(Timer):
     """Launches that slow each other on an accelerator; one pending event for all."""
 
-    __slots__ = ("members",)
+    __slots__ = ("members", "share")
 
     def __init__(self, then: Callable[[Any], None]):
         super().__init__(then)
         self.members: list[Launch] = []
+        """Those that compute there, gangs that take part included."""
+        self.share = 0
+        """Sum of their shares (millionths)."""
 
 
 class Lane:
     """One accelerator: launches in flight, and when its three engines are free."""
 
     __slots__ = (
-        "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "computing", "share",
-        "sliced", "simple", "regular", "direct", "shared", "fetching", "alone", "up", "down",
+        "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "sliced", "simple",
+        "regular", "direct", "shared", "fetching", "alone", "up", "down",
     )  # fmt: skip
 
     def __init__(
@@ -354,10 +357,6 @@ class Lane:
         self.upload = self.ready = self.compute = self.download = 0.0
         self.group = group
         """The group of an accelerator on which launches slow each other; None for others."""
-        self.computing: list[Launch] = []
-        """Its members, and gangs that take part."""
-        self.share = 0
-        """Sum of their shares (millionths)."""
         self.sliced = sliced
         """Does it take turns, so that any number of launches may compute?"""
         self.simple = simple
