@@ -34,7 +34,8 @@ def append_shared(lane: Lane, table: Timetable) -> bool:
             at = lane.upload
         part.at = at
         part.until = lane.upload = at = at + part.delay + part.span
-    table.uploaded = table.ready = table.compute_start = table.updated = at
+    table.uploaded = at
+    table.ready = table.compute_start = table.updated = at = at + table.restore
     if at > lane.ready:
         lane.ready = at
     lane.download = INF if table.down else lane.download

@@ -225,7 +225,8 @@ class Boundaries:
             lead = launch.placement.devices[0]
             for item in written(launch):
                 self.places.written(item, host(lead.node) if lead.type.kind == "cpu" else lead.index)
-            self._ask_for_download(launch, table)
+            self.transfers.final(launch, table)
+            self._ask_for_download(table)
         lanes = table.lanes
         if not table.down and len(lanes) == 1 and lanes[0].regular and all_compute(lanes[0]):
             table.end = table.armed = now  # and nothing waited for it
@@ -248,8 +249,8 @@ class Boundaries:
             self.follow(owner)
 
     def _take_turns(self, launch: Launch, table: Timetable) -> None:
-        """Find out what must be uploaded and downloaded, and ask the copy engines for it."""
-        self.transfers.prepare(launch, table)
+        """Determine what must be moved, and ask the copy engines for it."""
+        self.transfers.plan(launch, table)
         table.prepared = True
         for part in table.up:
             part.ask = table.begin
@@ -259,12 +260,11 @@ class Boundaries:
                 insert_part(part.lane.uploads, part)
             if not part.alone:
                 table.stepwise = True
-        if not table.items:  # else what is final is known once it has computed
-            self._ask_for_download(launch, table)
+        self._ask_for_download(table)
 
-    def _ask_for_download(self, launch: Launch, table: Timetable) -> None:
-        """Find out what must be downloaded, and ask the download engines for it."""
-        self.transfers.final(launch, table)
+    @staticmethod
+    def _ask_for_download(table: Timetable) -> None:
+        """Ask the download engines for what must be downloaded."""
         for part in table.down:
             assert part.lane is not None
             insert_part(part.lane.downloads, part)
