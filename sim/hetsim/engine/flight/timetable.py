@@ -177,9 +177,6 @@ def serve(parts: Iterable[Part], now: float) -> float:
 
 def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], now: float, rate: Rate) -> None:
     """Turns of the compute engines."""
-    if len(lanes) == 1 and lanes[0].simple:
-        lanes[0].compute = _one_by_one(tables, now, rate)
-        return
     used = dict.fromkeys(lanes, 0)
     ends: list[tuple[float, Launch, Timetable]] = []
     asking: list[tuple[Launch, Timetable]] = []
@@ -202,16 +199,17 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
         time = min([*later, *(end for end, _, _ in ends)], default=INF)
         if time == INF:
             break
-        over = [entry for entry in ends if entry[0] <= time]
+        for end, launch, table in ends:
+            if end <= time:
+                for lane in table.lanes:
+                    used[lane] -= launch.placement.mode.share
         ends = [entry for entry in ends if entry[0] > time]
-        for _, launch, table in over:
-            for lane in table.lanes:
-                used[lane] -= launch.placement.mode.share
     for lane in lanes:  # what was booked for launches that are gone is free again: a sketch goes on from here
         lane.compute = now
     for _, table in tables:
         for lane in table.lanes:
-            lane.compute = max(lane.compute, table.compute_end)
+            if table.compute_end > lane.compute:
+                lane.compute = table.compute_end
 
 
 def _admit(
@@ -223,47 +221,17 @@ def _admit(
     for launch, table in asking:
         share = launch.placement.mode.share
         if table.ready <= time:
-            if all(lane not in closed and (lane.sliced or used[lane] + share <= WHOLE) for lane in table.lanes):
+            for lane in table.lanes:
+                if lane in closed or not (lane.sliced or used[lane] + share <= WHOLE):
+                    closed.update(dict.fromkeys(table.lanes))
+                    break
+            else:
                 for lane in table.lanes:
                     used[lane] += share
                 begun.append((launch, table))
                 continue
-            closed.update(dict.fromkeys(table.lanes))
         waiting.append((launch, table))
     return waiting, begun
-
-
-def _one_by_one(tables: Sequence[tuple[Launch, Timetable]], now: float, rate: Rate) -> float:
-    """The same for whole launches one at a time; when all are served."""
-    free, todo = now, []
-    for launch, table in tables:
-        if table.compute_start <= now:
-            if table.compute_end > free:
-                free = table.compute_end
-        else:
-            todo.append((launch, table))
-    if len(todo) == 1:
-        launch, table = todo[0]
-        at = table.ready if table.ready > free else free
-        if at == INF:
-            table.compute_start = table.compute_end = INF
-            return INF
-        _begin(launch, table, at, rate)
-        return table.compute_end
-    while todo:
-        best, first = None, INF
-        for entry in todo:
-            asks = entry[1].ready if entry[1].ready > free else free
-            if asks < first:
-                best, first = entry, asks
-        if best is None:
-            for _, table in todo:
-                table.compute_start = table.compute_end = INF
-            return INF
-        _begin(*best, first, rate)
-        free = best[1].compute_end
-        todo.remove(best)
-    return free
 
 
 def _begin(launch: Launch, table: Timetable, time: float, rate: Rate) -> None:
