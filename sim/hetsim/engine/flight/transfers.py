@@ -261,14 +261,15 @@ class Transfers:
 
     # The turn of a part that is not alone on its way ----------------------------------------------------------
 
-    def turn(self, part: Part) -> None:
-        """Begin the part's upload; what is missing is looked up now, as it may have come."""
+    def turn(self, part: Part, way: Callable[[Device], Way]) -> None:
+        """Begin a part's transfer; what an upload lacks is looked up now, as it may have come.
+
+        way: the one between an accelerator and its host, in this direction.
+        """
         launch: Launch = part.owner
         part.begun = True
         if part.settled:
-            part.flow = self.links.send(
-                self.links.up(part.device), part.size, part.seconds, done=self.brought, owner=part
-            )
+            part.flow = self.links.send(way(part.device), part.size, part.seconds, done=self.brought, owner=part)
             return
         transfers = self.missing(launch.tasks, launch.placement, part.device, launch.terms)
         part.moved = bool(transfers)
@@ -360,13 +361,6 @@ class Transfers:
         size, seconds = self.final_bytes(tasks, placement.mode, terms, False)
         size /= len(placement.devices)
         return seconds + max(Links.alone(self.links.down(device), size) for device in placement.devices)
-
-    def bring_down(self, part: Part) -> None:
-        """The part has the download engine; its path is shared, so its transfer is a flow."""
-        part.begun = True
-        part.flow = self.links.send(
-            self.links.down(part.device), part.size, part.seconds, done=self.brought, owner=part
-        )
 
     def brought(self, flow: Any) -> None:
         """A transfer over one shared way has ended; its owner is the part."""

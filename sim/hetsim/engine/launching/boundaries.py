@@ -152,14 +152,11 @@ class Boundaries:
             self.follow(launch)
         elif due == TURN:
             flow = None
-            for part in table.up:
-                if part.at <= now and not (part.alone or part.begun):
-                    self.transfers.turn(part)
-                    flow = part.flow
-            for part in table.down:
-                if part.at <= now and not (part.alone or part.begun):
-                    self.transfers.bring_down(part)
-                    flow = part.flow
+            for parts, way in ((table.up, self.links.up), (table.down, self.links.down)):
+                for part in parts:
+                    if part.at <= now and not (part.alone or part.begun):
+                        self.transfers.turn(part, way)
+                        flow = part.flow
             if flow is not None and len(table.lanes) == 1:
                 table.armed, table.due = INF, END  # nothing is known before its bytes have come
             elif table.armed < 0:
@@ -275,11 +272,8 @@ class Boundaries:
 
     def end_resumed(self, launch: Launch) -> None:
         """A launch that only computed, of a task that was stopped before, has ended well."""
-        placement, began, now = launch.placement, launch.decided, self.clock._now
-        if len(placement.devices) == 1:
-            self.capacity.quick_give(placement, launch.cores)
-        else:
-            self.capacity.give(placement, launch, launch.cores)
+        began, now = launch.decided, self.clock._now
+        self.capacity.give(launch.placement, launch, launch.cores)
         _, busy, watts = self.speeds.nominal_of(launch)
         elapsed = now - began
         self._write(launch, (began, NAN, NAN, began, now, NAN), now, busy=busy * elapsed, energy=watts * elapsed)
@@ -338,16 +332,12 @@ class Boundaries:
                 part.lane.downloads.remove(part)
             if part.alone and part.at <= now:
                 self.links.moved += part.size
-        placement = launch.placement
-        if len(placement.devices) == 1 and not self.places.items and placement.mode.type.sharing.kind != "mig":
-            self.capacity.quick_give(placement, launch.cores)
-            return
         if self.places.items:
-            for device in placement.devices:
+            for device in launch.placement.devices:
                 state = self.capacity.of[device.index]
                 if isinstance(state, GpuState):
                     self.places.unpin(table.items, state)
-        self.capacity.give(placement, launch, launch.cores)
+        self.capacity.give(launch.placement, launch, launch.cores)
 
     def account(
         self, launch: Launch, table: Timetable, times: tuple[float, ...], end: float, kept: float,
