@@ -68,7 +68,7 @@ PLAIN: dict[type, frozenset[str]] = {
     GpuState: named("device kind bit free room up asleep sleeping closed normal frequency slowdown ready_at placements "
                      "least_room failed_at"),
     GpuSlices: named("kind layout taken fixed known"),
-    Lane: named("upload ready compute download sliced simple regular direct shared fetching up down"),
+    Lane: named("upload ready compute download sliced regular direct shared fetching up down"),
     Part: named("device size seconds span alone ask at until delay begun settled moved"),
     Timetable: named("open_at blocked prepared restore uploaded ready compute_start compute_end end updated finish_at "
                       "busy energy busy_rate watts rate done items stepwise armed due joined computed estimate planned "

@@ -364,16 +364,14 @@ class Interrupts:
         tasks = launch.tasks
         times = self.stops.stop(launch, keep=False, killed=True)
         self._forget(launch, times[0], False)
-        if launch.fusion is not None:
+        fused = launch.fusion is not None
+        if fused:
             self.waiting.wait_again(tasks)
-            for task in tasks:
-                if task.state != ENDED:  # with the one that it waited for
-                    self.completion.end_task(task, status, reason)
-            self.rounds.changed("release")
-            return
         for task in tasks:
-            self.waiting.make_ready(task, killed=True)
-            self.completion.end_task(task, status, reason)
+            if not fused:
+                self.waiting.make_ready(task, killed=True)
+            if task.state != ENDED:  # with the one that it waited for
+                self.completion.end_task(task, status, reason)
         self.rounds.changed("release")
 
     def _forget(self, launch: Launch, start: float, clock_goes_on: bool) -> None:

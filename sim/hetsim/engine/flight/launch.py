@@ -340,13 +340,12 @@ class Lane:
     """One accelerator: launches in flight, and when its three engines are free."""
 
     __slots__ = (
-        "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "sliced", "simple",
-        "regular", "direct", "shared", "fetching", "alone", "up", "down",
+        "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "sliced", "regular",
+        "direct", "shared", "fetching", "alone", "up", "down",
     )  # fmt: skip
 
     def __init__(
-        self, up: LinkPath, down: LinkPath, group: ShareGroup | None, sliced: bool, simple: bool, regular: bool,
-        direct: bool,
+        self, up: LinkPath, down: LinkPath, group: ShareGroup | None, sliced: bool, regular: bool, direct: bool
     ):  # fmt: skip
         self.up, self.down = up, down
         """Its ways from and to the host."""
@@ -359,14 +358,12 @@ class Lane:
         """The group of an accelerator on which launches slow each other; None for others."""
         self.sliced = sliced
         """Does it take turns, so that any number of launches may compute?"""
-        self.simple = simple
-        """Does it only ever serve whole launches of this accelerator alone, one at a time?"""
         self.direct = direct
-        """And does a sketch tell all there is of most launches?"""
+        """Does it serve whole launches of this accelerator alone, and does a sketch tell all there is of most?"""
         self.shared = not (up.private and down.private)
         """May anything else be on its ways?"""
-        self.regular = regular and (simple or group is not None)
-        """Or such as share it with others, and are on no other?"""
+        self.regular = regular
+        """Does it serve launches on no other accelerator, whole ones one at a time or such as share it?"""
         self.fetching = 0
         """Prefetches under way."""
         self.alone = (self,)

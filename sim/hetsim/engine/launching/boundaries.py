@@ -59,8 +59,8 @@ def give_lanes(
             simple = group is None and kind not in tied
             up, down = links.up_lines[gpu.device.index], links.down_lines[gpu.device.index]
             direct = simple and kind.sharing.kind != "mig" and up.private == down.private
-            sliced, regular = kind.sharing.kind == "timeslice", simple or kind not in ganged
-            gpu.lane = Lane(up, down, group, sliced=sliced, simple=simple, regular=regular, direct=direct)
+            regular = simple or (group is not None and kind not in ganged)
+            gpu.lane = Lane(up, down, group, kind.sharing.kind == "timeslice", regular=regular, direct=direct)
 
 
 class Boundaries:
