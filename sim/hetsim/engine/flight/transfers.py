@@ -120,7 +120,7 @@ class Transfers:
         else:
             one = tasks is not None and len(tasks) == 1 and tasks[0]._history is None
             fresh = one and not (self.places.items or launch.placement.mode.on_cpu)
-        if fresh:  # private data alone, which wait for nobody but their turns
+        if fresh:  # private data alone, which wait for nothing but their turns
             up_bytes, up_seconds, down_bytes, down_seconds = self.private(launch)
             if up_bytes or up_seconds:
                 table.up = _parts(launch, table.lanes, True, size=up_bytes, seconds=up_seconds)
@@ -262,7 +262,7 @@ class Transfers:
     # The turn of a part that is not alone on its way ----------------------------------------------------------
 
     def turn(self, part: Part, way: Callable[[Device], Way]) -> None:
-        """Begin a part's transfer; what an upload lacks is looked up now, as it may have come.
+        """Begin a part's transfer; what an upload lacks is looked up only now.
 
         way: the one between an accelerator and its host, in this direction.
         """

@@ -58,9 +58,10 @@ class Launches(Boundaries):
             self.arm(launch)
 
     def _devices_ready(self, launch: Launch, table: Timetable, now: float, begin: float) -> float:
-        """When its first stage may begin: devices save what others left, or what it left itself.
+        """When the first stage of a launch may begin; `begin` at the earliest.
 
-        Fills in the lanes of its accelerators, and the seconds to restore its state.
+        Its devices may be saving what others left there, or what it left itself, or are still waking or cut.  Sets its
+        lanes, and the seconds to restore its state.
         """
         states = self.capacity.of
         lanes: list[Lane] = []
