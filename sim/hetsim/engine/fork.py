@@ -73,7 +73,7 @@ PLAIN: dict[type, frozenset[str]] = {
     Timetable: named("open_at blocked prepared restore uploaded ready compute_start compute_end end updated finish_at "
                       "busy energy busy_rate watts rate done items stepwise armed due joined computed estimate planned "
                       "begin total left"),
-    Links: named("up_lines down_lines _latency _network_latency"),
+    Links: named("up_lines down_lines _network_latency"),
     Draws: named("draw block"),
     Sources: named("_delivered _block"),
 }

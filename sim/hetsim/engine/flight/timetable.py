@@ -183,22 +183,21 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
     for launch, table in tables:
         if table.compute_start > now:
             table.compute_start = table.compute_end = INF
-            asking.append((launch, table))
+            if table.ready < INF:  # else it asks at a time that is not known yet
+                asking.append((launch, table))
         elif table.compute_end > now:
             for lane in table.lanes:
                 used[lane] += launch.placement.mode.share
             ends.append((table.compute_end, launch, table))
     # Go from one instant at which a launch asks or ends to the next, and admit launches in start order.
     time = now
-    while asking:
+    while asking and time < INF:
         asking, begun = _admit(asking, used, time)
         for launch, table in begun:
             _begin(launch, table, time, rate)
             ends.append((table.compute_end, launch, table))
         later = [table.ready for _, table in asking if table.ready > time]
-        time = min([*later, *(end for end, _, _ in ends)], default=INF)
-        if time == INF:
-            break
+        time = min([*later, *[end for end, _, _ in ends]], default=INF)
         for end, launch, table in ends:
             if end <= time:
                 for lane in table.lanes:
