@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -112,7 +111,7 @@ class Starts:
             self._check(batch, placement, max(1, placement.mode.batch_limit))
             self.launch(batch, placement)
 
-    def _check(self, batch: tuple[Task, ...], placement: Placement, limit: float) -> None:
+    def _check(self, batch: tuple[Task, ...], placement: Placement, limit: int) -> None:
         """PolicyError unless all tasks of a batch wait and may run in its mode."""
         mode = placement.mode
         if not batch or len({task.index for task in batch}) != len(batch):
@@ -166,7 +165,7 @@ class Starts:
             raise illegal(self.state, f"started {requests} as a batch of {requests.size}; mode {mode} takes {limit}")
         tasks = requests.tasks
         if tasks is not None:
-            self._check(tasks, placement, math.inf)
+            self._check(tasks, placement, len(tasks))
         padding = (requests.size - count) * queue.service.per_item[position]
         factors = queue.noise.factors(mode, requests.size)
         terms = Terms(requests, padding, factors, queue.arrival(0))
