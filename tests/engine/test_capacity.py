@@ -80,7 +80,7 @@ class Books:
 
     def give(self, number: int, slowly: bool) -> None:
         placement, cores, launch = self.taken.pop(number)
-        if slowly:
+        if slowly or len(placement.devices) > 1:
             self.capacity.give(placement, launch, cores)
         else:
             self.capacity.quick_give(placement, cores)

@@ -68,12 +68,12 @@ PLAIN: dict[type, frozenset[str]] = {
     GpuState: named("device kind bit free room up asleep sleeping closed normal frequency slowdown ready_at placements "
                      "least_room failed_at"),
     GpuSlices: named("kind layout taken fixed known"),
-    Lane: named("upload ready compute download share sliced simple regular direct shared fetching up down"),
+    Lane: named("upload ready compute download sliced regular direct shared fetching up down"),
     Part: named("device size seconds span alone ask at until delay begun settled moved"),
     Timetable: named("open_at blocked prepared restore uploaded ready compute_start compute_end end updated finish_at "
                       "busy energy busy_rate watts rate done items stepwise armed due joined computed estimate planned "
                       "begin total left"),
-    Links: named("up_lines down_lines _latency _network_latency"),
+    Links: named("up_lines down_lines _network_latency"),
     Draws: named("draw block"),
     Sources: named("_delivered _block"),
 }
@@ -83,7 +83,7 @@ looked at, so that one that is missing here costs time and nothing else."""
 OWNED: dict[type, frozenset[str]] = {
     GpuState: frozenset({"saving"}),
     GpuSlices: frozenset({"idle", "busy"}),
-    Lane: frozenset({"flights", "uploads", "downloads", "computing"}),
+    Lane: frozenset({"flights", "uploads", "downloads"}),
 }
 """Fields with lists or dictionaries that no other object holds: empty ones, most by far, need no look either."""
 

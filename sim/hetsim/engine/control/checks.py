@@ -208,7 +208,7 @@ class Checker:
         if lane.group is not None:
             computing = [launch for launch in lane.flights if launch.table.joined and not launch.table.computed]
         share = sum(launch.placement.mode.share for launch in computing)
-        if lane.group is not None and share != lane.share:
+        if lane.group is not None and share != lane.group.share:
             self._fail(f"compute shares of {gpu.device} do not add up")
         # One that ends at this instant, or has nothing to compute, may not have left yet when the next one begins.
         share -= sum(launch.placement.mode.share for launch in computing if launch.table.finish_at <= now)

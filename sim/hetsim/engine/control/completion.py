@@ -143,16 +143,25 @@ class Completion:
 
         Their columns are written at the end of the run.
         """
+        self.state.requests_left -= count
+        self._served(count, tasks)
+
+    def generated(self, task: Task) -> None:
+        """A request to a language model has its last token."""
+        task.state = ENDED
+        self._served(1, (task,))
+
+    def _served(self, count: int, tasks: tuple[Task, ...]) -> None:
+        """Requests have been answered."""
         state = self.state
         state.ended += count
-        state.requests_left -= count
         if self._admitted_finished is not None:
             for task in tasks:
                 call(state, self._admitted_finished, task)
         if self._linked:
             for task in tasks:
                 self._after(task)
-        if not state.running and not state.waiting:
+        if not state.running and not state.waiting and not state.iterating:
             self.rounds.look_whether_drained()
 
     # Tasks --------------------------------------------------------------------------------------------------
@@ -178,18 +187,6 @@ class Completion:
             call(self.state, self._admitted_finished, task)
         if self._linked:
             self._after(task)
-
-    def generated(self, task: Task) -> None:
-        """A request to a language model has its last token."""
-        state = self.state
-        task.state = ENDED
-        state.ended += 1
-        if self._admitted_finished is not None:
-            call(state, self._admitted_finished, task)
-        if self._linked:
-            self._after(task)
-        if not state.running and not state.waiting and not state.iterating:
-            self.rounds.look_whether_drained()
 
     def _after(self, task: Task) -> None:
         """Release what waited for a task's end: items, successors, a client of a loop."""
@@ -367,16 +364,14 @@ class Interrupts:
         tasks = launch.tasks
         times = self.stops.stop(launch, keep=False, killed=True)
         self._forget(launch, times[0], False)
-        if launch.fusion is not None:
+        fused = launch.fusion is not None
+        if fused:
             self.waiting.wait_again(tasks)
-            for task in tasks:
-                if task.state != ENDED:  # with the one that it waited for
-                    self.completion.end_task(task, status, reason)
-            self.rounds.changed("release")
-            return
         for task in tasks:
-            self.waiting.make_ready(task, killed=True)
-            self.completion.end_task(task, status, reason)
+            if not fused:
+                self.waiting.make_ready(task, killed=True)
+            if task.state != ENDED:  # with the one that it waited for
+                self.completion.end_task(task, status, reason)
         self.rounds.changed("release")
 
     def _forget(self, launch: Launch, start: float, clock_goes_on: bool) -> None:

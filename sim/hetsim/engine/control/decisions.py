@@ -117,10 +117,7 @@ class Decisions:
         if not task.shape.preemptible:
             raise illegal(self.state, f"moved {task}, which is not preemptible")
         self.interrupts.stop_to_move(launch)
-        refusal = self.state.capacity.refusal(placement)
-        if refusal is not None:
-            raise illegal(self.state, f"moved {task} to {placement}, but {refusal}")
-        self.starts.launch((task,), placement)
+        self.starts.launch((task,), placement, "moved")
         self.rounds.changed("release")
 
     def _running_launch(self, task: Task, verb: str) -> Launch:

@@ -97,33 +97,26 @@ class Starts:
 
     def start_fully(self, decision: Start) -> None:
         tasks, placement = decision.tasks, decision.placement
-        mode = placement.mode
-        terms = None
         if isinstance(tasks, Requests):
-            requests = tasks
-            position = self._may_start(requests, placement)
-            padding = (requests.size - requests.count) * requests.queue.service.per_item[position]
-            factors = requests.queue.noise.factors(mode, requests.size)
-            terms = Terms(requests, padding, factors, requests.queue.arrival(0))
-            if requests.tasks is None:
-                cores = self._take(placement, requests)
-                terms.first, terms.own_rows = requests.queue.take(requests.count)
-                seen = requests.queue.seen(terms.first, terms.own_rows, requests.count)
-                self._start_batch(seen, placement, position, terms=terms, cores=cores)
-                return
-            tasks = requests.tasks
+            self._start_requests(tasks, placement)
+            return
         batch = (tasks,) if isinstance(tasks, Task) else tuple(tasks)
-        if terms is None and batch and (queue := self.state.queue_of.get(batch[0].shape)) is not None:
+        if batch and (queue := self.state.queue_of.get(batch[0].shape)) is not None:
             # Requests that a policy names one by one are a batch of their own.
-            self.start_fully(Start(Requests(queue, len(batch), len(batch), batch), placement))
+            self._start_requests(Requests(queue, len(batch), len(batch), batch), placement)
             queue.ring()
-            return
-        if batch and placement.mode.parts:
+        elif batch and placement.mode.parts:
             self._start_fused(batch, placement)
-            return
+        else:
+            self._check(batch, placement, max(1, placement.mode.batch_limit))
+            self.launch(batch, placement)
+
+    def _check(self, batch: tuple[Task, ...], placement: Placement, limit: int) -> None:
+        """PolicyError unless all tasks of a batch wait and may run in its mode."""
+        mode = placement.mode
         if not batch or len({task.index for task in batch}) != len(batch):
             raise illegal(self.state, f"started a batch of {len(batch)} tasks on {placement}: empty, or one task twice")
-        if terms is None and len(batch) > max(1, mode.batch_limit):
+        if len(batch) > limit:
             raise illegal(self.state, f"started {len(batch)} tasks as one batch; mode {mode} takes {mode.batch_limit}")
         for task in batch:
             if task.shape in self._generated:
@@ -135,15 +128,6 @@ class Starts:
             its_own = task.shape.position.get(mode)
             if its_own is None or (task.allowed is not None and its_own not in task.allowed):  # no call: hot
                 position_in(self.state, task, mode, "started")
-        cores = self._take(placement, batch[0])
-        if terms is None:
-            self.launch(batch, placement, cores)
-            return
-        rows = [task.index for task in batch]
-        terms.own_rows = rows
-        for row in rows:
-            terms.requests.queue.remove(row)
-        self._start_batch(batch, placement, batch[0].shape.position[mode], terms=terms, cores=cores)
 
     def _start_fused(self, batch: tuple[Task, ...], placement: Placement) -> None:
         """Launch as one kernel tasks that wait for nothing but those before them in it."""
@@ -156,77 +140,81 @@ class Starts:
             raise illegal(self.state, f"started {names} as one on {placement}, but {why}")
         for task, own in zip(batch, mode.parts, strict=True):
             position_in(self.state, task, own, "started")
-        cores = self._take(placement, batch[0])
+        now, fusion = self.clock._now, self.launches.transfers.fusion(batch)
+        launch = FusedLaunch(self._boundary, 0, batch, placement=placement, now=now, fusion=fusion)
+        self._seat(launch, batch[0])
         for task in batch:
             if task.state == BLOCKED:
                 assert self.state.graph is not None
                 del self.state.graph.blocked[task.index]
                 self.waiting.ready_inside(task)
-        now, fusion = self.clock._now, self.launches.transfers.fusion(batch)
-        launch = FusedLaunch(self._boundary, self._number(), batch, placement=placement, now=now, fusion=fusion)
-        self._occupy(launch, cores)
-        self._start_staged(launch)
+        self._run(launch)
+        self._begin(launch)
 
-    def _may_start(self, requests: Requests, placement: Placement) -> int:
-        """The position of the mode; PolicyError if they may not be launched as one batch."""
-        queue, mode = requests.queue, placement.mode
+    def _start_requests(self, requests: Requests, placement: Placement) -> None:
+        """Launch requests as one batch, and take them off their queue."""
+        queue, mode, count = requests.queue, placement.mode, requests.count
         position: int | None = queue.service.shape.position.get(mode)
         if self.state.queues[queue.number] is not queue or position is None:
             raise illegal(self.state, f"started {requests} in mode {mode}, which is none of theirs")
         waiting = len(queue)
-        if not 1 <= requests.count <= waiting:
+        if not 1 <= count <= waiting:
             raise illegal(self.state, f"started {requests}, of which {waiting} wait")
-        if not requests.count <= requests.size <= mode.batch_limit:
+        if not count <= requests.size <= mode.batch_limit:
             limit = mode.batch_limit
             raise illegal(self.state, f"started {requests} as a batch of {requests.size}; mode {mode} takes {limit}")
-        return position
-
-    def _start_batch(
-        self, tasks: tuple[Task, ...] | None, placement: Placement, position: int, terms: Terms, cores: int
-    ) -> None:
-        """Launch requests that have left their queue; `tasks`: as far as they are objects."""
-        queue = terms.requests.queue
+        tasks = requests.tasks
+        if tasks is not None:
+            self._check(tasks, placement, len(tasks))
+        padding = (requests.size - count) * queue.service.per_item[position]
+        factors = queue.noise.factors(mode, requests.size)
+        terms = Terms(requests, padding, factors, queue.arrival(0))
+        launch = Launch(self._boundary, 0, (), placement, self.clock._now)
+        launch.terms, launch.position = terms, position
+        self._seat(launch, requests if tasks is None else tasks[0])
+        if tasks is None:
+            terms.first, terms.own_rows = queue.take(count)
+            tasks = queue.seen(terms.first, terms.own_rows, count)
+        else:
+            terms.own_rows = [task.index for task in tasks]
+            for row in terms.own_rows:
+                queue.remove(row)
         if tasks is not None and terms.first < 0:  # not always in order of arrival
             terms.oldest = min([task.arrival for task in tasks]) + queue.service.request_delay
-        terms.fresh = not (self.places.items or placement.mode.on_cpu or (tasks and queue.started_before(tasks)))
-        launch = Launch(self._boundary, self._number(), (), placement, self.clock._now)
-        launch._tasks = tasks
-        launch.terms, launch.position = terms, position
-        self._occupy(launch, cores)
-        self._start_staged(launch)
+        terms.fresh = not (self.places.items or mode.on_cpu or (tasks and queue.started_before(tasks)))
+        launch._tasks = tasks  # as far as they are objects
+        self._run(launch)
+        self._begin(launch)
 
-    def _number(self) -> int:
-        """The number of the next launch."""
-        self.state.last_launch = number = self.state.last_launch + 1
-        return number
+    def _seat(self, launch: Launch, what: Any, verb: str = "started") -> None:
+        """Check and occupy the placement of a launch, which has its number from then on."""
+        placement, cores = launch.placement, -1
+        if not self.places.items and placement.mode.type.sharing.kind != "mig":
+            cores = self.capacity.quick_take(placement)
+        if cores < 0:
+            refusal = self.capacity.refusal(placement)
+            if refusal is not None:
+                to = "to" if verb == "moved" else "on"
+                raise illegal(self.state, f"{verb} {what} {to} {placement}, but {refusal}")
+        self.state.last_launch = launch.number = self.state.last_launch + 1
+        launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
 
-    def _occupy(self, launch: Launch, cores: int) -> None:
-        """Start a launch and its tasks; `cores`: -1 if it has not taken its devices yet."""
-        launch.cores = self.capacity.take(launch.placement, launch) if cores < 0 else cores
+    def _run(self, launch: Launch) -> None:
+        """A launch is under way, and its tasks with it."""
         self.state.running[launch.number] = launch
         for task in launch._tasks or ():
             self.state.waiting.pop(task.index, None)
             task.state = RUNNING
             task._launch = launch
 
-    def _take(self, placement: Placement, what: Any) -> int:
-        """Check and occupy a placement; the bitmask of cores taken."""
-        if not self.places.items and placement.mode.type.sharing.kind != "mig":
-            cores = self.capacity.quick_take(placement)
-            if cores >= 0:
-                return cores
-        refusal = self.capacity.refusal(placement)
-        if refusal is not None:
-            raise illegal(self.state, f"started {what} on {placement}, but {refusal}")
-        return -1
-
-    def launch(self, batch: tuple[Task, ...], placement: Placement, cores: int = -1) -> None:
-        """Start on a validated placement; `cores`: -1 if it has not been taken yet."""
+    def launch(self, batch: tuple[Task, ...], placement: Placement, verb: str = "started") -> None:
+        """Launch tasks that may run in the mode of this placement."""
         now = self.clock._now
         task, mode = batch[0], placement.mode
-        launch = Launch(self.finish_quick, self._number(), batch, placement, now)
+        launch = Launch(self.finish_quick, 0, batch, placement, now)
         launch.position = task.shape.position[mode]
-        self._occupy(launch, cores)
+        self._seat(launch, task, verb)
+        self._run(launch)
         again = task._history is not None
         if mode in self.quick and len(batch) == 1 and not (again and task.shape not in self._free):
             for device in placement.devices:
@@ -241,11 +229,11 @@ class Starts:
                 if self.limits is not None:
                     self.limits.watch(launch)
                 return
-        self._start_staged(launch)
+        self._begin(launch)
         if self.signals.materialized is not None:
             self.signals.materialized(launch)
 
-    def _start_staged(self, launch: Launch) -> None:
+    def _begin(self, launch: Launch) -> None:
         """Begin where devices become ready, data move, or engines are shared."""
         if self.places.items:
             refusal = self.launches.transfers.items_refusal(launch.tasks, launch.placement, 0)

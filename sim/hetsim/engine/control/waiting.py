@@ -134,28 +134,23 @@ class Waiting:
 
     def _come_to_replicas(self, task: Task, fleet: Fleet) -> None:
         """A request to a language model is on its way to its replicas, or there."""
-        service = fleet.service
-        delay = service.request_delay
+        delay, now = fleet.service.request_delay, self.clock._now
         if not delay:
             fleet.arrived(task)
             return
-        now = self.clock._now
-        aborts = max(now, task.arrival + service.timeout)
-        if aborts <= now + delay:
-            self.travel(task, aborts - now, self._at_replicas, task, True)
-        else:
-            self.travel(task, delay, self._at_replicas, task, False)
+        aborts = max(now, task.arrival + fleet.service.timeout)
+        aborted = aborts <= now + delay
+        self.travel(task, aborts - now if aborted else delay, self._at_replicas, task, fleet, aborted)
 
-    def _at_replicas(self, task: Task, aborted: bool) -> None:
+    def _at_replicas(self, task: Task, fleet: Fleet, aborted: bool) -> None:
         """A request has reached its replicas, or its client has aborted it on the way."""
-        assert self.serving is not None
         task.state = WAITING
         if task.expires <= self.clock._now:
             self.signals.task_ended(task, EXPIRED, "patience ended")
         elif aborted:
-            self.serving.fleets[task.shape].aborted(task)
+            fleet.aborted(task)
         else:
-            self.serving.fleets[task.shape].arrived(task)
+            fleet.arrived(task)
 
     def _arrive(self, task: Task, queue: Queue) -> None:
         """A request is at the node that may serve it."""

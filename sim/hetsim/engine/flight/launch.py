@@ -326,24 +326,26 @@ class Timetable:
 class ShareGroup(Timer):
     """Launches that slow each other on an accelerator; one pending event for all."""
 
-    __slots__ = ("members",)
+    __slots__ = ("members", "share")
 
     def __init__(self, then: Callable[[Any], None]):
         super().__init__(then)
         self.members: list[Launch] = []
+        """Those that compute there, gangs that take part included."""
+        self.share = 0
+        """Sum of their shares (millionths)."""
 
 
 class Lane:
     """One accelerator: launches in flight, and when its three engines are free."""
 
     __slots__ = (
-        "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "computing", "share",
-        "sliced", "simple", "regular", "direct", "shared", "fetching", "alone", "up", "down",
+        "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "sliced", "regular",
+        "direct", "shared", "fetching", "alone", "up", "down",
     )  # fmt: skip
 
     def __init__(
-        self, up: LinkPath, down: LinkPath, group: ShareGroup | None, sliced: bool, simple: bool, regular: bool,
-        direct: bool,
+        self, up: LinkPath, down: LinkPath, group: ShareGroup | None, sliced: bool, regular: bool, direct: bool
     ):  # fmt: skip
         self.up, self.down = up, down
         """Its ways from and to the host."""
@@ -354,20 +356,14 @@ class Lane:
         self.upload = self.ready = self.compute = self.download = 0.0
         self.group = group
         """The group of an accelerator on which launches slow each other; None for others."""
-        self.computing: list[Launch] = []
-        """Its members, and gangs that take part."""
-        self.share = 0
-        """Sum of their shares (millionths)."""
         self.sliced = sliced
         """Does it take turns, so that any number of launches may compute?"""
-        self.simple = simple
-        """Does it only ever serve whole launches of this accelerator alone, one at a time?"""
         self.direct = direct
-        """And does a sketch tell all there is of most launches?"""
+        """Does it serve whole launches of this accelerator alone, and does a sketch tell all there is of most?"""
         self.shared = not (up.private and down.private)
         """May anything else be on its ways?"""
-        self.regular = regular and (simple or group is not None)
-        """Or such as share it with others, and are on no other?"""
+        self.regular = regular
+        """Does it serve launches on no other accelerator, whole ones one at a time or such as share it?"""
         self.fetching = 0
         """Prefetches under way."""
         self.alone = (self,)

@@ -150,9 +150,8 @@ class Links:
         self.up_lines: dict[int, LinkPath] = {}
         self.down_lines: dict[int, LinkPath] = {}
         parted = {mode.type for mode in modes if mode.gpus and not mode.whole_devices}
-        self._up: dict[int, Sequence[Pipe]] = {}
-        self._down: dict[int, Sequence[Pipe]] = {}
-        self._latency: dict[int, float] = {}
+        self._up: dict[int, tuple[Sequence[Pipe], float]] = {}
+        self._down: dict[int, tuple[Sequence[Pipe], float]] = {}
         self._out: list[Pipe] = []
         self._in: list[Pipe] = []
         self._network_latency = [node.spec.network.latency for node in cluster.nodes]
@@ -172,9 +171,8 @@ class Links:
                     ways_down.append(switches[device.switch][1])
                     latency += node.spec.switch.latency
                 # A pipe of infinite rate delays no transfer.
-                self._up[device.index] = tuple(pipe for pipe in ways_up if pipe.rate < math.inf)
-                self._down[device.index] = tuple(pipe for pipe in ways_down if pipe.rate < math.inf)
-                self._latency[device.index] = latency
+                self._up[device.index] = tuple(pipe for pipe in ways_up if pipe.rate < math.inf), latency
+                self._down[device.index] = tuple(pipe for pipe in ways_down if pipe.rate < math.inf), latency
                 self._add_lines(device, ways_up, ways_down, items=items, parted=parted)
 
     def _add_lines(
@@ -192,7 +190,7 @@ class Links:
             finite = [pipe.rate for pipe in pipes if pipe.rate < math.inf]
             behind_switch = any(pipe.rate < math.inf for pipe in pipes[1:])
             private = not finite or (free and not crowded and not behind_switch)
-            lines[device.index] = LinkPath(min(finite, default=math.inf), self._latency[device.index], private)
+            lines[device.index] = LinkPath(min(finite, default=math.inf), self._up[device.index][1], private)
 
     @staticmethod
     def _pair(name: str, link: Any) -> tuple[Pipe, Pipe]:
@@ -201,10 +199,10 @@ class Links:
 
     def up(self, device: Device) -> tuple[Sequence[Pipe], float]:
         """Pipes and latency from host memory to a device."""
-        return self._up[device.index], self._latency[device.index]
+        return self._up[device.index]
 
     def down(self, device: Device) -> tuple[Sequence[Pipe], float]:
-        return self._down[device.index], self._latency[device.index]
+        return self._down[device.index]
 
     def between(self, source: int, target: int) -> tuple[Sequence[Pipe], float]:
         """Pipes and latency from one node's host memory to another's."""

@@ -67,8 +67,8 @@ class Speeds:
         if mode.type.sharing.pairs:  # speeds are measured by pairs of classes: each launch has its own
             return self._reckon(launch)
         state = self.capacity.of[placement.devices[0].index]
-        lane: Lane = state.lane
-        how = mode, lane.share, len(lane.computing) > 1, state.frequency, state.slowdown
+        group: ShareGroup = state.lane.group
+        how = mode, group.share, len(group.members) > 1, state.frequency, state.slowdown
         rates = self._shared.get(how)
         if rates is None:
             if len(self._shared) >= MAX_CACHED_RATES:  # frequencies, or shares, are ever new ones
@@ -105,17 +105,18 @@ class Speeds:
         else:
             part = mode.share / WHOLE
             lane: Lane = state.lane
-            if lane.group is not None:
+            group = lane.group
+            if group is not None:
                 sharing = kind.sharing
                 if not lane.sliced:
-                    measured = sharing.pairs and _measured(launch, lane.computing, sharing)
+                    measured = sharing.pairs and _measured(launch, group.members, sharing)
                     if measured:
                         factor *= measured
                     else:
-                        factor /= 1.0 + sharing.interference * (lane.share - mode.share) / WHOLE
-                elif len(lane.computing) > 1:
-                    portion = min(1.0, WHOLE / lane.share)
-                    measured = sharing.pairs and _measured(launch, lane.computing, sharing)
+                        factor /= 1.0 + sharing.interference * (group.share - mode.share) / WHOLE
+                elif len(group.members) > 1:
+                    portion = min(1.0, WHOLE / group.share)
+                    measured = sharing.pairs and _measured(launch, group.members, sharing)
                     factor *= measured or portion * (1.0 - sharing.switch_cost)
                     part *= portion
         power = kind.power
@@ -147,11 +148,11 @@ class Speeds:
         assert table is not None
         groups = []
         for lane in table.lanes:
-            lane.computing.append(launch)
-            lane.share += launch.placement.mode.share
-            if lane.group is not None:
-                lane.group.members.append(launch)
-                groups.append(lane.group)
+            group = lane.group
+            if group is not None:
+                group.members.append(launch)
+                group.share += launch.placement.mode.share
+                groups.append(group)
         table.rate = 0.0  # so that `rerate` sees a change, whatever the rate is
         if table.group is None:
             self.rerate(launch)
@@ -163,12 +164,11 @@ class Speeds:
         assert table is not None
         groups = []
         for lane in table.lanes:
-            if launch in lane.computing:
-                lane.computing.remove(launch)
-                lane.share -= launch.placement.mode.share
-                if lane.group is not None:
-                    lane.group.members.remove(launch)
-                    groups.append(lane.group)
+            group = lane.group
+            if group is not None:
+                group.members.remove(launch)
+                group.share -= launch.placement.mode.share
+                groups.append(group)
         return self.regroup(groups)
 
     def regroup(self, groups: Iterable[ShareGroup]) -> list[Launch]:
@@ -206,10 +206,10 @@ class Speeds:
         return []
 
 
-def _measured(launch: Launch, computing: list[Launch], sharing: Sharing) -> float:
+def _measured(launch: Launch, members: list[Launch], sharing: Sharing) -> float:
     """Measured speed next to the others by class, 0 if it was not measured."""
     speed = 1.0
-    for other in computing:
+    for other in members:
         if other is not launch:
             speed /= sharing.slower.get((launch.task.class_, other.task.class_), INF)
     return speed

@@ -5,8 +5,8 @@ time: of the waiting ones, that of the launch that started first.  The compute e
 of their start, side by side as long as their shares fit.  What is not known, the end of a transfer on a shared link
 or of a launch that shares its accelerator, is inf, and inf spreads through `max` and `+` to all that waits for it.
 
-`append` works out the times of a launch that nothing overtakes, in O(1); `again` those of everything on some lanes
-that has not begun, in O(k²) for k launches in flight there.
+`again` works out the times of everything on some lanes that has not begun, in O(k²) for k launches in flight there;
+`append_shared` those of a launch that starts where all compute side by side, in O(k).
 """
 
 from __future__ import annotations
@@ -21,28 +21,6 @@ Rate = Callable[[Launch], None]
 """Sets the rate at which a launch will compute."""
 
 
-def append(lane: Lane, table: Timetable) -> bool:
-    """Times of a launch that starts last; False if it would overtake: then `again`."""
-    table.uploaded = at = _upload(lane, table)
-    if table.restore:
-        at += table.restore
-    if at < lane.ready:
-        return False
-    table.ready = lane.ready = at
-    if lane.compute > at:
-        at = lane.compute
-    table.compute_start = table.updated = at
-    table.compute_end = table.finish_at = lane.compute = at = at + table.left / table.rate
-    for part in table.down:
-        part.ask = at
-        if lane.download > at:
-            at = lane.download
-        part.at = at
-        part.until = lane.download = at = at + part.delay + part.span
-    table.end = at
-    return True
-
-
 def append_shared(lane: Lane, table: Timetable) -> bool:
     """Times where launches compute next to and slow each other: no ends yet.
 
@@ -50,51 +28,17 @@ def append_shared(lane: Lane, table: Timetable) -> bool:
     """
     if not all_compute(lane):
         return False
-    table.uploaded = table.ready = table.compute_start = table.updated = at = _upload(lane, table)
-    if at > lane.ready:
-        lane.ready = at
-    lane.download = INF if table.down else lane.download
-    return True
-
-
-def _upload(lane: Lane, table: Timetable) -> float:
-    """Times of the upload of the launch that starts last on its lane; its end."""
     at = table.begin
     for part in table.up:
         if lane.upload > at:
             at = lane.upload
         part.at = at
         part.until = lane.upload = at = at + part.delay + part.span
-    return at
-
-
-def data_came(lane: Lane, launch: Launch, table: Timetable, now: float, rate: Rate) -> bool:
-    """Set times of the launch that started last on its lane: its upload ends now.
-
-    False if other times there have changed too: then `again`.
-    """
-    flights = lane.flights
-    if not lane.simple or flights[-1] is not launch or len(table.up) != 1:
-        return False
-    free = now
-    for other in flights:
-        if other is launch:
-            break
-        before = other.own_table
-        if before.ready > now or before.compute_end == INF:  # type: ignore[union-attr]
-            return False
-        if before.compute_end > free:  # type: ignore[union-attr]
-            free = before.compute_end  # type: ignore[union-attr]
-    table.uploaded = ready = lane.upload = now
-    if table.restore:
-        ready += table.restore
-    table.ready = lane.ready = ready
-    _begin(launch, table, ready if ready > free else free, rate)
-    lane.compute = table.compute_end
-    for part in table.down:
-        part.ask = table.compute_end
-    lane.download = serve(lane.downloads, now)
-    table.end = table.down[0].until if table.down else table.compute_end
+    table.uploaded = at
+    table.ready = table.compute_start = table.updated = at = at + table.restore
+    if at > lane.ready:
+        lane.ready = at
+    lane.download = INF if table.down else lane.download
     return True
 
 
@@ -233,41 +177,38 @@ def serve(parts: Iterable[Part], now: float) -> float:
 
 def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], now: float, rate: Rate) -> None:
     """Turns of the compute engines."""
-    if len(lanes) == 1 and lanes[0].simple:
-        lanes[0].compute = _one_by_one(tables, now, rate)
-        return
     used = dict.fromkeys(lanes, 0)
     ends: list[tuple[float, Launch, Timetable]] = []
     asking: list[tuple[Launch, Timetable]] = []
     for launch, table in tables:
         if table.compute_start > now:
             table.compute_start = table.compute_end = INF
-            asking.append((launch, table))
+            if table.ready < INF:  # else it asks at a time that is not known yet
+                asking.append((launch, table))
         elif table.compute_end > now:
             for lane in table.lanes:
                 used[lane] += launch.placement.mode.share
             ends.append((table.compute_end, launch, table))
     # Go from one instant at which a launch asks or ends to the next, and admit launches in start order.
     time = now
-    while asking:
+    while asking and time < INF:
         asking, begun = _admit(asking, used, time)
         for launch, table in begun:
             _begin(launch, table, time, rate)
             ends.append((table.compute_end, launch, table))
         later = [table.ready for _, table in asking if table.ready > time]
-        time = min([*later, *(end for end, _, _ in ends)], default=INF)
-        if time == INF:
-            break
-        over = [entry for entry in ends if entry[0] <= time]
+        time = min([*later, *[end for end, _, _ in ends]], default=INF)
+        for end, launch, table in ends:
+            if end <= time:
+                for lane in table.lanes:
+                    used[lane] -= launch.placement.mode.share
         ends = [entry for entry in ends if entry[0] > time]
-        for _, launch, table in over:
-            for lane in table.lanes:
-                used[lane] -= launch.placement.mode.share
-    for lane in lanes:  # what was booked for launches that are gone is free again: `append` goes on from here
+    for lane in lanes:  # what was booked for launches that are gone is free again: a sketch goes on from here
         lane.compute = now
     for _, table in tables:
         for lane in table.lanes:
-            lane.compute = max(lane.compute, table.compute_end)
+            if table.compute_end > lane.compute:
+                lane.compute = table.compute_end
 
 
 def _admit(
@@ -279,47 +220,17 @@ def _admit(
     for launch, table in asking:
         share = launch.placement.mode.share
         if table.ready <= time:
-            if all(lane not in closed and (lane.sliced or used[lane] + share <= WHOLE) for lane in table.lanes):
+            for lane in table.lanes:
+                if lane in closed or not (lane.sliced or used[lane] + share <= WHOLE):
+                    closed.update(dict.fromkeys(table.lanes))
+                    break
+            else:
                 for lane in table.lanes:
                     used[lane] += share
                 begun.append((launch, table))
                 continue
-            closed.update(dict.fromkeys(table.lanes))
         waiting.append((launch, table))
     return waiting, begun
-
-
-def _one_by_one(tables: Sequence[tuple[Launch, Timetable]], now: float, rate: Rate) -> float:
-    """The same for whole launches one at a time; when all are served."""
-    free, todo = now, []
-    for launch, table in tables:
-        if table.compute_start <= now:
-            if table.compute_end > free:
-                free = table.compute_end
-        else:
-            todo.append((launch, table))
-    if len(todo) == 1:
-        launch, table = todo[0]
-        at = table.ready if table.ready > free else free
-        if at == INF:
-            table.compute_start = table.compute_end = INF
-            return INF
-        _begin(launch, table, at, rate)
-        return table.compute_end
-    while todo:
-        best, first = None, INF
-        for entry in todo:
-            asks = entry[1].ready if entry[1].ready > free else free
-            if asks < first:
-                best, first = entry, asks
-        if best is None:
-            for _, table in todo:
-                table.compute_start = table.compute_end = INF
-            return INF
-        _begin(*best, first, rate)
-        free = best[1].compute_end
-        todo.remove(best)
-    return free
 
 
 def _begin(launch: Launch, table: Timetable, time: float, rate: Rate) -> None:

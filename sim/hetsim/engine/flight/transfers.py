@@ -112,22 +112,24 @@ class Transfers:
 
     # Upload -----------------------------------------------------------------------------------------------
 
-    def both(self, launch: Launch, table: Timetable, lane: Lane) -> None:
-        """`prepare` and `final` in one for plain tasks on one accelerator.
-
-        They bring private data, were never stopped, and start there last; its copy engines are asked for them.
-        """
-        device = launch.placement.devices[0]
-        up_bytes, up_seconds, down_bytes, down_seconds = self.private(launch)
-        if up_bytes or up_seconds:
-            table.up = (Part(launch, lane, device, line=lane.up, size=up_bytes, seconds=up_seconds),)
-            table.up[0].ask = table.begin  # whether its times are worked out for it alone, or with all others here
-            lane.uploads += table.up
-            table.stepwise = table.stepwise or not lane.up.private
-        if down_bytes or down_seconds:
-            table.down = (Part(launch, lane, device, line=lane.down, size=down_bytes, seconds=down_seconds),)
-            lane.downloads += table.down
-            table.stepwise = table.stepwise or not lane.down.private
+    def plan(self, launch: Launch, table: Timetable) -> None:
+        """Plan what a launch uploads, and what it downloads as far as that is known."""
+        terms, tasks = launch.terms, launch._tasks
+        if terms is not None:
+            fresh = terms.fresh
+        else:
+            one = tasks is not None and len(tasks) == 1 and tasks[0]._history is None
+            fresh = one and not (self.places.items or launch.placement.mode.on_cpu)
+        if fresh:  # private data alone, which wait for nothing but their turns
+            up_bytes, up_seconds, down_bytes, down_seconds = self.private(launch)
+            if up_bytes or up_seconds:
+                table.up = _parts(launch, table.lanes, True, size=up_bytes, seconds=up_seconds)
+            if down_bytes or down_seconds:
+                table.down = _parts(launch, table.lanes, False, size=down_bytes, seconds=down_seconds)
+            return
+        self._prepare(launch, table)
+        if not table.items:  # else what is final is known once it has computed
+            self.final(launch, table)
 
     def private(self, launch: Launch) -> Moves:
         """Private bytes and seconds of up- and download of tasks that never stopped."""
@@ -162,39 +164,24 @@ class Transfers:
             return float(column[terms.rows].sum())
         return float(sum(column[task.index] for task in launch.tasks))
 
-    def prepare(self, launch: Launch, table: Timetable) -> None:
+    def _prepare(self, launch: Launch, table: Timetable) -> None:
         """Plan the upload stage of a launch: what is missing on its devices."""
         placement, terms = launch.placement, launch.terms
         mode = placement.mode
-        if terms is not None and terms.fresh:
-            size, seconds, _, _ = self.private(launch)
-            if size or seconds:
-                share = size / len(placement.devices)
-                pairs = zip(placement.devices, table.lanes, strict=True)
-                table.up = tuple(
-                    [self._part(launch, lane, device, size=share, seconds=seconds) for device, lane in pairs]
-                )
-            return
         parts = []
         for device in placement.devices:
             transfers = self.missing(launch.tasks, placement, device, terms)
             if transfers:
                 lane = None if mode.on_cpu else self.capacity.of[device.index].lane
                 _, hops, size, seconds, items = transfers[0]
-                if len(transfers) == len(hops) == 1 and not items and lane is not None:
-                    parts.append(self._part(launch, lane, device, size=size, seconds=seconds))
-                else:
-                    parts.append(Part(launch, lane, device))
+                one_way = len(transfers) == len(hops) == 1 and not items
+                line = lane.up if one_way and lane is not None and lane.up.private else None
+                parts.append(Part(launch, lane, device, line=line, size=size, seconds=seconds))
         table.up = tuple(parts)
         if table.items:
             devices = (part.device for part in parts)
             missing = [self.missing(launch.tasks, placement, one, terms=terms, true=False) for one in devices]
             table.estimate = (max(map(self._alone, missing), default=0.0), 0.0)
-
-    def _part(self, launch: Launch, lane: Lane, device: Device, size: float, seconds: float) -> Part:
-        """A transfer from the device's host; of fixed time if nothing shares its way."""
-        line = lane.up if lane.up.private else None
-        return Part(launch, lane, device, line=line, size=size, seconds=seconds)
 
     def missing(
         self, tasks: Sequence[Task], placement: Placement, device: Device, terms: Terms | None = None,
@@ -274,14 +261,15 @@ class Transfers:
 
     # The turn of a part that is not alone on its way ----------------------------------------------------------
 
-    def turn(self, part: Part) -> None:
-        """Begin the part's upload; what is missing is looked up now, as it may have come."""
+    def turn(self, part: Part, way: Callable[[Device], Way]) -> None:
+        """Begin a part's transfer; what an upload lacks is looked up only now.
+
+        way: the one between an accelerator and its host, in this direction.
+        """
         launch: Launch = part.owner
         part.begun = True
         if part.settled:
-            part.flow = self.links.send(
-                self.links.up(part.device), part.size, part.seconds, done=self.brought, owner=part
-            )
+            part.flow = self.links.send(way(part.device), part.size, part.seconds, done=self.brought, owner=part)
             return
         transfers = self.missing(launch.tasks, launch.placement, part.device, launch.terms)
         part.moved = bool(transfers)
@@ -342,20 +330,12 @@ class Transfers:
 
     def final(self, launch: Launch, table: Timetable) -> None:
         """Plan the download stage of a launch: what it brings to its host at the end."""
-        placement, terms = launch.placement, launch.terms
-        mode = placement.mode
+        mode = launch.placement.mode
         if mode.on_cpu:
             return
-        if terms is not None and terms.fresh:
-            _, _, size, seconds = self.private(launch)
-        else:
-            size, seconds = self.final_bytes(launch.tasks, mode, terms, fusion=launch.fusion)
-        if not (size or seconds):
-            return
-        size, pairs = size / len(placement.devices), zip(placement.devices, table.lanes, strict=True)
-        table.down = tuple(
-            [Part(launch, lane, device, line=lane.down, size=size, seconds=seconds) for device, lane in pairs]
-        )
+        size, seconds = self.final_bytes(launch.tasks, mode, launch.terms, fusion=launch.fusion)
+        if size or seconds:
+            table.down = _parts(launch, table.lanes, False, size=size, seconds=seconds)
 
     def final_bytes(
         self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True,
@@ -381,13 +361,6 @@ class Transfers:
         size, seconds = self.final_bytes(tasks, placement.mode, terms, False)
         size /= len(placement.devices)
         return seconds + max(Links.alone(self.links.down(device), size) for device in placement.devices)
-
-    def bring_down(self, part: Part) -> None:
-        """The part has the download engine; its path is shared, so its transfer is a flow."""
-        part.begun = True
-        part.flow = self.links.send(
-            self.links.down(part.device), part.size, part.seconds, done=self.brought, owner=part
-        )
 
     def brought(self, flow: Any) -> None:
         """A transfer over one shared way has ended; its owner is the part."""
@@ -428,3 +401,13 @@ def _add(sources: Sources, source: int, size: float, *items: tuple[int, int]) ->
     """More comes from a location."""
     total, before = sources.get(source, (0.0, []))
     sources[source] = total + size, [*before, *items]
+
+
+def _parts(launch: Launch, lanes: Sequence[Lane], up: bool, size: float, seconds: float) -> tuple[Part, ...]:
+    """Equal parts of what a launch moves to, or from, each of its accelerators."""
+    devices = launch.placement.devices
+    size /= len(devices)
+    return tuple([
+        Part(launch, lane, device, line=lane.up if up else lane.down, size=size, seconds=seconds)
+        for device, lane in zip(devices, lanes, strict=True)
+    ])  # fmt: skip

@@ -31,7 +31,7 @@ from hetsim.engine.flight.links import Links
 from hetsim.engine.flight.part import Part, insert_part
 from hetsim.engine.flight.prefetch import Fetching
 from hetsim.engine.flight.rates import Speeds
-from hetsim.engine.flight.timetable import again, all_compute, alone, data_came, download_over
+from hetsim.engine.flight.timetable import again, all_compute, alone, download_over
 from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.kernel.clock import FINISH
 from hetsim.engine.launching.attained import AttainedService
@@ -59,8 +59,8 @@ def give_lanes(
             simple = group is None and kind not in tied
             up, down = links.up_lines[gpu.device.index], links.down_lines[gpu.device.index]
             direct = simple and kind.sharing.kind != "mig" and up.private == down.private
-            sliced, regular = kind.sharing.kind == "timeslice", simple or kind not in ganged
-            gpu.lane = Lane(up, down, group, sliced=sliced, simple=simple, regular=regular, direct=direct)
+            regular = simple or (group is not None and kind not in ganged)
+            gpu.lane = Lane(up, down, group, kind.sharing.kind == "timeslice", regular=regular, direct=direct)
 
 
 class Boundaries:
@@ -152,14 +152,11 @@ class Boundaries:
             self.follow(launch)
         elif due == TURN:
             flow = None
-            for part in table.up:
-                if part.at <= now and not (part.alone or part.begun):
-                    self.transfers.turn(part)
-                    flow = part.flow
-            for part in table.down:
-                if part.at <= now and not (part.alone or part.begun):
-                    self.transfers.bring_down(part)
-                    flow = part.flow
+            for parts, way in ((table.up, self.links.up), (table.down, self.links.down)):
+                for part in parts:
+                    if part.at <= now and not (part.alone or part.begun):
+                        self.transfers.turn(part, way)
+                        flow = part.flow
             if flow is not None and len(table.lanes) == 1:
                 table.armed, table.due = INF, END  # nothing is known before its bytes have come
             elif table.armed < 0:
@@ -195,11 +192,6 @@ class Boundaries:
                     self.arm(other)
             else:
                 self.follow_lanes(table.lanes)
-            return
-        lanes = table.lanes
-        alone = len(lanes) == 1 and not self.places.items
-        if alone and data_came(lanes[0], launch, table, now=now, rate=self.speeds.plan):
-            self.arm(launch)
         else:
             self.follow(launch)
 
@@ -230,7 +222,8 @@ class Boundaries:
             lead = launch.placement.devices[0]
             for item in written(launch):
                 self.places.written(item, host(lead.node) if lead.type.kind == "cpu" else lead.index)
-            self._ask_for_download(launch, table)
+            self.transfers.final(launch, table)
+            self._ask_for_download(table)
         lanes = table.lanes
         if not table.down and len(lanes) == 1 and lanes[0].regular and all_compute(lanes[0]):
             table.end = table.armed = now  # and nothing waited for it
@@ -253,8 +246,8 @@ class Boundaries:
             self.follow(owner)
 
     def _take_turns(self, launch: Launch, table: Timetable) -> None:
-        """Find out what must be uploaded and downloaded, and ask the copy engines for it."""
-        self.transfers.prepare(launch, table)
+        """Determine what must be moved, and ask the copy engines for it."""
+        self.transfers.plan(launch, table)
         table.prepared = True
         for part in table.up:
             part.ask = table.begin
@@ -264,12 +257,11 @@ class Boundaries:
                 insert_part(part.lane.uploads, part)
             if not part.alone:
                 table.stepwise = True
-        if not table.items:  # else what is final is known once it has computed
-            self._ask_for_download(launch, table)
+        self._ask_for_download(table)
 
-    def _ask_for_download(self, launch: Launch, table: Timetable) -> None:
-        """Find out what must be downloaded, and ask the download engines for it."""
-        self.transfers.final(launch, table)
+    @staticmethod
+    def _ask_for_download(table: Timetable) -> None:
+        """Ask the download engines for what must be downloaded."""
         for part in table.down:
             assert part.lane is not None
             insert_part(part.lane.downloads, part)
@@ -280,11 +272,8 @@ class Boundaries:
 
     def end_resumed(self, launch: Launch) -> None:
         """A launch that only computed, of a task that was stopped before, has ended well."""
-        placement, began, now = launch.placement, launch.decided, self.clock._now
-        if len(placement.devices) == 1:
-            self.capacity.quick_give(placement, launch.cores)
-        else:
-            self.capacity.give(placement, launch, launch.cores)
+        began, now = launch.decided, self.clock._now
+        self.capacity.give(launch.placement, launch, launch.cores)
         _, busy, watts = self.speeds.nominal_of(launch)
         elapsed = now - began
         self._write(launch, (began, NAN, NAN, began, now, NAN), now, busy=busy * elapsed, energy=watts * elapsed)
@@ -343,16 +332,12 @@ class Boundaries:
                 part.lane.downloads.remove(part)
             if part.alone and part.at <= now:
                 self.links.moved += part.size
-        placement = launch.placement
-        if len(placement.devices) == 1 and not self.places.items and placement.mode.type.sharing.kind != "mig":
-            self.capacity.quick_give(placement, launch.cores)
-            return
         if self.places.items:
-            for device in placement.devices:
+            for device in launch.placement.devices:
                 state = self.capacity.of[device.index]
                 if isinstance(state, GpuState):
                     self.places.unpin(table.items, state)
-        self.capacity.give(placement, launch, launch.cores)
+        self.capacity.give(launch.placement, launch, launch.cores)
 
     def account(
         self, launch: Launch, table: Timetable, times: tuple[float, ...], end: float, kept: float,

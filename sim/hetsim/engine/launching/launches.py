@@ -10,9 +10,8 @@ from typing import Any
 from hetsim.engine.flight.contention import Member
 from hetsim.engine.flight.data_locations import items_of
 from hetsim.engine.flight.durations import restore_seconds, work
-from hetsim.engine.flight.launch import INF, JOIN, TURN, Lane, Launch, Timetable
-from hetsim.engine.flight.timetable import append, append_shared
-from hetsim.engine.kernel.clock import FINISH
+from hetsim.engine.flight.launch import INF, JOIN, Lane, Launch, Timetable
+from hetsim.engine.flight.timetable import append_shared
 from hetsim.engine.launching.boundaries import Boundaries
 from hetsim.engine.resources.occupancy import GpuState, available_at
 
@@ -24,32 +23,47 @@ class Launches(Boundaries):
 
     def begin(self, launch: Launch) -> None:
         """Compute when the stages of a launch are, once it has taken its devices."""
-        now = self.clock._now
+        now = begin = self.clock._now
         if self.pacing is not None:
-            self._begin_delayed(launch, now, self.pacing.effective(now))
+            begin = self.pacing.effective(now)  # when its start takes effect
+        elif self.sketches.begin(launch):
             return
-        if self.sketches.begin(launch):
-            return
-        devices = launch.placement.devices
-        if len(devices) == 1 and not self.places.items:
-            state = self.capacity.of[devices[0].index]
-            slices = state.slices
-            if state.__class__ is GpuState and state.normal and (slices is None or slices.busy[launch][1] <= now):
-                lane: Lane = state.lane
-                tasks = launch._tasks
-                if lane.regular and state.ready_at <= now and (tasks is None or tasks[0]._history is None):
-                    # Nothing that others did delays this one but the engines themselves.
-                    self._begin_simply(launch, lane, now)
-                    return
-        self._begin_delayed(launch, now, now)
+        table = launch.own_table = Timetable(now, work(launch))
+        table.begin = self._devices_ready(launch, table, now, begin)
+        mode = launch.placement.mode
+        if mode.exchange is not None and mode.node_count > 1:
+            table.traffic = Member(launch, mode.exchange)
+            table.stepwise = True
+        lanes = table.lanes
+        for lane in lanes:
+            lane.write_out()
+            lane.flights.append(launch)
+            if lane.group is not None:
+                table.stepwise = True
+                if len(lanes) == 1:
+                    table.group = lane.group
+        if table.group is None:  # else its rate is set when it joins the others there
+            self.speeds.plan(launch)
+        if self.places.items:
+            self._claim_items(launch, table)
+        else:
+            self._take_turns(launch, table)
+        # Where launches compute side by side one that starts last delays no other, and none delays it.
+        if self.places.items or table.group is None or not lanes[0].regular or not append_shared(lanes[0], table):
+            self.follow(launch)
+        elif table.compute_start <= now:
+            table.due = JOIN
+            self._step(launch, table)
+        else:
+            self.arm(launch)
 
-    def _begin_delayed(self, launch: Launch, now: float, begin: float) -> None:
-        """`begin` of a launch that others may delay.
+    def _devices_ready(self, launch: Launch, table: Timetable, now: float, begin: float) -> float:
+        """When the first stage of a launch may begin; `begin` at the earliest.
 
-        They save their state, or bring items; its own former launches count too.  begin: when its start takes effect.
+        Its devices may be saving what others left there, or what it left itself, or are still waking or cut.  Sets its
+        lanes, and the seconds to restore its state.
         """
         states = self.capacity.of
-        table = launch.own_table = Timetable(now, work(launch))
         lanes: list[Lane] = []
         for device in launch.placement.devices:
             state = states[device.index]
@@ -60,62 +74,12 @@ class Launches(Boundaries):
             if state.ready_at > now or state.saving:
                 begin = max(begin, available_at(state, now, state.free_amount))
         table.lanes = tuple(lanes)
-        if launch._tasks is not None:
-            for task in launch._tasks:
-                if task._history is not None:
-                    task._history.look(states)
-                    begin = max(begin, task._history.saved_by)
-                    table.restore += restore_seconds(task, task._history, launch.placement)
-        table.begin = begin
-        mode = launch.placement.mode
-        if mode.exchange is not None and mode.node_count > 1:
-            table.traffic = Member(launch, mode.exchange)
-            table.stepwise = True
-        self.speeds.plan(launch)
-        for lane in lanes:
-            lane.write_out()
-            lane.flights.append(launch)
-            if lane.group is not None:
-                table.stepwise = True
-                if len(lanes) == 1:
-                    table.group = lane.group
-        if self.places.items:
-            self._claim_items(launch, table)
-            self.follow(launch)
-            return
-        self._take_turns(launch, table)
-        if len(lanes) == 1 and lanes[0].simple and append(lanes[0], table):
-            if table.stepwise:
-                self.arm(launch)
-            else:
-                table.armed = table.end
-                self.clock.at(table.end, FINISH, launch)
-            return
-        self.follow(launch)
-
-    def _begin_simply(self, launch: Launch, lane: Lane, now: float) -> None:
-        lane.write_out()
-        table = launch.own_table = Timetable(now, work(launch), lane.alone)
-        if lane.group is None:
-            table.rate, table.busy_rate, table.watts = self.speeds.nominal_of(launch)
-        else:
-            table.group = lane.group
-            table.stepwise = True
-        lane.flights.append(launch)
-        self.transfers.both(launch, table, lane)
-        if not (append(lane, table) if lane.group is None else append_shared(lane, table)):
-            self.follow(launch)
-        elif table.up and not table.up[0].alone and table.up[0].at <= now:
-            table.due = TURN
-            self._step(launch, table)
-        elif table.group is not None and table.compute_start <= now:
-            table.due = JOIN
-            self._step(launch, table)
-        elif table.stepwise:
-            self.arm(launch)
-        else:
-            table.armed = end = table.end
-            self.clock.at(end, FINISH, launch)
+        for task in launch._tasks or ():
+            if task._history is not None:
+                task._history.look(states)
+                begin = max(begin, task._history.saved_by)
+                table.restore += restore_seconds(task, task._history, launch.placement)
+        return begin
 
     def _claim_items(self, launch: Launch, table: Timetable) -> None:
         """Pin the items of a launch on its devices and evict others to make room for them.

@@ -208,11 +208,8 @@ class Capacity(PlacementIndex):
         return 0
 
     def quick_give(self, placement: Placement, cores: int) -> None:
-        """Release what `quick_take` occupied."""
+        """Release what `quick_take` occupied of one device."""
         mode, state = placement.mode, self.of[placement.devices[0].index]
-        if not mode.bare and mode.gpus > 1:
-            self.give(placement, None, cores)
-            return
         self.releases += 1
         if not mode.gpus:
             if mode.limited:
@@ -298,7 +295,7 @@ class Capacity(PlacementIndex):
     def give(self, placement: Placement, launch: Any, cores: int = 0) -> None:
         """Release what `take` occupied."""
         mode, devices = placement.mode, placement.devices
-        if mode.gpus == 0 and len(devices) == 1:
+        if len(devices) == 1 and not (mode.gpus and mode.type.sharing.kind == "mig"):
             self.quick_give(placement, cores)
             return
         self.releases += 1
