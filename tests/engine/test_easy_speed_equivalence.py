@@ -8,7 +8,6 @@ import pytest
 from tiers import spread
 
 import hetsim as hs
-from hetsim.engine.views.node_availability import Ends
 from hetsim.engine.views.shadow import EarliestFit, Shadows
 
 POLICIES = {"one head": "easy_backfill", "a rule": {"scheduler": "easy_backfill", "placement": "best_fit"}}
@@ -41,14 +40,10 @@ def system(seed: int, wrong: bool, policy: Any) -> dict[str, Any]:
 
 def from_nothing(shadows: Shadows, task: Any, mode: Any) -> EarliestFit:
     """The shadow as found by one who looks at what runs for the first time."""
-    known = shadows.__dict__.pop("ends", None)
-    try:
-        shadows.__dict__["ends"] = Ends(shadows.state, shadows.forecast, shadows.stops)
-        return EarliestFit(shadows, task, mode)
-    finally:
-        del shadows.__dict__["ends"]
-        if known is not None:
-            shadows.__dict__["ends"] = known
+    another = Shadows(
+        shadows.state, shadows.forecast, shadows.placing, shadows.stops, shadows.questions, fleets=shadows.fleets
+    )
+    return EarliestFit(another, task, mode)
 
 
 @pytest.mark.quick(2)

@@ -193,8 +193,9 @@ class Copier:
         """Keeps what exists for a moment only (bound methods), so that nothing else gets its `id`."""
         self._makers: dict[type, Callable[[Any], Any]] = {
             list: self._list, dict: self._dict, tuple: self._tuple, set: self._set, frozenset: self._frozenset,
-            MethodType: self._method, partial: self._partial, deque: self._deque, array: self._whole,
-            bytearray: self._whole, memoryview: self._rows, np.ndarray: self._column,
+            defaultdict: self._defaults, OrderedDict: self._ordered, Counter: self._ordered, deque: self._deque,
+            MethodType: self._method, partial: self._partial, array: self._whole, bytearray: self._whole,
+            memoryview: self._rows, np.ndarray: self._column,
             np.random.Generator: self._by_itself, count: self._by_itself, Random: self._by_itself,
             FunctionType: self._function, MethodWrapperType: self._builtin, BuiltinFunctionType: self._builtin,
         }  # fmt: skip
@@ -435,11 +436,8 @@ class Copier:
         """How objects of a class are copied."""
         if (kind.__module__.startswith(INPUT) and not issubclass(kind, CHANGING)) or issubclass(kind, SHARED):
             return self._same
-        for base, make in ((defaultdict, self._defaults), (OrderedDict, self._ordered), (tuple, self._tuple)):
-            if kind is base or (issubclass(kind, base) and base is tuple):
-                return make
-        if kind is Counter:
-            return self._ordered
+        if issubclass(kind, tuple):
+            return self._tuple
         if issubclass(kind, simpy.Event | GeneratorType):
             raise UsageError("a process of SimPy runs beside the simulation, and a running function cannot be copied: "
                              "this run cannot be forked")  # fmt: skip

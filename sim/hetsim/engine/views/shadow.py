@@ -70,20 +70,19 @@ class PoolEnds:
         return self._countable
 
     def earliest(self, mode: Mode) -> tuple[float, int]:
-        """When a mode fits (inf: never), and how many accelerators are then left over."""
-        capacity, kind = self.capacity, self.capacity.types[mode.type]
-        open_on = (capacity.nodes[n].open[kind].bit_count() for n in capacity.nodes_in(capacity.with_open[kind]))
-        spare = sum(open_on) - mode.gpus
-        time = -math.inf if spare >= 0 else math.inf
+        """When a mode fits (inf: never), and how many accelerators are free then."""
+        capacity, kind, needed = self.capacity, self.capacity.types[mode.type], mode.gpus
+        free = sum(capacity.nodes[n].open[kind].bit_count() for n in capacity.nodes_in(capacity.with_open[kind]))
+        time = -math.inf if free >= needed else math.inf
         now = self.forecast.now
         for end, number, other, gpus in self.ends:
             if end > time and end > now:  # all launches that overran are expected to end now, together
                 break
             if other == kind and number in self.state.running:
-                spare += gpus
-                if time == math.inf and spare >= 0:
+                free += gpus
+                if time == math.inf and free >= needed:
                     time = end  # and all that ends with it
-        return (time, spare) if spare >= 0 else (math.inf, 0)
+        return time, free
 
 
 MAX_KEPT = 64
@@ -150,8 +149,6 @@ class EarliestFit:
         self.time = math.inf
         self.anywhere = False
         self._placement: Placement | None = None
-        self._left = 0
-        """What is left over besides the task at the shadow time, if its nodes do not matter (`anywhere`)."""
         self._capacity = shadows.state.capacity
         self._sketches: dict[int, Sketch] = {}
         """Nodes at the shadow time, as far as they were looked at."""
@@ -162,10 +159,10 @@ class EarliestFit:
         self._accepted = False
         """Has a launch beyond the shadow time been accepted on its nodes?"""
         self._last = shadows.state.last_launch
-        self._budgets: dict[Partition, Budget] = {}
+        self._budgets: dict[Partition | None, Budget] = {}
         """What partitions with a limit will have in use at the shadow time."""
         self._gang: Mode | None = None
-        """The mode in which it would start, where that may use several nodes and was found by the walk."""
+        """The mode in which it would start, where what is free on all nodes was counted for it or the walk found it."""
         self._free = -1
         """What is free for the gang at the shadow time (`amount_of`), where it was found by counting that; else -1."""
         self._modes = [mode] if mode is not None else [task.shape.modes[p] for p in task.modes_by_speed()]
@@ -199,18 +196,12 @@ class EarliestFit:
         if now_fitting is not None:
             self.time, self._placement = self.forecast.now, now_fitting
             return
-        modes, capacity = self._modes, self._capacity
-        counted = steady = self.state.steady
-        for mode in modes:
-            if mode.limited:
-                limited = [m for m in modes if m.limited and m.partition is not None]
-                self._budgets = {m.partition: capacity.budget(m).copy() for m in limited}  # type: ignore[misc]
-                self._walk(modes)
-                return
-            counted = counted and capacity.countable(mode)
-        if counted and self.shadows.ends.refresh():
-            self._earliest(self.shadows.ends, modes)
-        elif steady and all(mode.span_any for mode in modes) and all(map(self.shadows.pool.counts, modes)):
+        modes, capacity, shadows = self._modes, self._capacity, self.shadows
+        self._budgets = {mode.partition: capacity.budget(mode).copy() for mode in modes if mode.limited}
+        steady = self.state.steady and not self._budgets
+        if steady and all(map(capacity.countable, modes)) and shadows.ends.refresh():
+            self._earliest(shadows.ends, modes)
+        elif steady and all(map(shadows.pool.counts, modes)):
             self._earliest_anywhere(modes)
         else:
             self._walk(modes)
@@ -230,9 +221,9 @@ class EarliestFit:
         """Find the time at which a mode fits by counting accelerators on all nodes."""
         self.anywhere = True
         for mode in modes:
-            time, free_then = self.shadows.pool.earliest(mode)
+            time, free = self.shadows.pool.earliest(mode)
             if time < self.time:
-                self.mode, self._left = mode, free_then
+                self._gang, self._free = mode, free
                 self.time = max(self.forecast.now, time)
 
     def _walk(self, modes: list[Mode]) -> None:
@@ -260,7 +251,7 @@ class EarliestFit:
             if self._placement is None:  # else what ends at the same time is only given back
                 fits = self._within_limits(modes) if limited else self._on_sketches(modes, nodes, free)
                 self._placement, self.time = fits, end if fits is not None else math.inf
-        if self._placement is not None:
+        if self._placement is not None and not self.anywhere:
             self._gang = self._placement.mode
             self._free = free.get(self._gang, -1)
 
@@ -280,7 +271,7 @@ class EarliestFit:
         """The first mode that fits with the nodes and limits as they are sketched."""
         capacity, sketches = self._capacity, self._sketches
         for mode in modes:
-            budget = self._budgets[mode.partition] if mode.limited and mode.partition is not None else None
+            budget = self._budgets[mode.partition] if mode.limited else None
             room = capacity.room(mode)
             for number in sketches:  # these may have more room than now
                 room |= 1 << number
@@ -313,9 +304,9 @@ class EarliestFit:
         if self._placement is None:
             if self._at is not None:
                 self._placement = self._sketch(self._at[0]).place(self._at[1])
-            elif self.anywhere and self.time < math.inf and self.mode is not None:
-                self._walk([self.mode])
-            elif self._free >= 0 and self._gang is not None:
+            elif self._gang is not None and self.anywhere:
+                self._walk([self._gang])
+            elif self._gang is not None and self._free >= 0:
                 self._placement = self._across(self._gang)
         return self._placement
 
@@ -340,10 +331,11 @@ class EarliestFit:
         forecast = self.forecast
         if self.time == math.inf or forecast.now + forecast.duration(task, placement) <= self.time:
             return True
-        if self.anywhere:
-            return self._spares_anywhere(placement)
+        gang = self._gang
+        if gang is not None and self._free >= 0:
+            return self._spares_gang(placement, gang)
         partition = placement.mode.partition
-        budget = None if partition is None else self._budgets.get(partition)
+        budget = self._budgets.get(partition)
         if budget is None:
             return self._spares(placement)
         budget.take(placement.mode, placement.devices)
@@ -355,17 +347,6 @@ class EarliestFit:
             return False
         return True
 
-    def _spares_anywhere(self, placement: Placement) -> bool:
-        """Return True if a launch beyond the shadow leaves enough accelerators anywhere."""
-        assert self.mode is not None
-        taken = placement.mode
-        if not taken.gpus or taken.type is not self.mode.type:
-            return True
-        if taken.gpus > self._left:
-            return False
-        self._left -= taken.gpus
-        return True
-
     def _spares(self, placement: Placement) -> bool:
         """Return True if a launch beyond the shadow leaves it the devices it needs."""
         if self._at is not None:
@@ -373,8 +354,6 @@ class EarliestFit:
             if not placement.mode.span_any and placement.devices[0].node != head:
                 return True  # nearly always
             mine = {head}
-        elif self._gang is not None and self._free >= 0:
-            return self._spares_gang(placement, self._gang)
         else:
             assert self.placement is not None
             mine, mode = {number for number, _, _ in self.placement.hosts()}, self.placement.mode
@@ -398,7 +377,15 @@ class EarliestFit:
 
     def _spares_gang(self, placement: Placement, gang: Mode) -> bool:
         """Return True if a launch beyond the shadow leaves enough for a gang anywhere."""
-        amount, amount_left = amount_of(gang), self._free
+        amount_left = self._free
+        if self.anywhere:  # its nodes do not matter: a count will do
+            if placement.mode.type is gang.type:
+                amount_left -= placement.mode.gpus
+                if amount_left < gang.gpus:
+                    return False
+                self._free = amount_left
+            return True
+        amount = amount_of(gang)
         sketches = {number: Sketch(self._sketch(number)) for number, _, _ in placement.hosts()}
         for sketch in sketches.values():
             amount_left -= share_of(gang, sketch, amount)
