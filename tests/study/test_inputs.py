@@ -594,7 +594,7 @@ def test_locks_weak_references_and_dispatching_functions_have_digests():
         key.register(str, lambda value: sign * len(value))
         return key
 
-    held, reference = referred(1.0)
+    first, reference = referred(1.0)
     same, equal = referred(1.0)
     other, unequal = referred(2.0)
     assert code_digest(threading.Lock()) == code_digest(threading.Lock()) != code_digest(threading.RLock())
@@ -606,7 +606,7 @@ def test_locks_weak_references_and_dispatching_functions_have_digests():
     assert code_digest(key) == before
     key.factor = 2  # of the user's, which code may read
     assert code_digest(key) != before
-    for one in (threading.Lock(), threading.Event(), reference, key, held, same, other):
+    for one in (threading.Lock(), threading.Event(), reference, key, first, same, other):
         assert not code_digest(lambda task, one=one: one)[1]
 
 

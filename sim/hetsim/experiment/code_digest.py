@@ -243,7 +243,7 @@ class _Walk:
             self.unknown(_REACHES[function])
 
     def _mapping(self, value: Mapping[Any, Any]) -> None:
-        """Items by their keys; those with whole numbers in their order, no hash of which differs elsewhere."""
+        """Items sorted by key, or in their order if all keys are whole numbers."""
         self.put(len(value))
         in_order = all(type(key) is int for key in value)
         pairs = ((b"" if in_order else self.alone(key), key) for key in value)
@@ -346,13 +346,13 @@ class _Walk:
         self.value(value)
 
     def _attribute(self, module: types.ModuleType, name: str | None) -> Any:
-        """An attribute of a module of others that `getattr` is asked for; name: None if it is computed."""
+        """The attribute that `getattr` is asked for; name: None if it is computed."""
         if name is None:
             self.unknown(f"asks {module.__name__} for a computed name")
         return module if name is None else getattr(module, name, _MISSING)
 
     def _first_argument(self, function: Any, text: Any) -> None:
-        """What a function does by its first argument; None if that is no constant."""
+        """Follow a function that does what its first argument says (None: computed)."""
         if function is operator.methodcaller or function is operator.attrgetter:
             if text is None:
                 self.unknown("asks objects for computed names")
@@ -470,7 +470,7 @@ def _is_key(code: types.CodeType, steps: list[dis.Instruction]) -> bool:
 
 
 def _words(steps: list[dis.Instruction]) -> str:
-    """The names of steps, with the attributes that they ask for; Python 3.14 has BINARY_OP."""
+    """The names of steps, as before Python 3.14, which has BINARY_OP."""
     return " ".join("BINARY_SUBSCR" if step.argrepr == "[]" else step.opname for step in steps[:20])
 
 

@@ -414,7 +414,7 @@ def check_all(
     base: Scenario, given: Sequence[PointRow], facts: Callable[[Scenario], Any],
     each: Callable[[PointRow, int, Any], None],
 ) -> None:
-    """Call `each(row, seed, facts(scenario))` per row; ScenarioError names invalid points.
+    """Call `each(row, seed, facts(scenario))`; ScenarioError names invalid points.
 
     facts: those that the seed does not change.  Rows that differ by their seeds alone are validated once.
     """
@@ -447,7 +447,7 @@ def check_all(
 def _changed(
     base: Scenario, changes: Mapping[str, Any], parts: dict[tuple, Scenario | list[Problem]]
 ) -> Scenario | list[Problem]:
-    """The scenario with changes, or problems; joined of `parts` that no check sets against another."""
+    """The scenario with changes, joined of `parts` where it can be; or problems."""
     alone: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():
         top = key.partition(".")[0]

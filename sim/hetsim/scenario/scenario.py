@@ -101,13 +101,13 @@ class Scenario:
         return from_document(self.document.copy(), self.base, overrides)
 
     def joined(self, changed: Mapping[str, Scenario]) -> Scenario:
-        """This scenario with top keys of others, which were made from it and name no files."""
+        """This scenario with top keys of others made from it; none may name files."""
         document = Document({**self.raw, **{key: one.raw[key] for key, one in changed.items()}}, self.file)
         model = self.model.model_copy(update={key: getattr(one.model, key) for key, one in changed.items()})
         entries = changed.get("workload", self)
         own = {"of_service": entries.policies.of_service, "routing_of": entries.policies.routing_of}
         policies = replace(changed.get("policy", self).policies, **own)
-        return Scenario(document, self.base, model, policies, entries.traces, InputFiles())
+        return Scenario(document, self.base, model, policies=policies, traces=entries.traces, inputs=InputFiles())
 
     def moved(self) -> Scenario:
         """The same scenario with the absolute path of its folder."""
