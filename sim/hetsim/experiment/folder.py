@@ -146,8 +146,8 @@ def _differences(there: Mapping[str, Any], about: Mapping[str, Any]) -> list[str
     if not other and _row_text(there) != about["rows"]:
         own, theirs = about.get("inputs", {}), there.get("inputs")
         theirs = {name: str(theirs.get(name, "none")) for name in own} if isinstance(theirs, dict) else own
-        rows = ({"runs": plain_digest(_row_text(one))} for one in (about, there))
-        texts = differences(own, theirs) or differences(*rows)
+        here, runs = ({"runs": plain_digest(_row_text(one))} for one in (about, there))
+        texts = differences(own, theirs) or differences(here, runs)
         return [f"the contents of files that it names, or the code of a policy ({texts})"]
     return other
 

@@ -105,8 +105,8 @@ class Scenario:
         document = Document({**self.raw, **{key: one.raw[key] for key, one in changed.items()}}, self.file)
         model = self.model.model_copy(update={key: getattr(one.model, key) for key, one in changed.items()})
         entries = changed.get("workload", self)
-        own = {"of_service": entries.policies.of_service, "routing_of": entries.policies.routing_of}
-        policies = replace(changed.get("policy", self).policies, **own)
+        of_service, routing_of = entries.policies.of_service, entries.policies.routing_of
+        policies = replace(changed.get("policy", self).policies, of_service=of_service, routing_of=routing_of)
         return Scenario(document, self.base, model, policies=policies, traces=entries.traces, inputs=InputFiles())
 
     def moved(self) -> Scenario:
