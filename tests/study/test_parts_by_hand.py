@@ -32,6 +32,7 @@ from hetsim.experiment.code_digest import code_digest, stated_identity
 from hetsim.experiment.directory import check_target, folder_name
 from hetsim.experiment.estimate import Estimate
 from hetsim.experiment.folder import check_folder, claim, mark_of
+from hetsim.experiment.identity import plain_digest
 from hetsim.experiment.options import StudyOptions
 from hetsim.experiment.points import GridValues, PointRows
 from hetsim.experiment.policies import named_policy
@@ -612,8 +613,15 @@ def test_the_folder_of_a_sweep(tmp_path: Path):
     with pytest.raises(UsageError, match="and none of its runs is one of this; give another directory, or --fresh"):
         state(about(seed=1, rows=run_name(3)), resume=True)
     code = about(rows=run_name(1) + run_name(9))
-    with pytest.raises(UsageError, match="differs in the contents of files that it names, or the code of a policy"):
+    differs = r"differs in the contents of files that it names, or the code of a policy \({}: sha256 {} there, {} here"
+    digests = [plain_digest(one["rows"])[:12] for one in (first, code)]
+    with pytest.raises(UsageError, match=differs.format("runs", *digests)):  # as of a folder of an earlier hetsim
         state(code)
+    for theirs, said in (({"file x": "1" * 64, "odd": 3}, "1" * 12), ({}, "none"), ([1], digests[0])):
+        (folder / "sweep.json").write_text(mark_of(about(inputs=theirs)))
+        here = digests[1] if theirs == [1] else "2" * 12
+        with pytest.raises(UsageError, match=differs.format("runs" if theirs == [1] else "file x", said, here)):
+            state(about(rows=code["rows"], inputs={"file x": "2" * 64}))
     old = about(rows=[run_name(1), run_name(2)])  # once they were a list
     (folder / "sweep.json").write_text(mark_of(old))
     assert state(first) == "same"
@@ -1199,17 +1207,18 @@ def test_all_points_that_are_wrong_are_named():
     _, made = points.rows(PLAIN, over={COUNT: [1, -1, 2, -2]}, policies=["fcfs", "sjf"])
     seen: list[str] = []
     with pytest.raises(ScenarioError) as refused:
-        points.check_all(PLAIN, made, lambda row, scenario: seen.append(row.label))
+        points.check_all(PLAIN, made, lambda _: None, lambda row, *_: seen.append(row.label))
     assert seen == [row.label for row in made[:2]]
     assert [problem.file for problem in refused.value.problems] == [
         f"point 1 ({COUNT}=-1, fcfs) and 1 more", f"point 3 ({COUNT}=-2, fcfs) and 1 more",
     ]  # fmt: skip
+    wrong = points.rows(PLAIN, over={COUNT: [-1]}, policies=["fcfs", "sjf"])[1]
     with pytest.raises(ScenarioError, match=r"every point, such as point 0 \(workload.0.count=-1, fcfs\)"):
-        points.check_all(PLAIN, points.rows(PLAIN, over={COUNT: [-1]}, policies=["fcfs", "sjf"])[1], lambda *_: None)
+        points.check_all(PLAIN, wrong, lambda _: None, lambda *_: None)
     checked: list[Any] = []
     made = points.rows(PLAIN, over={COUNT: [4, 5]})[1]
-    points.check_all(PLAIN, made, lambda row, scenario: checked.append(scenario.raw["workload"][0]["count"]))
-    assert checked == [4, 5]
+    points.check_all(PLAIN, made, lambda one: one.raw["workload"][0]["count"], lambda _, *of: checked.append(of))
+    assert checked == [(PLAIN.model.seed, 4), (PLAIN.model.seed, 5)]
 
 
 def test_whose_problem_it_is():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import yaml
 from click.testing import CliRunner, Result
 from pages import blocks
 
+import hetsim as hs
 from hetsim.cli import hetsim
 from hetsim.errors import UsageError
 from hetsim.experiment.shard import Shard, ShardOver
@@ -98,6 +100,35 @@ def test_other_front_doors_take_shards(small: str, tmp_path: Path, words: tuple[
         assert part.exit_code == 0, part.output
         assert json.loads(part.stdout)["made"] > 0
     assert call(verb, small, *rest, *cache, "--json").stdout == alone.stdout
+
+
+@pytest.mark.parametrize("changed", ["trace", "policy"])
+def test_a_shard_of_other_inputs_is_refused_with_both_digests(changed: str, tmp_path: Path):
+    """As a worker does: what differs, and its digests there and here; what the others have made stays."""
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("submit,gpu_time\n0,2\n1,3\n")
+    entry = {"name": "a", "trace": {"format": "tasks", "path": str(jobs)}}
+    given = {"scenario": {**SMALL, "workload": [entry]}, "over": {GPUS: [1, 2]}, "policies": ["signed", "fcfs"]}
+
+    def register(sign: int) -> None:
+        hs.register("signed", lambda task: sign * task.shortest_estimate)
+
+    register(1)
+    with pytest.raises(ShardOver):
+        sweep(**given, out=tmp_path / "parts", shard="1/2")
+    before = files(tmp_path / "parts")
+    if changed == "trace":
+        jobs.write_text("submit,gpu_time\n0,2\n1,4\n")
+    else:
+        register(-1)
+    what = "source of scheduler signed" if changed == "policy" else r"file \S*jobs.csv"
+    digests = rf"code of a policy \({what}: sha256 (\w{{12}}) there, (\w{{12}}) here\)\); give another directory"
+    for part in ("2/2", None):
+        with pytest.raises(UsageError, match=digests) as refused:
+            sweep(**given, out=tmp_path / "parts", shard=part)
+        there, here = re.search(digests, str(refused.value)).groups()  # type: ignore[union-attr]
+        assert there != here and there in before["sweep.json"].decode() and here not in before["sweep.json"].decode()
+    assert files(tmp_path / "parts") == before
 
 
 def test_what_shards_need_is_told(small: str, tmp_path: Path):

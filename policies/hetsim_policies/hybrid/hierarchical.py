@@ -40,15 +40,7 @@ from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
-from hetsim.policy import (
-    Decision,
-    ListScheduler,
-    PlanProblem,
-    Scheduler,
-    Start,
-    View,
-    Wait,
-)
+from hetsim.policy import Decision, ListScheduler, PlanProblem, Scheduler, Start, View, Wait
 from hetsim_policies.hybrid.common.groups import (
     FILL,
     DeviceGroup,

@@ -154,10 +154,7 @@ class DualApproximation(PlannedScheduler):
 # The algorithm ------------------------------------------------------------------------------------------------
 
 
-def solve(
-    p: np.ndarray, q: np.ndarray, m: int, k: int,
-    ratio: float = RATIO, tolerance: float = 1e-3,
-) -> Solution:  # fmt: skip
+def solve(p: np.ndarray, q: np.ndarray, m: int, k: int, ratio: float = RATIO, tolerance: float = 1e-3) -> Solution:
     """Bisect on the guess λ; keep the best schedule and the largest λ refuted.
 
     Acceptance is not monotone in λ, so `high` is the least guess accepted; the result is within ratio·(1 + tolerance)
@@ -533,10 +530,7 @@ def _checked(p: np.ndarray, q: np.ndarray, m: int, k: int) -> tuple[np.ndarray, 
     p, q = np.array(p, dtype=float), np.array(q, dtype=float)
     if p.ndim != 1 or p.shape != q.shape or m < 0 or k < 0:
         raise ScenarioError([f"{p.shape} CPU times, {q.shape} GPU times, {m} CPUs, {k} GPUs do not go together"])
-    wrong = {
-        "NaN": np.isnan(p) | np.isnan(q),
-        "negative": (p < 0) | (q < 0),
-    }
+    wrong = {"NaN": np.isnan(p) | np.isnan(q), "negative": (p < 0) | (q < 0)}
     p, q = (p if m else np.full_like(p, np.inf)), (q if k else np.full_like(q, np.inf))
     wrong["infinite wherever there is a device"] = np.isinf(p) & np.isinf(q)
     problems = [

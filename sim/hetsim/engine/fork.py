@@ -23,15 +23,7 @@ from itertools import count, repeat
 from operator import is_
 from pathlib import PurePath
 from random import Random
-from types import (
-    BuiltinFunctionType,
-    CodeType,
-    FunctionType,
-    GeneratorType,
-    MethodType,
-    MethodWrapperType,
-    ModuleType,
-)
+from types import BuiltinFunctionType, CodeType, FunctionType, GeneratorType, MethodType, MethodWrapperType, ModuleType
 from typing import Any, TypeVar
 
 import numpy as np

@@ -23,14 +23,18 @@ import importlib
 import importlib.util
 import inspect
 import io
+import operator
 import os
 import random
 import re
 import sys
 import sysconfig
+import threading
 import time
 import types
+import typing
 import uuid
+import weakref
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
@@ -49,6 +53,8 @@ _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 _KEY = re.compile(r"\S+( (?!CALL)\S+)* CALL ((STORE|BINARY|DELETE)_SUBSCR|LOAD_\w+( LOAD_ATTR)* CONTAINS_OP)\b")
 """The steps of a call that gives a key and nothing else: `rows[id(x)]`, `id(x) in rows`."""
+_LOOKED_UP = re.compile(r"(LOAD_\w+ )*((BINARY|STORE|DELETE)_SUBSCR|CONTAINS_OP)")
+"""The steps after a dict that do not go through it in its order."""
 _SCALARS = (bool, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
 _CONTAINERS = (dict, list, tuple, set, frozenset, str, bytes, int, float)
 _BUILT_IN = "built in"
@@ -63,6 +69,10 @@ _REACHES: dict[Any, str] = {
     os.path.expandvars: "reads the environment", os.path.expanduser: "reads the environment",
     decimal.getcontext: "has a state in C", id: "calls id(), which another process answers differently",
     hash: "calls hash(), which another process answers differently for texts unless PYTHONHASHSEED is a number",
+    inspect.signature: "reads annotations", inspect.get_annotations: "reads annotations",
+    typing.get_type_hints: "reads annotations", inspect.getdoc: "reads docstrings",
+    sys.getrecursionlimit: "asks for settings of the process", np.geterr: "asks for settings of the process",
+    np.get_printoptions: "asks for settings of the process",
     set: "iterates over a set, whose order differs in another process unless PYTHONHASHSEED is a number",
 }  # fmt: skip
 _REACHES |= dict.fromkeys((
@@ -82,6 +92,7 @@ _READING = frozenset((
     "rglob", "exists", "is_file", "is_dir", "isfile", "isdir", "stat", "getmtime", "getsize", "lexists", "get_data",
 ))  # fmt: skip
 """Attributes that look at files, of whatever object."""
+_READS = dict.fromkeys(_READING, "opens files") | dict.fromkeys(("__doc__", "__annotations__"), "reads descriptions")
 _OF_PACKAGES = re.compile(r"load|read|open|fetch|download|scan|memory_map|(im|mm|wav)read$"
                           r"|(\w*File|netcdf_file|HDFStore)$|(Parquet|parquet_)?[dD]ataset$")  # fmt: skip
 _OF_PYTHON = re.compile(rf"(Path\.)?({'|'.join(sorted(_READING))}|FileIO|[A-Z]\w*File|getsource\w*)$")
@@ -90,12 +101,14 @@ _NOW = ("now", "today", "utcnow")
 _SEEDED = (random.Random, np.random.default_rng, np.random.RandomState, np.random.SeedSequence,
            *np.random.BitGenerator.__subclasses__())  # fmt: skip
 """Generators that draw a seed from the system if they are given none."""
+_DISPATCH = ("registry", "dispatch", "register", "_clear_cache", "__wrapped__")
+"""Attributes of a function of `functools.singledispatch`."""
 _PATCHED = ("numpy", "scipy", "random", "math", "time", "simpy", *OURS)
 """Packages of which a function that the user has put in place of theirs counts with the code of a policy."""
 _PARTS: dict[type, tuple[str, ...]] = {
     property: ("fget", "fset", "fdel"), staticmethod: ("__func__",), classmethod: ("__func__",),
     functools.cached_property: ("func",), functools._lru_cache_wrapper: ("__wrapped__",),
-    types.MethodWrapperType: ("__name__", "__self__"),
+    types.MethodWrapperType: ("__name__", "__self__"), type(threading.Lock()): (), type(threading.RLock()): (),
 } | dict.fromkeys((
     types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType,
     types.GetSetDescriptorType, types.MemberDescriptorType,
@@ -230,8 +243,11 @@ class _Walk:
             self.unknown(_REACHES[function])
 
     def _mapping(self, value: Mapping[Any, Any]) -> None:
+        """Items sorted by key, or in their order if all keys are whole numbers."""
         self.put(len(value))
-        for _, key in sorted(((self.alone(key), key) for key in value), key=lambda pair: pair[0]):
+        in_order = all(type(key) is int for key in value)
+        pairs = ((b"" if in_order else self.alone(key), key) for key in value)
+        for _, key in sorted(pairs, key=lambda pair: pair[0]):
             self.value(key)
             self.value(value[key])
 
@@ -247,7 +263,10 @@ class _Walk:
         # Where it was defined; `__module__` may be that of a function that it wraps.
         module = str(names.get("__name__", ""))
         if self._named(module, code.co_qualname):
-            if "<locals>" in code.co_qualname:
+            if code.co_qualname == "singledispatch.<locals>.wrapper":  # less what it keeps of earlier calls
+                own = {name: value for name, value in vars(function).items() if name not in _DISPATCH}
+                self.value((dict(vars(function)["registry"]), own))
+            elif "<locals>" in code.co_qualname:
                 self._closure(function)
             return
         before, self.place = self.place, f"{module.replace('__mp_main__', '__main__')}.{code.co_qualname}"
@@ -289,8 +308,8 @@ class _Walk:
                 bound[step.argval], imported = imported, None
             elif step.opname in _ATTRIBUTE and step.argval == "__hash__" and not _is_key(code, []):
                 self.value(hash)
-            elif step.opname in _ATTRIBUTE and step.argval in _READING:
-                self.unknown(f"opens files ({step.argval})")
+            elif step.opname in _ATTRIBUTE and step.argval in _READS:
+                self.unknown(f"{_READS[step.argval]} ({step.argval})")
             elif step.opname.startswith("LOAD_") and isinstance(step.argval, str) and step.argval in bound:
                 self._attributes(bound[step.argval], steps, at + 1)
             elif isinstance(step.argval, tuple):  # two names in one step
@@ -301,13 +320,20 @@ class _Walk:
 
     def _attributes(self, value: Any, steps: list[dis.Instruction], at: int) -> None:
         """A value that is named; of a module those of its attributes that are asked for."""
+        asked = steps[at - 2].argval if at > 1 and steps[at - 2].opname in _GLOBAL else None
         while isinstance(value, types.ModuleType) and at < len(steps) and steps[at].opname in _ATTRIBUTE:
             self.put("attribute", steps[at].argval)
             if not self._named(value.__name__, "") and steps[at].argval == "__dict__":
                 self._all(vars(value))
                 return
             value, at = getattr(value, steps[at].argval, _MISSING), at + 1
-        after, name = (steps[at].opname, steps[at].argval) if at < len(steps) else ("", "")
+        after, name = next(((one.opname, one.argval) for one in steps[at:] if one.opname != "PUSH_NULL"), ("", ""))
+        origin = _origin(value.__name__, self.own) if isinstance(value, types.ModuleType) else ""
+        if asked == "getattr" and origin:
+            value = self._attribute(value, name if after == "LOAD_CONST" else None)
+        self._first_argument(value, name if after == "LOAD_CONST" else None)
+        if type(value) is dict and name not in ("get", "__getitem__") and not _LOOKED_UP.match(_words(steps[at:])):
+            self.value(list(value))  # its order
         if after in _ATTRIBUTE and name in _NOW and isinstance(value, type) and issubclass(value, datetime.date):
             self.unknown("reads the clock")
         call = next((step for step in steps[at:] if step.opname not in ("PRECALL", "PUSH_NULL")), None)
@@ -315,10 +341,25 @@ class _Walk:
             self.unknown("draws from a random generator without a seed")
         if value is random.SystemRandom:
             self.unknown("draws from the system")
-        changes = after in ("STORE_ATTR", "DELETE_ATTR") and isinstance(value, types.ModuleType)
-        if changes and _origin(value.__name__, self.own):
+        if origin and after in ("STORE_ATTR", "DELETE_ATTR"):
             self.unknown(f"changes {value.__name__}.{name}")
         self.value(value)
+
+    def _attribute(self, module: types.ModuleType, name: str | None) -> Any:
+        """The attribute that `getattr` is asked for; name: None if it is computed."""
+        if name is None:
+            self.unknown(f"asks {module.__name__} for a computed name")
+        return module if name is None else getattr(module, name, _MISSING)
+
+    def _first_argument(self, function: Any, text: Any) -> None:
+        """Follow a function that does what its first argument says (None: computed)."""
+        if function is operator.methodcaller or function is operator.attrgetter:
+            if text is None:
+                self.unknown("asks objects for computed names")
+            elif text in _READS:
+                self.unknown(f"{_READS[text]} ({text})")
+        elif text in _NOW and str(getattr(function, "__module__", "")).startswith(("numpy", "pandas")):
+            self.unknown("reads the clock")
 
     def _import(self, name: str, level: int, wanted: Any, names: Mapping[str, Any]) -> types.ModuleType | None:
         """Walk what code imports when it runs; the module that a name gets."""
@@ -363,6 +404,9 @@ class _Walk:
         self.place = before
 
     def _instance(self, value: Any, kind: type) -> None:
+        if kind is weakref.ReferenceType:
+            self.value((value(), value.__callback__))
+            return
         others = [one for one in kind.__mro__[:-1] if one not in _CONTAINERS
                   and _origin(one.__module__, self.own) not in ("", "hetsim")
                   and one.__module__ not in ("abc", "typing", "collections.abc")]  # fmt: skip
@@ -386,6 +430,8 @@ class _Walk:
             return
         if isinstance(made, str) and not made.replace(".", "").isidentifier():  # a function of the user's as a ufunc
             self.unknown(f"has an object of {kind.__module__}.{kind.__qualname__}, whose state cannot be read")
+        for text in made[1] if kind is operator.methodcaller or kind is operator.attrgetter else ():
+            self._first_argument(kind, text)
         made = (kind, made, None, None, None) if isinstance(made, str) else (*made, *(None,) * (5 - len(made)))
         self.value(made[:3])
         pairs = list(made[4] or ())
@@ -420,8 +466,12 @@ class _Walk:
 
 def _is_key(code: types.CodeType, steps: list[dis.Instruction]) -> bool:
     """Return True if the call that begins with these steps only serves to look up."""
-    names = ("BINARY_SUBSCR" if step.argrepr == "[]" else step.opname for step in steps)  # Python 3.14 has BINARY_OP
-    return "__hash__" in code.co_qualname.split(".") or _KEY.match(" ".join(names)) is not None
+    return "__hash__" in code.co_qualname.split(".") or _KEY.match(_words(steps)) is not None
+
+
+def _words(steps: list[dis.Instruction]) -> str:
+    """The names of steps, as before Python 3.14, which has BINARY_OP."""
+    return " ".join("BINARY_SUBSCR" if step.argrepr == "[]" else step.opname for step in steps[:20])
 
 
 # Where code is from -----------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.errors import DamagedFile, UsageError
+from hetsim.experiment.identity import differences, plain_digest
 from hetsim.model.files import TEMPORARY, remove_left, write_whole
 from hetsim.model.units import shown
 from hetsim.results.formatting import listed
@@ -143,7 +144,11 @@ def _differences(there: Mapping[str, Any], about: Mapping[str, Any]) -> list[str
     """In which parts two sweeps differ."""
     other = [text for part, text in _PARTS.items() if there.get(part) != about.get(part)]
     if not other and _row_text(there) != about["rows"]:
-        return ["the contents of files that it names, or the code of a policy"]
+        own, theirs = about.get("inputs", {}), there.get("inputs")
+        theirs = {name: str(theirs.get(name, "none")) for name in own} if isinstance(theirs, dict) else own
+        here, runs = ({"runs": plain_digest(_row_text(one))} for one in (about, there))
+        texts = differences(own, theirs) or differences(here, runs)
+        return [f"the contents of files that it names, or the code of a policy ({texts})"]
     return other
 
 

@@ -66,13 +66,16 @@ class Identity:
         """Digests of files when they were first asked for."""
         self._sources: dict[tuple[str, str, int], tuple[Any, str, tuple[str, ...]]] = {}
         """The object (so that its number stays its own), its digest, and what that leaves out."""
+        self.named: dict[str, str] = {}
+        """Digests of the files and code of all scenarios so far."""
         self.unknown: dict[str, str] = {}
         """Why the digest of a scenario does not cover all that decides its runs, by the digest, where it does not."""
 
     def parts(self, scenario: Scenario) -> dict[str, str]:
         """Digests by part of all that decides runs besides seed and replication."""
         values = {key: value for key, value in scenario.raw.items() if key not in _NO_PART}
-        return {**fingerprint(), "scenario": plain_digest([FORMAT, values, self.check]), **self.inputs(scenario)}
+        self.named |= (inputs := self.inputs(scenario))
+        return {**fingerprint(), "scenario": plain_digest([FORMAT, values, self.check]), **inputs}
 
     def inputs(self, scenario: Scenario) -> dict[str, str]:
         """Digests of the files that a scenario names, and of code that is not hetsim's."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from hetsim.errors import Problem, ScenarioError, UsageError, several, suggestion
 from hetsim.experiment.policies import PolicyLike, named_policies, named_policy
-from hetsim.model.units import quantity
+from hetsim.model.files import InputFiles
+from hetsim.model.units import Seed, quantity
 from hetsim.scenario import overrides as setting
 from hetsim.scenario.file import document as documents
 from hetsim.scenario.scenario import Scenario
@@ -31,6 +34,11 @@ _UNSWEPT = {
     "name": "it names the scenario and changes nothing",
     "description": "it describes the scenario and changes nothing",
 }
+
+MAX_CASES, MAX_PARTS = 100_000, 2_000
+"""What is kept of points while they are checked: facts of scenarios, and scenarios."""
+_SEED = TypeAdapter(Seed)
+_SCALARS = {str, int, float, bool, type(None)}
 
 Axis = list[Any] | Range
 Points = Iterable[Mapping[str, Any]]
@@ -402,22 +410,76 @@ def _check_keys(base: Scenario, keys: Sequence[str]) -> None:
 # Checking all of them -----------------------------------------------------------------------------------------------
 
 
-def check_all(base: Scenario, given: Sequence[PointRow], each: Any) -> None:
-    """Call `each(row, scenario)` for every row; ScenarioError names invalid points."""
+def check_all(
+    base: Scenario, given: Sequence[PointRow], facts: Callable[[Scenario], Any],
+    each: Callable[[PointRow, int, Any], None],
+) -> None:
+    """Call `each(row, seed, facts(scenario))`; ScenarioError names invalid points.
+
+    facts: those that the seed does not change.  Rows that differ by their seeds alone are validated once.
+    """
     wrong: dict[tuple[str, str], list[PointRow]] = {}
+    parts: dict[tuple, Scenario | list[Problem]] = {}
+    cases: dict[tuple, Any] = {}
     for row in given:
-        try:
-            scenario = base.with_overrides(row.overrides)
-        except ScenarioError as error:
-            for problem in error.problems:
+        changes, seed = row.overrides, base.model.seed
+        with suppress(ValidationError):
+            seed = _SEED.validate_python(changes.get("seed", seed))
+            changes = {key: value for key, value in changes.items() if key != "seed"}
+        case = _identical(changes)
+        if case not in cases:
+            checked = _changed(base, changes, parts)
+            if len(cases) >= MAX_CASES:
+                cases.clear()
+            cases[case] = checked if isinstance(checked, list) else None if wrong else facts(checked)
+        values = cases[case]
+        if isinstance(values, list):
+            for problem in values:
                 wrong.setdefault((problem.key, problem.message), []).append(row)
-            continue
-        if not wrong:
-            each(row, scenario)
+        elif not wrong:
+            each(row, seed, values)
     if wrong:
         raise ScenarioError(
             [Problem(message, key, file=_whose(which, len(given))) for (key, message), which in wrong.items()]
         )
+
+
+def _changed(
+    base: Scenario, changes: Mapping[str, Any], parts: dict[tuple, Scenario | list[Problem]]
+) -> Scenario | list[Problem]:
+    """The scenario with changes, joined of `parts` where it can be; or problems."""
+    alone: dict[str, dict[str, Any]] = {}
+    for key, value in changes.items():
+        top = key.partition(".")[0]
+        alone.setdefault("horizon" if top == "warmup" else top, {})[key] = value
+    if len(alone) < 2 or base.inputs != InputFiles():
+        return _tried(base, changes) if changes else base
+    changed: dict[str, Scenario] = {}
+    for one in alone.values():
+        if (same := _identical(one)) not in parts:
+            if len(parts) >= MAX_PARTS:
+                parts.clear()
+            parts[same] = _tried(base, one)
+        part = parts[same]
+        if isinstance(part, list) or part.inputs != InputFiles():
+            return _tried(base, changes)  # which names all that is wrong, and all files
+        changed.update((key.partition(".")[0], part) for key in one)
+    return base.joined(changed)
+
+
+def _tried(base: Scenario, changes: Mapping[str, Any]) -> Scenario | list[Problem]:
+    try:
+        return base.with_overrides(changes)
+    except ScenarioError as error:
+        return error.problems
+
+
+def _identical(changes: Mapping[str, Any]) -> tuple:
+    """A key of values that are equal to the bit, as long as the points are in memory."""
+    return *changes, *(
+        (type(value), repr(value) if type(value) is float else value) if type(value) in _SCALARS else id(value)
+        for value in changes.values()
+    )
 
 
 def _whose(which: list[PointRow], count: int) -> str:

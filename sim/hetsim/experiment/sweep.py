@@ -343,6 +343,7 @@ class SweepPlan:
             "policies": list(self.checked.names),
             "scenario": plain_digest({key: value for key, value in self.base.raw.items() if key != "sweep"}),
             "versions": fingerprint(),
+            **({"inputs": self.identity.named} if self.identity.named else {}),
             "remarks": self.remarks,
             "rows": self.checked.runs.hex(),
         }
@@ -504,17 +505,19 @@ def plan_sweep(
         plan.remarks.append(f"a Sobol sample is balanced where its size is a power of 2; {n} is none")
     checked = plan.checked
 
-    def add(row: PointRow, one: Scenario) -> None:
-        own = one.model.seed if seed is None else seed
-        scenario, auto = plan.identity.scenario(one), isinstance(one.model.warmup, str)
+    def facts(one: Scenario) -> tuple[str, float, str]:
+        warmup = math.nan if isinstance(one.model.warmup, str) else one.model.warmup
+        return plan.identity.scenario(one), warmup, one.policies.label
+
+    def add(row: PointRow, own: int, values: tuple[str, float, str]) -> None:
+        own, (scenario, warmup, label) = own if seed is None else seed, values
         run = plan.identity.run(scenario, own, 0)
-        warmup = math.nan if auto else float(one.model.warmup)
-        checked.add(row.policy or one.policies.label, scenario=scenario, run=run, seed=own, warmup=warmup)
-        if auto and bytes.fromhex(run) not in checked.pilots:
+        checked.add(row.policy or label, scenario=scenario, run=run, seed=own, warmup=warmup)
+        if math.isnan(warmup) and bytes.fromhex(run) not in checked.pilots:
             case = Case(base, row.overrides, own, scenario)
             checked.pilots[bytes.fromhex(run)] = Pilot(case, pilot_size(amount.maximum))
 
-    check_all(base, given, add)
+    check_all(base, given, facts, add)
     plan.remarks += [f"inputs are unknown: {why}" for why in dict.fromkeys(plan.identity.unknown.values())]
     if checked.pilots:
         plan.remarks.append(WARMUP_REMARK.format(runs=pilot_size(amount.maximum)))

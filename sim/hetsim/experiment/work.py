@@ -168,9 +168,7 @@ def simulate(
 
     described: the result has its scenario as text and the digests of its inputs, which take longer than a short run.
     """
-    same = {
-        "name": scenario.name, "seed": job.seed, "replication": job.replication, "policy": scenario.policies.label
-    }  # fmt: skip
+    same = {"name": scenario.name, "seed": job.seed, "replication": job.replication, "policy": scenario.policies.label}
 
     def about() -> dict[str, Any]:
         # A warm-up that was found, after the scenario was written: the saved scenario says how long it was.

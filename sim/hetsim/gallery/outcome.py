@@ -161,9 +161,7 @@ def in_order(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
         others = [one for one in places if all(one[name] == row[name] for name in ("value", *groups))]
         others = [one for one in others if one["paper"] != row["paper"]]
         if others:
-            row["within"] = all(
-                (one["paper"] < row["paper"]) == (one["hetsim"] < row["hetsim"]) for one in others
-            )
+            row["within"] = all((one["paper"] < row["paper"]) == (one["hetsim"] < row["hetsim"]) for one in others)
 
 
 def allowance(

@@ -61,9 +61,7 @@ def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
     return picture
 
 
-def _pairs_of_bars(
-    place: Axes, rows: pd.DataFrame, x: np.ndarray, series: Mapping[str, str]
-) -> tuple[float, float]:
+def _pairs_of_bars(place: Axes, rows: pd.DataFrame, x: np.ndarray, series: Mapping[str, str]) -> tuple[float, float]:
     """Draw a bar of each series at each x; return the range with its deviations."""
     reach = []
     for number, (name, color) in enumerate(series.items()):

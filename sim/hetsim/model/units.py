@@ -232,10 +232,7 @@ Name = Annotated[str, Field(min_length=1), BeforeValidator(_name)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 
 
-DIMENSIONS = (
-    TIME, SIZE, BANDWIDTH, RATE, POWER, OPERATIONS, OPERATION_RATE,
-    FREQUENCY, FRACTION,
-)  # fmt: skip
+DIMENSIONS = (TIME, SIZE, BANDWIDTH, RATE, POWER, OPERATIONS, OPERATION_RATE, FREQUENCY, FRACTION)
 SIGNED = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _WRITTEN = re.compile(rf"\s*({SIGNED})\s*(.*?)\s*$")
 

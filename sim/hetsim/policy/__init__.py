@@ -5,14 +5,7 @@ from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.policy.backfilling import Backfilling, Demand, demand_fits_nowhere, demand_of, fits_nowhere
-from hetsim.policy.batching import (
-    Batching,
-    BatchReport,
-    Counter,
-    Delay,
-    Discard,
-    Take,
-)
+from hetsim.policy.batching import Batching, BatchReport, Counter, Delay, Discard, Take
 from hetsim.policy.contract import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_FIT,

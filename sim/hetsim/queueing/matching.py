@@ -98,9 +98,7 @@ def _need(*held: bool) -> None:
         raise Unmatched
 
 
-def _result(
-    facts: Facts, model: str, found: Prediction | None = None, rows: Iterable[PredictedRow] = ()
-) -> Match:
+def _result(facts: Facts, model: str, found: Prediction | None = None, rows: Iterable[PredictedRow] = ()) -> Match:
     match = Match(model, facts.assumptions)
     if match.verdict != "none":
         match.rows = list(rows)

@@ -125,17 +125,13 @@ def overview(outcome: Outcome) -> list[str]:
     return [*lines, *terminal.table(facts), *_stages(outcome), *_method(outcome)]
 
 
-STAGE_COLUMNS = ("stage", "on", "items", "wait mean", "wait p95", "service mean", "overhead mean", "batch mean",
-                 "busy")  # fmt: skip
+STAGE_COLUMNS = ("stage", "on", "items", "wait mean", "wait p95", "service mean", "overhead mean", "batch mean", "busy")
 
 
 def stage_rows(result: Result) -> list[list[str]]:
     """Of each stage of the pipelines, what `STAGE_COLUMNS` say, as text."""
     table = result.by_stage
-    texts = [
-        terminal.several(table[name].tolist(), terminal.SECONDS)
-        for name in SECONDS_COLUMNS
-    ]
+    texts = [terminal.several(table[name].tolist(), terminal.SECONDS) for name in SECONDS_COLUMNS]
     used = zip(table["devices"].tolist(), table["device_type"].tolist(), strict=True)
     on = [f"{count} × {kind}" if count > 1 else kind or "–" for count, kind in used]
     items = [terminal.count(number) for number in table["items"]]

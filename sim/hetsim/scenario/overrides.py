@@ -25,8 +25,8 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise UsageError(f"--set {text}: the value {error.problems[0].message}") from None
 
 
-def apply(document: Document, assignments: list[tuple[str, Any]]) -> set[Any]:
-    """Change the document's data in place; the top keys that changed.
+def apply(document: Document, assignments: list[tuple[str, Any]]) -> None:
+    """Change the document's data in place.
 
     ScenarioError names every path that leads nowhere.
 
@@ -35,14 +35,12 @@ def apply(document: Document, assignments: list[tuple[str, Any]]) -> set[Any]:
     """
     _long_policy(document)
     problems = []
-    changed = set()
     for text, value in assignments:
         source = f"--set {text}"
         if f"{text}.".startswith("policy.placement."):
             _forget_placement(document)
         try:
             path = _set(document.data, text, value)
-            changed.add(path[0])
             for inner in [p for p in document.set_by if p[: len(path)] == path]:
                 del document.set_by[inner]
             document.set_by[path] = source
@@ -54,7 +52,6 @@ def apply(document: Document, assignments: list[tuple[str, Any]]) -> set[Any]:
             _long_policy(document)
     if problems:
         raise ScenarioError(problems)
-    return changed
 
 
 def _long_policy(document: Document) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,7 +98,16 @@ class Scenario:
         Parameters: overrides: as for `run`.
         Returns: another scenario.
         """
-        return from_document(self.document.copy(), self.base, overrides, self)
+        return from_document(self.document.copy(), self.base, overrides)
+
+    def joined(self, changed: Mapping[str, Scenario]) -> Scenario:
+        """This scenario with top keys of others made from it; none may name files."""
+        document = Document({**self.raw, **{key: one.raw[key] for key, one in changed.items()}}, self.file)
+        model = self.model.model_copy(update={key: getattr(one.model, key) for key, one in changed.items()})
+        entries = changed.get("workload", self)
+        of_service, routing_of = entries.policies.of_service, entries.policies.routing_of
+        policies = replace(changed.get("policy", self).policies, of_service=of_service, routing_of=routing_of)
+        return Scenario(document, self.base, model, policies=policies, traces=entries.traces, inputs=InputFiles())
 
     def moved(self) -> Scenario:
         """The same scenario with the absolute path of its folder."""
@@ -227,19 +237,12 @@ def load(
     return from_document(document, folder if base is None else Path(base), overrides)
 
 
-def from_document(
-    document: Document, base: Path, overrides: Overrides = (), like: Scenario | None = None
-) -> Scenario:
-    """The scenario in a document; changes the document.
-
-    like: the scenario that the document is a copy of.  Its policies are taken where they stay and no file is named,
-    which saves a sixth of the time.
-    """
-    changed = setting.apply(document, assignments(overrides))
-    same = None if like is None or like.inputs.paths or like.inputs.opened or "policy" in changed else like.policies
+def from_document(document: Document, base: Path, overrides: Overrides = ()) -> Scenario:
+    """The scenario in a document; changes the document."""
+    setting.apply(document, assignments(overrides))
     with recorded_inputs() as inputs:
         model, problems = check(document, base)
-        policies, policy_problems = check_policies(document, base, same)
+        policies, policy_problems = check_policies(document, base)
         traces, trace_problems = check_traces(document, base)
     problems += policy_problems + _sweep_paths(document)
     problems += [problem for problem in trace_problems if problem not in problems]

@@ -266,7 +266,7 @@ def _cases(base: Scenario, given: Sequence[PointRow], seed: int | None) -> tuple
         try:
             one = base.with_overrides(row.overrides)
         except ScenarioError:
-            check_all(base, [row], lambda *_: None)  # which says what is wrong with the point
+            check_all(base, [row], lambda _: None, lambda *_: None)  # which says what is wrong with the point
             raise
         labels.append(row.policy or one.policies.label)
         prices.append(_price(one))

@@ -269,7 +269,7 @@ def tune(
     given.append(PointRow(len(given), {}, None, {}))  # what is there now
     seed, identity = study_options.seed, Identity(study_options.check)
     cases: list[Case] = []
-    check_all(base, given, lambda row, one: cases.append(Case(base, row.overrides, seed, identity.scenario(one))))
+    check_all(base, given, identity.scenario, lambda row, _, one: cases.append(Case(base, row.overrides, seed, one)))
     setup = Setup((base,), (metric,), study_options.check, study_options.audit)
     runs = sum((after - before) * remaining for remaining, before, after in _stages(len(given), first)) + 2 * final
     with begun(study_options, setup, runs, identity) as study:

@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetsim.model.cluster import (
-    WHOLE,
-    Cluster,
-    DeviceType,
-    Link,
-    NodeSpec,
-    Partition,
-    Power,
-    Sharing,
-    micro_share,
-)
+from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Partition, Power, Sharing, micro_share
 from hetsim.model.randomness import RandomTree
 from hetsim.model.record import RunInput
 from hetsim.model.slices import Slice
@@ -155,12 +145,7 @@ def several_types() -> System:
     gang = Shape([gpu_mode(slow, 2), gpu_mode(fast, 1)])
     rows = [(i * 0.4, i % 3 == 2, 3 + i % 4, 1 + i % 3) for i in range(15)]
     estimate = [(row[2] * (0.5 + 0.2 * (i % 6)), row[3] * (1.4 - 0.2 * (i % 5))) for i, row in enumerate(rows)]
-    cluster = Cluster(
-        [
-            node(accelerators=((slow, 2),), count=2),
-            node(cpus=2, accelerators=((slow, 1), (fast, 1))),
-        ]
-    )
+    cluster = Cluster([node(accelerators=((slow, 2),), count=2), node(cpus=2, accelerators=((slow, 1), (fast, 1)))])
     return System("several types of GPU, wrong estimates", cluster, workload(rows, [any_type, gang], estimate=estimate))
 
 
@@ -171,8 +156,7 @@ def _transfers(name: str, gpu: DeviceType, switch: int | None) -> System:
     ]
     rows = [(i * 0.5, i % 2, 2 + i % 3, 0.5 + 0.25 * (i % 4))[: 4 - i % 2] for i in range(12)]
     sizes = {"bytes_in": np.arange(12) % 5 * GB, "bytes_out": np.arange(12) % 3 * GB // 2}
-    host = node(cpus=2, accelerators=((gpu, 2),), switch_size=switch,
-                switch=Link(upload=3 * GB, download=3 * GB))  # fmt: skip
+    host = node(cpus=2, accelerators=((gpu, 2),), switch_size=switch, switch=Link(upload=3 * GB, download=3 * GB))
     return System(name, Cluster([host]), workload(rows, shapes, **sizes))
 
 

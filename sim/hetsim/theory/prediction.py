@@ -121,14 +121,7 @@ def either_ends(own: float, other: float, t: float) -> float:
     return own * t * math.exp(-min(own, other) * t) * (1.0 if apart == 0 else -math.expm1(-apart) / apart)
 
 
-def steady(
-    model: str,
-    rate: float,
-    service: float,
-    servers: int,
-    wait: float,
-    **more: Any,
-) -> Prediction:
+def steady(model: str, rate: float, service: float, servers: int, wait: float, **more: Any) -> Prediction:
     """A system without loss, from its mean wait by Little's law."""
     load = rate * service / servers
     response = wait + service

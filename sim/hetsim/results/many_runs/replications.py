@@ -44,13 +44,7 @@ class Replications:
     `remarks`: what was done to the runs that a reader of the figures should know: the warm-up cut, the precision.
     """
 
-    def __init__(
-        self,
-        results: Iterable[Result] = (),
-        metrics: Iterable[str] | None = None,
-        *,
-        keep: bool = False,
-    ):
+    def __init__(self, results: Iterable[Result] = (), metrics: Iterable[str] | None = None, *, keep: bool = False):
         """`metrics`: names to keep besides those of the summary.
 
         Among them the texts of groupings (`hetsim.results.one_run.groups`), of which `by` tells.

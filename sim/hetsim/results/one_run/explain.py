@@ -114,10 +114,7 @@ def _causes(result: Run) -> tuple[pd.DataFrame, np.ndarray]:
         seconds = np.column_stack([np.bincount(owner, weights=one) for one in seconds.T])
         ids = np.asarray(tasks.staged.id)
     frame = pd.DataFrame({"id": rows if ids is None else ids[rows]})
-    for name, codes, names in (
-        ("class", tasks.class_code, tasks.classes),
-        ("user", tasks.user_code, tasks.users),
-    ):
+    for name, codes, names in (("class", tasks.class_code, tasks.classes), ("user", tasks.user_code, tasks.users)):
         frame[name] = [names[0]] * len(rows) if codes is None else [names[code] for code in codes[rows]]
     frame["wait"] = wait
     return pd.concat([frame, pd.DataFrame(exact(seconds, wait), columns=list(CAUSES))], axis=1), rows

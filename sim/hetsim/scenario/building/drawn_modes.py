@@ -23,10 +23,7 @@ from hetsim.scenario.building.job_steps import (
     training_step,
 )
 from hetsim.scenario.building.modes import ModeBook
-from hetsim.scenario.building.streams import (
-    Context,
-    peak_of,
-)
+from hetsim.scenario.building.streams import Context, peak_of
 from hetsim.scenario.file.document import Path_
 from hetsim.scenario.schema.demand import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use
 from hetsim.scenario.schema.training import TrainingSpec

@@ -119,9 +119,7 @@ class ModeBook:
             )
         return interned
 
-    def served(
-        self, device: DeviceType, way: VariantSpec, gpu_memory: int, batch_limit: int, several: bool
-    ) -> Mode:  # fmt: skip
+    def served(self, device: DeviceType, way: VariantSpec, gpu_memory: int, batch_limit: int, several: bool) -> Mode:
         """A mode of a service on a type of device, of this entry alone."""
         on_cpu = device.kind == "cpu"
         gpus = 0.0 if on_cpu else way.used("gpus")

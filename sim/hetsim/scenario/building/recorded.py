@@ -16,14 +16,7 @@ from hetsim.scenario.building.language_model import ServedLanguage, check_tokens
 from hetsim.scenario.building.recorded_modes import RowModes, TraceRows, demand_of, modes_of_rows, with_computed_times
 from hetsim.scenario.building.served import DrawnService, serving_of
 from hetsim.scenario.building.site import recorded_partitions
-from hetsim.scenario.building.streams import (
-    Context,
-    TaskStream,
-    estimate_error,
-    stopping_of,
-    unfit,
-    users_of,
-)
+from hetsim.scenario.building.streams import Context, TaskStream, estimate_error, stopping_of, unfit, users_of
 from hetsim.scenario.building.trace_keys import check_effect
 from hetsim.scenario.file.document import Path_
 from hetsim.scenario.schema.demand import seconds_of

@@ -316,9 +316,7 @@ def _mode(
         return None
     integers = {key: round(values[key] or 0) or None for key in ("nodes", "memory", "gpu_memory")}
     occupied = entry.model_copy(update={**values, **integers, "slice": profile})
-    make = partial(
-        context.modes.mode, device, occupied, partition=partition, curve=None if size is None else size[1]
-    )  # fmt: skip
+    make = partial(context.modes.mode, device, occupied, partition=partition, curve=None if size is None else size[1])
     if device.kind == "cpu" and span == ANY and entry.span == "any":
         span = IF_WIDER  # it ran on one node if it fits on one: a log does not say which jobs were spread
     mode = make(span_any=bool(span == ANY))

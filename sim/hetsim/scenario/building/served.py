@@ -216,9 +216,7 @@ def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
     return mean, mean
 
 
-def serving_of(
-    entry: WorkloadEntry, name: str, path: Path_, context: Context
-) -> DrawnService | ServedLanguage | None:  # fmt: skip
+def serving_of(entry: WorkloadEntry, name: str, path: Path_, context: Context) -> DrawnService | ServedLanguage | None:
     """The service for the requests of an entry; None if they are not requests."""
     if isinstance(entry.service, LanguageModel):
         return ServedLanguage(entry.service, name, path, context)

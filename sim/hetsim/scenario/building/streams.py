@@ -192,9 +192,7 @@ def unfit(
     return context.problem(path, f"{many} can never run on this cluster: {why}")
 
 
-def why_unfit(
-    context: Context, refused: list[Mode], types: Iterable[str] = (), nodes_by: str = "nodes: N"
-) -> str:  # fmt: skip
+def why_unfit(context: Context, refused: list[Mode], types: Iterable[str] = (), nodes_by: str = "nodes: N") -> str:
     """Why none of these modes, or no mode at all, can run."""
     if refused:
         return "; ".join(dict.fromkeys(context.modes.why_not(mode, nodes_by) for mode in refused))

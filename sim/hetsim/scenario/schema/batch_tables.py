@@ -33,9 +33,7 @@ KEYS = frozenset({"table", "per_item", "fixed", "per_prompt_token", "per_output_
 """Keys of a stage that is no mapping of sizes to times."""
 
 
-INLINE = {
-    "type": "object", "patternProperties": {"^[0-9]+$": {}}, "additionalProperties": False, "minProperties": 1,
-}  # fmt: skip
+INLINE = {"type": "object", "patternProperties": {"^[0-9]+$": {}}, "additionalProperties": False, "minProperties": 1}
 """JSON Schema of a table that is written as a mapping of sizes to times."""
 
 
@@ -187,9 +185,9 @@ def _seconds(value: Any) -> float:
 
 
 def _spread(value: Any) -> TimeSpread | None:
+    if value in ([], {}):
+        raise ValueError("there are no samples")
     if isinstance(value, list):
-        if not value:
-            raise ValueError("there are no samples")
         return TimeSpread(tuple(sorted(_seconds(one) for one in value)))
     if not isinstance(value, dict):
         return None
@@ -218,7 +216,5 @@ def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batc
         texts.append(f"{what}: {one} {size} takes {pair}: times fall by more than noise ({FALL:.0%})")
     if extrapolated:
         largest = table.sizes[-1]
-        texts.append(
-            f"{what}: {sizes} more than {largest}, the largest measured size, take what the last two predict"
-        )
+        texts.append(f"{what}: {sizes} more than {largest}, the largest measured size, take what the last two predict")
     return texts

@@ -23,17 +23,7 @@ from hetsim.errors import KeyProblem, ScenarioError, UnknownName, suggestion
 from hetsim.model.bandwidth import BandwidthCurve
 from hetsim.model.cluster import DeviceType, Link, NodeSpec, Power, Preemption, Price, Sharing
 from hetsim.model.slices import PROFILES, Layout, Slice, arrangements, full_layouts
-from hetsim.model.units import (
-    Bytes,
-    BytesPerSecond,
-    Count,
-    Degree,
-    Name,
-    Positive,
-    Whole,
-    is_number,
-    shown,
-)
+from hetsim.model.units import Bytes, BytesPerSecond, Count, Degree, Name, Positive, Whole, is_number, shown
 from hetsim.scenario.fields import Keys, Mirror, Model, Names, OneOrMany, Short, keys_of, unknown
 from hetsim.scenario.file.profile_files import Profiled
 from hetsim.workload.costs import roofline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -115,18 +115,11 @@ class Policies:
         return " + ".join(part.label for part in parts if part is not None)
 
 
-def check_policies(
-    document: Document, base: Path, same: Policies | None = None
-) -> tuple[Policies | None, list[Problem]]:
-    """The policies of the document's `policy` (long form), or problems.
-
-    same: those of a document with the same `policy`; only the policies that services name are checked then.
-    """
+def check_policies(document: Document, base: Path) -> tuple[Policies | None, list[Problem]]:
+    """The policies of the document's `policy` (long form) and services, or problems."""
     of_service, problems = _of_services(document, base, "batching")
     routing_of, more = _of_services(document, base, "routing")
     problems += more
-    if same is not None:
-        return replace(same, of_service=of_service, routing_of=routing_of), problems
     here: Path_ = ("policy",)
     policy = long_form(document.data.get("policy"))
     if not isinstance(policy, dict):

@@ -6,14 +6,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import (
-    Field,
-    PlainValidator,
-    ValidationError,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PlainValidator, ValidationError, WithJsonSchema, field_validator, model_validator
 
 from hetsim.errors import KeyProblem, Problem, UnknownName
 from hetsim.model.units import MAX_SECONDS, TIME, Count, Fraction, Name, Seconds, Seed, parse, shown

@@ -115,7 +115,4 @@ def shares(table: TaskTable) -> dict[str, float]:
     """Of tasks on GPUs, the shares on a fraction of one and on more than one."""
     gpus, _ = held_amounts(table)
     count = max(1, int((gpus > 0).sum()))
-    return {
-        "fractions": float(((gpus > 0) & (gpus < 1)).sum()) / count,
-        "gangs": float((gpus > 1).sum()) / count,
-    }
+    return {"fractions": float(((gpus > 0) & (gpus < 1)).sum()) / count, "gangs": float((gpus > 1).sum()) / count}
