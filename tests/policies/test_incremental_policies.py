@@ -127,13 +127,18 @@ def test_slurm_with_fractions_decides_as_if_it_found_everything_anew():
     np.testing.assert_array_equal(one.start, other.start)
 
 
-def test_slurm_looks_at_no_running_task_to_know_who_received_what(monkeypatch):
-    """Twice a task: when it starts, and when it ends; a round asks nothing."""
+def test_slurm_looks_at_no_task_to_know_who_received_what(monkeypatch):
+    """Where all compute at full rate nothing is asked, and owners have what their jobs took."""
     asked = []
     attained = EngineView.attained
     monkeypatch.setattr(EngineView, "attained", lambda view, who: asked.append(who) or attained(view, who))
-    simulate(NODES, jobs(1, count=300), SlurmMultifactor())
-    assert len(asked) == 600
+    tasks, policy = jobs(1, count=300), SlurmMultifactor(half_life=1e15)
+    record = simulate(NODES, tasks, policy)
+    assert not asked
+    taken = [tasks.shapes[s].modes[0].gpus for s in tasks.shape] * (record.finish - record.start)
+    for code, user in enumerate("abcde"):
+        assert policy._usage["", user] == pytest.approx(taken[tasks.user_code == code].sum(), rel=1e-9)
+    assert policy._usage.total == pytest.approx(taken.sum(), rel=1e-9)
 
 
 @pytest.mark.quick(1)
@@ -151,8 +156,7 @@ def test_decayed_usage_is_that_of_the_plain_recursion(half_life):
         amounts = {k: v * 0.5 ** (step / half_life) + rates[k] * 1e-6 * step for k, v in amounts.items()}
         owner = str(random.choice(list("abc")))
         change, credit = int(random.integers(-rates[owner], 3_000_000)), float(random.exponential())
-        usage.change_rate(owner, change)
-        usage.credit(owner, credit)
+        usage.change_rate(owner, change, credit)
         rates[owner] += change
         amounts[owner] += credit
         for k, amount in amounts.items():

@@ -36,13 +36,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from hetsim.model.cluster import Device, Partition
+from hetsim.model.cluster import WHOLE, Device, Partition
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
-from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import (
     EVERYWHERE,
+    WAIT_FOR_READY,
     Annotate,
     Decision,
     Demand,
@@ -66,6 +66,9 @@ from hetsim_policies.dynamic.common.reservations import FreeProfile, Reservation
 from hetsim_policies.dynamic.common.service_tiers import Tier, Tiers
 
 Weight = Annotated[float, Field(ge=0)]
+
+NO_USER = "(no user)"
+"""User of jobs that name none; an empty name is the account itself."""
 
 ROUND_COST = 2e-6
 """Seconds that a waiting job adds to a round (docs/speed.md)."""
@@ -134,7 +137,6 @@ class SlurmMultifactor(Scheduler):
         self.max_age = max_age
         self.half_life = half_life
         self.rule = placement
-        self._gpus = 1.0
         self._usage: DecayedUsage[Member] = DecayedUsage(half_life)
         """GPU time received, by account and user, or by user alone."""
         self._usage_before: dict[Member, float] = {}
@@ -142,11 +144,13 @@ class SlurmMultifactor(Scheduler):
             account, slash, user = name.rpartition("/") if self.tree else ("", "/", name)
             if not slash:
                 raise ValueError(f'usage names "{name}"; where accounts are given, a user is ACCOUNT/USER')
-            self._usage_before[account, user or "nobody" if self.tree else user] = received
+            self._usage_before[account, user or NO_USER if self.tree else user] = received
         self._shares = 0.0
         """Sum of the shares of all users."""
         self._running: dict[int, RunningUsage] = {}
         """Running jobs by row, in the order of their starts."""
+        self._again: dict[int, None] = {}
+        """Rows of jobs that may have attained service before they start."""
         self._constant = True
         """True if all that runs receives at a constant rate."""
         self._codes: dict[Member, int] = {}
@@ -162,7 +166,6 @@ class SlurmMultifactor(Scheduler):
         self._causes: dict[int, str] = {}
         """By row: the cause of waiting that was stated last."""
         self._highest = 0.0
-        self._wait = Wait()
 
     def round_cost(self, problem: PlanProblem) -> float:
         return ROUND_COST
@@ -175,30 +178,32 @@ class SlurmMultifactor(Scheduler):
         self._one_queue = not (self.tiers.tiers or view.cluster.partitions or self.rule)
         for owner, received in self._usage_before.items():
             self._open(owner)
-            self._usage.credit(owner, received)
+            self._usage.change_rate(owner, 0, received)
 
     def device(self, device: Device, up: bool) -> None:
         self._occupancy.device(device, up)
 
     def ready(self, task: Task) -> None:
-        self._open(self._owner(task))
+        if (owner := self._owner(task)) not in self._codes:
+            self._open(owner)
         self._settle(task)
-        if task.priority > self._highest:
-            self._highest, self._calculates_at = task.priority, -math.inf
+        if task.ready < self._view.now:
+            self._again[task.index] = None
+        if (priority := task.priority) > self._highest:
+            self._highest, self._calculates_at = priority, -math.inf
         self._queue.add(task)
         demand = demand_of(task)
         self._demands[demand] = self._demands.get(demand, 0) + 1
 
     def _open(self, owner: Member) -> None:
         """Count it as one of the owners; priorities are computed again if it is new."""
-        if owner not in self._usage:
-            self._usage.open(owner)
-            self._codes[owner] = len(self._codes)
-            self._shares += self.shares.get(owner[1], 1.0)
-            self._calculates_at = -math.inf
+        self._usage.open(owner)
+        self._codes[owner] = len(self._codes)
+        self._shares += self.shares.get(owner[1], 1.0)
+        self._calculates_at = -math.inf
 
     def finished(self, task: Task) -> None:
-        self._settle(task)
+        self._settle(task, ended=True)
 
     def gone(self, task: Task) -> None:
         self._settle(task)
@@ -213,40 +218,41 @@ class SlurmMultifactor(Scheduler):
             if not self._demands[demand]:
                 del self._demands[demand]
 
-    def _settle(self, task: Task) -> None:
+    def _settle(self, task: Task, ended: bool = False) -> None:
         """If it was running, it no longer does: count what is not counted yet."""
-        entry = self._running.pop(task.index, None)
+        entry, view = self._running.pop(task.index, None), self._view
         if entry is None:
             return
         self.tiers.leave(task)
         self._occupancy.ended(task)
-        owner = self._owner(task)
-        if self._constant:
-            self._usage.change_rate(owner, -_millionths(entry.mode))
-        self._usage.credit(owner, self._view.attained(task) - self._counted(entry))
+        if ended and self._constant and view.changes.steady:  # it has computed at full rate since it started
+            self._usage.change_rate(entry.owner, -entry.rate, entry.rate / WHOLE * (view.now - self._usage.as_of))
+            return
+        received = view.attained(task) - self._counted(entry)
+        self._usage.change_rate(entry.owner, -entry.rate if self._constant else 0, received)
 
     def _owner(self, task: Task) -> Member:
         """The owner that its usage is charged to: without accounts, its user."""
-        return ("", task.user) if self.tree is None else (task.label("account"), task.user or "nobody")
+        return ("", task.user) if self.tree is None else (task.label("account"), task.user or NO_USER)
 
     def _counted(self, entry: RunningUsage) -> float:
         """Service of a running task that is already in the usage."""
         if self._constant:
-            return entry.received + entry.mode.width * (self._usage.as_of - entry.since)
+            return entry.received + entry.rate / WHOLE * (self._usage.as_of - entry.since)
         return entry.received
 
     def _count(self, view: View) -> None:
         """Bring the usage up to now, task by task where rates change."""
         if self._constant and not view.changes.steady:
             for entry in self._running.values():
-                self._usage.change_rate(self._owner(entry.task), -_millionths(entry.mode))
+                self._usage.change_rate(entry.owner, -entry.rate)
                 entry.received = self._counted(entry)
             self._constant = False
         self._usage.advance(view.now)
         if not self._constant:
             for entry in self._running.values():
                 received = view.attained(entry.task)
-                self._usage.credit(self._owner(entry.task), received - entry.received)
+                self._usage.change_rate(entry.owner, 0, received - entry.received)
                 entry.received = received
 
     def _fair_shares(self) -> np.ndarray:
@@ -293,8 +299,9 @@ class SlurmMultifactor(Scheduler):
         return score
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        now, count = view.now, self.bf_max_job_test
-        if not self._queue.tasks:
+        now, count, tasks = view.now, self.bf_max_job_test, self._queue.tasks
+        if not tasks:
+            yield WAIT_FOR_READY
             return
         if self._constant:
             self._usage.advance(now)
@@ -303,28 +310,28 @@ class SlurmMultifactor(Scheduler):
         if (releases := view.changes.releases) != self._releases:
             self._releases = releases
             self._full.clear()
-        if len(self._queue.tasks) > 1 and self._nothing_fits(view):
+        if len(tasks) > 1 and self._nothing_fits(view):
             return
         backfills, depth = count > 0 and now >= self._backfills_at, self.default_queue_depth
         if now >= self._looks_at_all_at:
-            self._looks_at_all_at, depth = _next_multiple(now, self.sched_interval), len(self._queue.tasks)
+            self._looks_at_all_at, depth = _next_multiple(now, self.sched_interval), len(tasks)
         if backfills or not self._one_queue or self._fits_somewhere(demand_of(self._queue.first(depth)), view):
             ranked = self._queue.ranked(count if backfills else depth)
             behind = yield from self._main_pass(ranked, depth, count if backfills else 0, view)
             if self._nothing_fits(view):
+                if not tasks:
+                    yield WAIT_FOR_READY
                 return
-        elif len(self._queue.tasks) == 1:
+        elif len(tasks) == 1:
             return
-        until = self._looks_at_all_at if depth < len(self._queue.tasks) else math.inf
+        until = self._looks_at_all_at if depth < len(tasks) else math.inf
         if backfills:
             self._backfills_at = _next_multiple(now, self.bf_interval)
             yield from self._backfill(behind[:count], view)
         elif count:
             until = min(until, self._backfills_at)
         if now < until < math.inf:
-            if self._wait.until != until:
-                self._wait = Wait(until)
-            yield self._wait
+            yield Wait(until)
 
     def _main_pass(
         self, ranked: Iterator[Task], depth: int, count: int, view: View
@@ -373,9 +380,8 @@ class SlurmMultifactor(Scheduler):
         """
         if self.tiers.tiers or self._limited or self.rule is not None:
             return False
-        if self._demands.keys() <= self._full.keys():
-            return True
-        return not any(self._fits_somewhere(demand, view) for demand in self._demands)
+        full = self._demands.keys() <= self._full.keys()
+        return full or not any(self._fits_somewhere(demand, view) for demand in self._demands)
 
     def _fits_somewhere(self, demand: Demand, view: View) -> bool:
         if demand in self._full:
@@ -397,11 +403,10 @@ class SlurmMultifactor(Scheduler):
         lower = self.tiers.tier(task).preempts
         if not lower or view.over_limit(task):
             return None
-        victims = []
-        for entry in reversed(self._running.values()):
-            other = entry.task
-            if self.tiers.name(other) in lower and view.now - entry.since >= self.tiers.tier(other).exempt:
-                victims.append(other)
+        victims = [
+            entry.task for entry in reversed(self._running.values())
+            if self.tiers.name(entry.task) in lower and view.now - entry.since >= self.tiers.tier(entry.task).exempt
+        ]  # fmt: skip
         victims.sort(key=lambda other: self.tiers.tier(other).priority)
         room = view.make_room(task, victims) if victims else None
         if room is None:
@@ -486,7 +491,6 @@ class SlurmMultifactor(Scheduler):
         profile: whose reservations leave room for it now.
         """
         ends: dict[Demand, float] = {}
-        now = view.now
         while fitting and fitting[-1] >= first:
             task = order[fitting[-1]]
             demand = demand_of(task)
@@ -496,28 +500,31 @@ class SlurmMultifactor(Scheduler):
                     fits = self._fits_somewhere(demand, view)
                     until = ends[demand] = max(map(profile.open_until, task.modes)) if fits else -math.inf
                 alone = len(task.shape.modes) == 1
-                if now + task.shortest_remaining <= until and (alone or profile.could_start(task)):
+                if view.now + task.shortest_remaining <= until and (alone or profile.could_start(task)):
                     return fitting[-1]
             fitting.pop()
         return -1
 
     def _begin(self, task: Task, placement: Placement) -> Start:
-        mode = placement.mode
+        mode, owner = placement.mode, self._owner(task)
+        rate = mode.gpus * mode.share if mode.gpus else mode.millicores * 1000
+        received = self._view.attained(task) if task.index in self._again else 0.0
         self._leave(task)
         self._occupancy.started(task)
-        self._running[task.index] = RunningUsage(task, mode, self._view.now, self._view.attained(task))
+        self._running[task.index] = RunningUsage(task, owner, rate, since=self._view.now, received=received)
         if self._constant:
-            self._usage.change_rate(self._owner(task), _millionths(mode))
+            self._usage.change_rate(owner, rate)
         self.tiers.starting(task, placement)
         return Start(task, placement)
 
 
 @dataclass(eq=False, slots=True)
 class RunningUsage:
-    """A running task: its mode, its last start, and its attained service then."""
+    """A running task: owner, devices (millionths), last start, service until then."""
 
     task: Task
-    mode: Mode
+    owner: Member
+    rate: int
     since: float
     received: float
 
@@ -526,8 +533,3 @@ def _next_multiple(now: float, period: float) -> float:
     """The first multiple of a period after now; 0: now."""
     count = now // period + 1 if period else 0
     return (count + (count * period <= now)) * period or now  # 43 * 0.2 is 8.6, and 8.6 // 0.2 is 42
-
-
-def _millionths(mode: Mode) -> int:
-    """Service per second of a launch in a mode."""
-    return mode.gpus * mode.share if mode.gpus else mode.millicores * 1000

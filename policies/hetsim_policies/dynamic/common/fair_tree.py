@@ -144,12 +144,10 @@ class DecayedUsage(Generic[Owner]):
         self._clock = 0.0
         """The units that a rate of one device has received since the units were 1."""
         self._accounts: dict[Owner, _Account] = {}
-        self._all = _Account(0.0)
 
     def open(self, owner: Owner) -> None:
         """From now on it counts as one of the owners."""
-        if owner not in self._accounts:
-            self._accounts[owner] = _Account(self._clock)
+        self._accounts.setdefault(owner, _Account(self._clock))
 
     def advance(self, now: float) -> None:
         """Let all amounts decay up to now, and add what was received since the last time."""
@@ -159,7 +157,7 @@ class DecayedUsage(Generic[Owner]):
         self.as_of = now
         factor = 0.5 ** (passed / self.half_life)
         if self._unit * factor < SMALLEST_UNIT:
-            for account in (*self._accounts.values(), self._all):
+            for account in self._accounts.values():
                 account.amount = self._amount(account) * factor + account.rate * 1e-6 * passed
                 account.reckoned = 0.0
             self._unit, self._clock = 1.0, 0.0
@@ -173,19 +171,14 @@ class DecayedUsage(Generic[Owner]):
         account.reckoned = self._clock
         return account.amount * self._unit
 
-    def change_rate(self, owner: Owner, millionths: int) -> None:
-        """From the last `advance` on the owner receives more, or less, a second."""
-        clock = self._clock
-        for account in (self._accounts[owner], self._all):
-            if account.rate:  # `_amount`, inline
-                account.amount += account.rate * 1e-6 * (clock - account.reckoned)
-            account.reckoned = clock
-            account.rate += millionths
-
-    def credit(self, owner: Owner, received: float) -> None:
-        """Add what the rates do not tell of."""
-        for account in (self._accounts[owner], self._all):
-            account.amount += received / self._unit
+    def change_rate(self, owner: Owner, millionths: int, received: float = 0.0) -> None:
+        """Change an owner's rate since the last `advance`, and credit `received`."""
+        account, clock = self._accounts[owner], self._clock
+        if account.rate:  # `_amount`, inline
+            account.amount += account.rate * 1e-6 * (clock - account.reckoned)
+        account.reckoned = clock
+        account.rate += millionths
+        account.amount += received / self._unit
 
     def __getitem__(self, owner: Owner) -> float:
         return self._amount(self._accounts[owner])
@@ -195,4 +188,4 @@ class DecayedUsage(Generic[Owner]):
 
     @property
     def total(self) -> float:
-        return self._amount(self._all)
+        return sum(map(self._amount, self._accounts.values()))

@@ -115,7 +115,12 @@ class FreeProfile:
         """The earliest start of a task, in its fastest mode that can start then."""
         best, chosen, now, steady = math.inf, None, view.now, view.changes.steady
         modes = task.shape.modes
-        for position in (0,) if len(modes) == 1 else task.modes_by_speed():
+        if steady and len(modes) == 1 and modes[0].unit is None and not (modes[0].span_any or task.done):  # most jobs
+            mode, seconds = modes[0], _stages(modes[0], task.estimates[0], 1.0)
+            start, number = self._on_a_node(mode, seconds, now, math.inf)
+            nodes = ((number, mode.gpus),)
+            return None if number < 0 else tuple.__new__(Reservation, (start, start + seconds, mode, nodes))
+        for position in task.modes_by_speed():
             mode = modes[position]
             part = 1.0 - task.done
             seconds = _stages(mode, task.estimates[position] * part, part)

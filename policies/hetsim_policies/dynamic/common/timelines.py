@@ -156,7 +156,7 @@ class Timeline:
         demand = self.fields.packed.get((mode, count)) or self.fields.demand(mode, count)
         for span in range(first, last):
             free[span] -= demand
-        if mode.gpus and not mode.whole_devices:
+        if mode.share != WHOLE and mode.gpus:
             self._take_shares(mode, occupied(mode, count)[0], range(first, last))
 
     def _take_shares(self, mode: Mode, count: int, spans: Iterable[int]) -> None:
