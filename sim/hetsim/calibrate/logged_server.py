@@ -54,7 +54,7 @@ class Server:
             raise problem_of(self.path, f"it serves {served:,} of the {len(self.log):,} requests of the log")
 
     def start(self) -> dict[str, float]:
-        """Where the search begins: numbers read off the log, or what the scenario has."""
+        """First values of the search: read off the log, or those of the scenario."""
         log, step = self.log, self.service.step
         several = log.output > 1
         each = (log.latency - log.ttft)[several] / (log.output[several] - 1)
@@ -93,7 +93,7 @@ class Server:
         return step.model_copy(update=change).times(self.service.figures)
 
     def read_off(self, count: int) -> Reading | None:
-        """Read step times off the first `count` requests; None where they cannot tell."""
+        """Read step times off the first `count` requests; None where that is impossible."""
         service, log = self.service, self.log
         if self.wants_roofline or service.disaggregated is not None or service.autoscale is not None:
             return None

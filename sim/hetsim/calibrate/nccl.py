@@ -63,7 +63,7 @@ class MeasuredCollective:
 
     @property
     def remark(self) -> str | None:
-        """The changes that made the curve rise."""
+        """A remark on the measured rates that were changed so that the curve rises."""
         changed = [
             (abs(level / rate - 1), size)
             for size, rate, level in zip(self.sizes, self.measured, self.curve, strict=True)

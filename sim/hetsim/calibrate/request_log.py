@@ -47,7 +47,7 @@ def is_log(names: list[str]) -> bool:
 
 
 def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
-    """The log in a file; ScenarioError with file, line and column for what cannot be."""
+    """Read a log; ScenarioError names file, line and column of what is wrong."""
     columns = PickedColumns(path, where)
     arrival = np.array(columns.seconds(ARRIVAL, unit or _plain(columns, ARRIVAL), positive=False), dtype=float)
     prompt, output = columns.whole_numbers(PROMPT), columns.whole_numbers(OUTPUT)

@@ -210,7 +210,7 @@ def _by_simplex(search: _Search, tell: Callable[[str], None]) -> tuple[dict[str,
 
 
 def figures_of(server: Server, times: StepTimes, front_end: float, first: int) -> list[Figure]:
-    """Simulate the whole log, and compare the requests from this one on."""
+    """Simulate the whole log, and compare the requests from index `first` on."""
     log = server.log
     ttft, latency, record = server.simulated(times, front_end)
     rest = slice(first, None)

@@ -45,7 +45,7 @@ BUSY = 0.05
 
 @dataclass
 class Elsewhere:
-    """Seconds of each stage by batch size, and what there is to say of them."""
+    """Seconds of each stage by batch size, measured elsewhere, and remarks on them."""
 
     what: str
     stages: dict[str, dict[int, float]]

@@ -99,7 +99,7 @@ class PrecisionPlan:
         return f"about {seconds(float(f'{total:.2g}'))} with {by}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but the time, which depends on the machine."""
+        """Return all figures but the time, which depends on the machine."""
         return {
             "metric": self.metric, "precision": self.precision, "confidence": self.confidence, "mean": self.mean,
             "half_width": self.half_width, "pilot": self.pilot, "replications": self.replications, "low": self.low,
@@ -166,7 +166,7 @@ def plan_precision(
 
 
 def needed(spread: float, mean: float, precision: float, confidence: float, metric: str = "") -> int:
-    """The minimum number of replications (ten or more) for an interval this narrow."""
+    """The minimum number of replications (ten or more) for a precision."""
     if not spread:
         return MIN_FOR_PRECISION
 

@@ -23,7 +23,7 @@ from hetsim.model.task import BLOCKED, WAITING
 
 @dataclass(eq=False)
 class Devices:
-    """Changes of devices in one run."""
+    """Changes of the state of devices in one run."""
 
     run: RunState
     rounds: Rounds
@@ -41,7 +41,7 @@ class Devices:
         return states[device.index]
 
     def set(self, device: Device, wanted: Any) -> None:
-        """A policy's Set: a frequency, or "off", "on" or "wake"."""
+        """Carry out a policy's Set: a frequency, or "off", "on" or "wake"."""
         run, state = self.run, self.state(device)
         run.steady = False
         now = run.clock._now
@@ -97,7 +97,7 @@ class Devices:
         self.rounds.changed("release")
 
     def partition(self, device: Device, layout: Any) -> None:
-        """Cut a GPU to a layout that it keeps; None: starts choose the layout again."""
+        """Cut a GPU into a layout and keep it; None: starts choose the layout again."""
         run, state = self.run, self.state(device)
         slices = state.slices
         if slices is None:
@@ -115,7 +115,7 @@ class Devices:
         run.capacity.changed(state)
 
     def stop_replica(self, device: Device) -> None:
-        """A policy's Stop of what keeps a device."""
+        """Carry out a policy's Stop of a launch that keeps its device."""
         run = self.run
         self.state(device)
         replica = next((one for one in launches_on(run, device) if isinstance(one, Resident)), None)
@@ -161,7 +161,7 @@ class Devices:
         self.run.capacity.changed(state)
 
     def set_up(self, device: Device, up: bool) -> None:
-        """A device fails (its launches fall back to their last checkpoint) or is repaired.
+        """Mark a device as failed (launches fall back to checkpoints) or as repaired.
 
         The cores of a node stand for its host: without them its accelerators cannot be used either.
         """

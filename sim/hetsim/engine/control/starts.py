@@ -55,7 +55,7 @@ class Starts:
         self._generated = {service.shape: service for service in run.language}
 
     def start(self, decision: Start) -> None:
-        """Launch.
+        """Start tasks: validate the placement, take the devices, launch.
 
         The usual case, one task on one device or one node in its normal state, is validated and done at once.
         Everything else, errors included, is looked at more closely.
@@ -221,7 +221,7 @@ class Starts:
         return -1
 
     def launch(self, batch: tuple[Task, ...], placement: Placement, cores: int = -1) -> None:
-        """Start on a validated placement; `cores`: -1 if it has not been taken yet."""
+        """Launch on a validated placement; `cores` is -1 if no cores are taken yet."""
         now = self.clock._now
         task, mode = batch[0], placement.mode
         launch = Launch(self.finish_quick, self._number(), batch, placement, now)
@@ -265,7 +265,7 @@ class Starts:
 
 
 def compute_only(tasks: Tasks) -> frozenset[Mode]:
-    """Modes without transfers on devices that serve one launch at a time."""
+    """Return modes without transfers on devices that serve one launch at a time."""
     if not tasks.plain or tasks.items:
         return frozenset()
     ready_modes = set()

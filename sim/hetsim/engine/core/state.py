@@ -102,7 +102,7 @@ class RunState:
 
 
 def launches_on(state: RunState, device: Device) -> list[Launch]:
-    """Launches on a device: those that keep it, then those in flight by start.
+    """Launches on a device: first those without an end, then the others by start.
 
     Linear in what runs; for rare things.
     """
@@ -111,7 +111,7 @@ def launches_on(state: RunState, device: Device) -> list[Launch]:
 
 
 def launches_since(state: RunState, number: int) -> list[Launch]:
-    """Launches in flight that have started since that one, the last first."""
+    """Launches in flight that started after the given one, the last first."""
     launches = []
     for launch in reversed(state.running.values()):
         if launch.number <= number:
@@ -121,7 +121,7 @@ def launches_since(state: RunState, number: int) -> list[Launch]:
 
 
 def lost_input(state: RunState, task: Task) -> str | None:
-    """The name of an item the task reads of which no copy is left or to come."""
+    """The name of an item that the task reads and of which no copy is left."""
     places = state.places
     for item in task.reads:
         if item in state.lost_items and not places.where[item] and item not in task.writes:
@@ -130,7 +130,7 @@ def lost_input(state: RunState, task: Task) -> str | None:
 
 
 class Signals:
-    """The handler of each event; everything else in the engine is called from above."""
+    """The handler of each event, by which lower parts of the engine call upper ones."""
 
     __slots__ = (
         "launch_completed", "task_completed", "task_ended", "generated", "kill", "materialized", "slowed", "paced",

@@ -20,7 +20,7 @@ from hetsim.model.tasks import Mode
 
 @dataclass(slots=True, eq=False)
 class Pipe:
-    """One direction of a link (or both, half duplex): bytes per second, shared fairly."""
+    """One direction of a link (both if half duplex): bytes per second, shared fairly."""
 
     name: str
     rate: float
@@ -63,7 +63,7 @@ class Flow(Timer):
         """May it be booked once it is alone?"""
 
     def there(self, now: float, called: float) -> bool:
-        """Return True if a booked transfer is under way for one `called` to begin now."""
+        """Return True if a booked transfer is under way for a `called` that begins now."""
         return self.until > now or (self.until == now and called < self.since and self.owner is not None)
 
 
@@ -129,7 +129,7 @@ def fair_rates(flows: Sequence[Flow]) -> None:
 
 
 class LinkPath(NamedTuple):
-    """The way between an accelerator and its host, in one direction."""
+    """The path between an accelerator and its host, in one direction."""
 
     rate: float
     latency: float
@@ -213,7 +213,7 @@ class Links:
 
     @staticmethod
     def alone(way: tuple[Sequence[Pipe], float], size: float) -> float:
-        """Seconds for `size` bytes on an idle way; nothing takes none."""
+        """Seconds for `size` bytes on an idle path; 0 for nothing."""
         pipes, latency = way
         if not size:
             return 0.0
@@ -230,7 +230,7 @@ class Links:
         owner: Any = None,
         called: float = math.inf,
     ) -> Flow:
-        """Move `size` bytes plus what takes `seconds` alone on the way.
+        """Move `size` bytes and what takes `seconds` alone along a path.
 
         The latency is included once; `called`: when it was decided that this happens now.
         """
@@ -264,7 +264,7 @@ class Links:
         owner: Any,
         called: float,
     ) -> Flow:
-        """`send`, but booked where nothing else is on the way: no event, a known end.
+        """As `send`, but without an event on a path that is idle: the end is known.
 
         Its end is `Flow.until`, and `done` is not called.  If another one comes to one of its pipes before its end
         (`unsure`), it goes on as if it had been sent; once it is alone again, it is booked (`sure`).
@@ -298,7 +298,7 @@ class Links:
     def unbook(
         self, flow: Flow, turn: float = math.inf, called: float = math.inf, joined: bool = False
     ) -> None:  # fmt: skip
-        """Give a booked transfer its events; `turn` and `called`: of one that joins now."""
+        """Give a booked transfer its events, as another joins it now."""
         for pipe in flow.pipes:
             if pipe.booked is flow:
                 pipe.booked = None
@@ -318,7 +318,7 @@ class Links:
         self.unsure(flow)
 
     def cancel(self, flow: Flow) -> None:
-        """Forget a transfer; what it moved so far is lost."""
+        """Cancel a transfer; what it has moved so far is lost."""
         if flow.ended:
             return
         flow.ended = True

@@ -22,7 +22,7 @@ Rate = Callable[[Launch], None]
 
 
 def append(lane: Lane, table: Timetable) -> bool:
-    """Times of a launch that starts last; False if it would overtake: then `again`."""
+    """Set times of a launch that starts last; False if it overtakes: use `again`."""
     table.uploaded = at = _upload(lane, table)
     if table.restore:
         at += table.restore
@@ -44,7 +44,7 @@ def append(lane: Lane, table: Timetable) -> bool:
 
 
 def append_shared(lane: Lane, table: Timetable) -> bool:
-    """Times where launches compute next to and slow each other: no ends yet.
+    """Set times where launches slow each other while computing: no ends yet.
 
     False if their shares do not all fit, or an input is missing: then `again`.
     """
@@ -69,7 +69,7 @@ def _upload(lane: Lane, table: Timetable) -> float:
 
 
 def data_came(lane: Lane, launch: Launch, table: Timetable, now: float, rate: Rate) -> bool:
-    """Set times of the launch that started last on its lane: its upload ends now.
+    """Set times of a lane's last launch, whose upload ends now.
 
     False if other times there have changed too: then `again`.
     """
@@ -122,7 +122,7 @@ def all_compute(lane: Lane) -> bool:
 
 
 def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane], list[Launch]]:
-    """Times of all that has not begun on these lanes and on lanes tied by gangs."""
+    """Set times of what has not begun on these lanes and those tied by gangs."""
     lanes, flights = together(lanes)
     for lane in lanes:
         lane.upload = serve(lane.uploads, now)
@@ -152,7 +152,7 @@ def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane]
 
 
 def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
-    """The same for a launch on cores, which waits for no engine."""
+    """Set times of a launch on cores, which waits for no engine."""
     get_ready(table, now)
     if now < table.compute_start:
         table.compute_start = table.compute_end = INF
@@ -162,7 +162,7 @@ def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
 
 
 def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
-    """Lanes that gangs tie to these lanes, and all launches there by number."""
+    """Lanes that gangs tie to these lanes, and all their launches by number."""
     if len(lanes) == 1:
         flights = lanes[0].flights
         for launch in flights:
@@ -185,7 +185,7 @@ def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
 
 
 def get_ready(table: Timetable, now: float) -> None:
-    """When the launch has its data and may ask for the compute engine."""
+    """The time at which a launch has its data and may ask for the compute engine."""
     if table.compute_start <= now:
         return
     if not table.prepared:
@@ -200,7 +200,7 @@ def get_ready(table: Timetable, now: float) -> None:
 
 
 def serve(parts: Iterable[Part], now: float) -> float:
-    """Turns of a copy engine over `parts` in start order; when all are served."""
+    """Give `parts` their turns at a copy engine in start order; return the end."""
     free, todo = now, []
     for part in parts:
         # A part that has begun keeps the engine to its end; one on a shared link begins when its flow is sent.

@@ -10,7 +10,7 @@ from hetsim.model.service import LanguageService
 
 
 class ReplicaType:
-    """A replica on one type of device."""
+    """A replica on one type of device: its speed, power and memory."""
 
     __slots__ = ("position", "mode", "steps", "blocks", "weights", "replicas", "prefillers", "width", "watts", "speed")
 

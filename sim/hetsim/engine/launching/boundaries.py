@@ -45,7 +45,7 @@ from hetsim.model.tasks import Mode
 def give_lanes(
     capacity: Capacity, links: Links, modes: Sequence[Mode], group_due: Callable[[ShareGroup], None]
 ) -> None:  # fmt: skip
-    """Give each accelerator its lane, as the modes of the run use it.
+    """Create each accelerator's lane, as the modes of the run use it.
 
     `group_due` is called when the next launch of those that share an accelerator has computed.
     """
@@ -64,7 +64,7 @@ def give_lanes(
 
 
 class Boundaries:
-    """Carries launches to their end; calls `launch_completed` for those that end well."""
+    """Carries launches to their end; calls `launch_completed` on completion."""
 
     def __init__(self, state: RunState, signals: Signals, received: AttainedService):
         clock, capacity, modes = state.clock, state.capacity, state.tasks.modes
@@ -204,7 +204,7 @@ class Boundaries:
             self.follow(launch)
 
     def moved(self, gangs: Iterable[Launch]) -> None:
-        """Reschedule gangs that share accelerators, after their ends have moved."""
+        """Reschedule gangs on shared accelerators whose ends have moved."""
         for gang in gangs:
             self.follow(gang)
 
@@ -279,7 +279,7 @@ class Boundaries:
     # The end ------------------------------------------------------------------------------------------------
 
     def end_resumed(self, launch: Launch) -> None:
-        """A launch that only computed, of a task that was stopped before, has ended well."""
+        """Complete a compute-only launch of a task that was stopped before."""
         placement, began, now = launch.placement, launch.decided, self.clock._now
         if len(placement.devices) == 1:
             self.capacity.quick_give(placement, launch.cores)
@@ -324,7 +324,7 @@ class Boundaries:
             self._write(launch, times, now, busy=table.busy, energy=table.energy)
 
     def release(self, launch: Launch, table: Timetable) -> None:
-        """The launch leaves its devices."""
+        """Release the devices of a launch."""
         if launch.entry >= 0:
             self.clock.cancel(launch)
         if table.traffic is not None:

@@ -23,7 +23,7 @@ class Launches(Boundaries):
     # Start --------------------------------------------------------------------------------------------------
 
     def begin(self, launch: Launch) -> None:
-        """Compute when the stages of a launch are, once it has taken its devices."""
+        """Compute the stage times of a launch that has taken its devices."""
         now = self.clock._now
         if self.pacing is not None:
             self._begin_delayed(launch, now, self.pacing.effective(now))
@@ -137,7 +137,7 @@ class Launches(Boundaries):
     # Changes in mid-flight ----------------------------------------------------------------------------------
 
     def tabulate(self, launch: Launch) -> Timetable:
-        """The timetable of a compute-only launch, unknown to its accelerators' lanes."""
+        """The timetable of a compute-only launch, without its place in lanes."""
         table = launch.own_table = Timetable(launch.decided, work(launch))
         table.uploaded = table.ready = table.compute_start = table.updated = launch.decided
         table.end = table.armed = table.compute_end = table.finish_at = launch.decided + table.total
@@ -145,7 +145,7 @@ class Launches(Boundaries):
         return table
 
     def materialize(self, launch: Launch) -> None:
-        """Build the timetable of a launch that was compute-only and goes on with it."""
+        """Build the timetable of a compute-only launch, which goes on with it."""
         if launch.table is not None or launch.resident:
             return
         table = self.tabulate(launch)
@@ -162,7 +162,7 @@ class Launches(Boundaries):
             signals.slowed(launch)
 
     def retime(self, state: Any, launches: list[Launch]) -> None:
-        """Retime `launches` after a change of speed, with a timetable if they end."""
+        """Reschedule launches after a speed change, with a timetable if they end."""
         timed = [launch for launch in launches if not launch.resident]
         moved = self.speeds.retime(state, timed)
         for launch in timed:

@@ -25,7 +25,7 @@ from hetsim.model.tasks import Mode
 
 
 class Sketches:
-    """Carries launches with a sketch from start to end.
+    """Carries launches that have a sketch from start to end.
 
     `ended` is called with one that has ended, its times, its end, its busy seconds and joules; `due` with one that has
     a timetable, when its entry has come.
@@ -46,7 +46,7 @@ class Sketches:
         self.links.sure, self.links.unsure = self._sure, self._unsure
 
     def begin(self, launch: Launch) -> bool:
-        """Sketch the stages of a launch that starts now; False if others must know.
+        """Sketch a launch that starts now; False if it needs a full timetable.
 
         Nothing has changed then: it would overtake one, waits for an unknown time, or is not alone on one accelerator.
         """
@@ -131,7 +131,7 @@ class Sketches:
         return moves, mode.single + task._time[launch.position]
 
     def boundary(self, launch: Launch, called: float = -INF) -> None:
-        """Go on at a launch's entry: the turn of its download, or its end.
+        """Handle a launch's clock entry: its download's turn, or its end.
 
         `called`: when it was told of the turn, if it waited for it.
         """

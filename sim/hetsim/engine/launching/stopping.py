@@ -92,7 +92,7 @@ class Stops:
         return times
 
     def follow(self) -> None:
-        """Launches that waited behind those that were stopped take their turns."""
+        """Give turns to launches that waited behind the stopped ones."""
         parts_left, moved = tuple(self._left), [gang for gang in self._moved if gang._tasks != ()]
         self._left, self._moved = {}, {}
         self.launches.moved(moved)

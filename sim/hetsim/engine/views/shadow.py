@@ -70,7 +70,7 @@ class PoolEnds:
         return self._countable
 
     def earliest(self, mode: Mode) -> tuple[float, int]:
-        """When a mode fits (inf: never), and how many accelerators are then left over."""
+        """When a mode fits (inf: never), and accelerators left over then."""
         capacity, kind = self.capacity, self.capacity.types[mode.type]
         open_on = (capacity.nodes[n].open[kind].bit_count() for n in capacity.nodes_in(capacity.with_open[kind]))
         spare = sum(open_on) - mode.gpus
@@ -92,7 +92,7 @@ MAX_KEPT = 64
 
 @dataclass(eq=False)
 class Shadows:
-    """Shadow times found so far, kept until they no longer hold."""
+    """Cached shadow times, kept while they are valid."""
 
     state: RunState
     forecast: Forecast
@@ -114,7 +114,7 @@ class Shadows:
 
     @property
     def pool(self) -> PoolEnds:
-        """When accelerators will be free, wherever they are; only where the run is steady."""
+        """When accelerators will be free on any nodes; only where the run is steady."""
         if self._pool is None:
             self._pool = PoolEnds(self.state, self.forecast)
         return self._pool
@@ -173,7 +173,7 @@ class EarliestFit:
         self._find()
 
     def holds(self) -> bool:
-        """Return True if the same would be found again.
+        """Return True if the answer is still valid.
 
         That is known only if it was found from the nodes' own times, is still to come, and nothing has changed on its
         node.  A task that started elsewhere cannot have made any node fit earlier.
@@ -309,7 +309,7 @@ class EarliestFit:
 
     @property
     def placement(self) -> Placement | None:
-        """Where it would start; None if it never will."""
+        """The placement at which it would start; None if it never will."""
         if self._placement is None:
             if self._at is not None:
                 self._placement = self._sketch(self._at[0]).place(self._at[1])
@@ -336,7 +336,7 @@ class EarliestFit:
     # Launches that go on beyond it --------------------------------------------------------------------------
 
     def survives(self, task: Task, placement: Placement) -> bool:
-        """True if `task` may start there without delaying this; it is expected to do so."""
+        """Return True if `task` may start there without delaying this one."""
         forecast = self.forecast
         if self.time == math.inf or forecast.now + forecast.duration(task, placement) <= self.time:
             return True

@@ -112,7 +112,7 @@ class RequestSeen(LaunchSeen):
 
 
 class Victims:
-    """Tries out what fits on nodes without some of the tasks that run there."""
+    """Tries out what would fit on nodes without some of the tasks running there."""
 
     def __init__(self, capacity: Capacity, fleets: Mapping[Shape, Any]):
         """`fleets`: services by shape of which replicas take in the requests: no victims."""
