@@ -81,7 +81,7 @@ OPTIONS = {"planned": FILL, "kept": FILL, "fastest": math.inf, "balanced": 0.0}
 
 
 def lasting(epoch: float) -> float:
-    """Check that an epoch is long enough; raise ValueError otherwise."""
+    """Check that an epoch is long enough; else raise ValueError."""
     if epoch < SHORTEST_EPOCH:
         raise ValueError(
             f"an epoch of {epoch:g} s: it lasts at least {SHORTEST_EPOCH:g} s, for a plan is made in every one; "
@@ -91,7 +91,7 @@ def lasting(epoch: float) -> float:
 
 
 class Hierarchical(Scheduler):
-    """A plan of quotas over groups, renewed every epoch, and a scheduler in each.
+    """Plans quotas of groups every epoch, with a scheduler in each group.
 
     epoch: seconds from plan to plan, at least 1 in a scenario.
     planner: "lp", or "dual_approximation" (cores and one type of accelerator).

@@ -11,7 +11,7 @@ from hetsim.policy import Generation, OpenReplicas, Replica, Routing
 
 
 class LeastOutstanding(Routing):
-    """Least outstanding: the replica with the fewest requests that have not ended.
+    """Least outstanding: the replica with the fewest unfinished requests.
 
     Decides which replica serves a request: join the shortest queue, counting those in service; of replicas on unlike
     devices the one with the fewest, the newcomer included, for the tokens per second that it gives (shortest expected
@@ -50,7 +50,7 @@ class PowerOfTwo(Routing):
 
 
 class PrefixAffinity(Routing):
-    """Prefix affinity: the replica with most of the prompt, unless it is overloaded.
+    """Prefix affinity: the replica with most of the prompt, if not overloaded.
 
     Decides which replica serves a request by the tokens that need not be prefilled there.
     Reference: the cache-aware routing of Zheng et al., SGLang: Efficient Execution of Structured Language Model
@@ -89,7 +89,7 @@ class RoundRobinRouting(Routing):
         self._last = -1
 
     def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
-        """The replica with the next higher number, cyclically; replicas may come and go."""
+        """The next replica by number, cyclically; replicas may change."""
         following = [replica for replica in replicas if replica.number > self._last]
         chosen = min(following or replicas, key=lambda replica: replica.number)
         self._last = chosen.number

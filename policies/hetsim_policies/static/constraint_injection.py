@@ -207,7 +207,7 @@ class _Race:
 
 @dataclass(frozen=True)
 class ConstraintNode:
-    """Constraints that hold here and below; `children` refine them, by preference."""
+    """Constraints for this subtree; `children` refine them, by preference."""
 
     name: str
     constraints: tuple[Constraint, ...]
@@ -217,7 +217,7 @@ class ConstraintNode:
 def walk(
     siblings: Sequence[ConstraintNode], solve: Any, above: tuple[Constraint, ...] = (), names: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The names and solution of every solvable node: a node, its children, siblings.
+    """Name and solution of each solvable node: a node, its children, siblings.
 
     `solve(constraints)` gives None where they are infeasible; nothing below such a node is tried, as it has all its
     constraints and more.
@@ -239,7 +239,7 @@ def assigned(
     node_limit: int = NODES,
     max_variables: int = MAX_VARIABLES,
 ) -> np.ndarray | None:
-    """The site of every task under these constraints; None where none is found.
+    """The site of every task under these constraints; None if none is found.
 
     unit: seconds near the makespan to expect.
     """
@@ -300,7 +300,7 @@ class _Merging:
 
 
 class SharingTree:
-    """The nonlinear side: groups of tasks with common data, as a constraint tree."""
+    """The nonlinear part: groups of tasks with common data, as a tree."""
 
     def __init__(self, instance: Instance, sites: Sequence[LaneSite], traffic: Traffic, makespan: float):
         self.instance = instance
@@ -334,7 +334,7 @@ class SharingTree:
     # The tree
 
     def tree(self) -> list[ConstraintNode]:
-        """Alternatives that bind tasks to groups; below, growing groups and parts.
+        """Alternatives that bind tasks to groups; below, growing groups.
 
         Where tasks are better off next to their data, that comes first, as a constraint above the others.
         """
@@ -436,7 +436,7 @@ class SharingTree:
     # Groups
 
     def groups(self, view: View, limit: float, given: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """Merge groups by saved seconds of transfers, as long as one site has the time."""
+        """Merge groups by saved transfer seconds, while one site has time."""
         merging = _Merging(
             {number: list(group) for number, group in enumerate(given)},
             {number: self.times[list(group)].sum(axis=0) for number, group in enumerate(given)},

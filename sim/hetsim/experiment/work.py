@@ -38,7 +38,7 @@ SHELF = 4
 
 @dataclass(frozen=True)
 class Setup:
-    """What all runs of a study share: scenarios, further metrics, checks.
+    """The common part of a study's runs: scenarios, further metrics, checks.
 
     audit: workers watch what runs open; this process does since it was asked to.
     """

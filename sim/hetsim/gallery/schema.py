@@ -92,7 +92,7 @@ class FigureValue(Model):
 
 
 class Tolerance(Model):
-    """The difference that is close enough, as the source allows; the first given."""
+    """The allowed difference, as the source states it; the first given rule counts."""
 
     absolute: NotNegative | None = None
     """At most this far from it."""
@@ -119,7 +119,7 @@ class Tolerance(Model):
 
     @property
     def text(self) -> str:
-        """In words."""
+        """The tolerance in words."""
         if self.absolute is not None:
             return "exact" if self.absolute == 0 else f"± {self.absolute:g}"
         if self.relative is not None:
@@ -145,7 +145,7 @@ class WideFigures(Model):
 
 
 class FiguresTable(Model):
-    """One table of figures, and how it comes about."""
+    """One table of figures, and how its values are measured here."""
 
     name: Name
     """Name of the table, unique in the entry."""

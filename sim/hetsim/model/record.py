@@ -61,7 +61,7 @@ class ClosedStream:
 
 @dataclass
 class RunInput:
-    """One run, ready to start; `policy` is the long form for messages."""
+    """The input of one run; `policy` is the long form for messages."""
 
     name: str
     cluster: Cluster
@@ -172,7 +172,7 @@ class Record:
     planning: float = math.nan
 
     def stage(self, name: str) -> np.ndarray | None:
-        """Seconds of `upload`, `compute` or `download` of each task, as they counted.
+        """Seconds of `upload`, `compute` or `download` counted for each task.
 
         None in a run where every task only computed. Where all launches are batches they follow from these: columns of
         millions of requests.

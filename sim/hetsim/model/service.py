@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResultCache:
-    """A cache of `size` results (`evict`: lru or clock) that answers in `hit` seconds.
+    """A cache of `size` results, evicted by lru or clock, that answers in `hit`.
 
     The inputs of the requests are the column `input` of `Tasks.extra`.
     """
@@ -70,7 +70,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoscaling:
-    """`min` to `max` replicas for `target` requests each; a change each `cooldown`."""
+    """From `min` to `max` replicas, by a target load for each replica."""
 
     min_replicas: Count = field(default=1, metadata={"alias": "min"})
     """Fewest replicas."""
@@ -90,7 +90,7 @@ class Autoscaling:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplicaKind:
-    """Replicas on one type of device: step times, KV blocks, weights, initial counts.
+    """Replicas on one type of device: step times, KV blocks, weights, first count.
 
     `prefillers` only prefill; `replicas` are the others.
     """
@@ -104,7 +104,7 @@ class ReplicaKind:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LanguageService:
-    """A language model that generates by tokens; requests join and leave at steps.
+    """A language model with continuous batching: members change at steps.
 
     `rows` are its rows of `Tasks`; the columns `prompt_tokens` and `output_tokens` (of `Tasks.extra`) say how long
     these requests are.  They alone have its modes, each a replica on some devices of one type and node; `kinds` are
@@ -144,11 +144,11 @@ class LanguageService:
 
     @property
     def prefillers(self) -> int:
-        """Replicas that only prefill at the start of the run; 0: every replica does both."""
+        """Replicas at the start that only prefill; 0: all do both."""
         return sum(kind.prefillers for kind in self.kinds)
 
     def kind_on(self, device: DeviceType) -> ReplicaKind:
-        """The kind of its replicas on this type of device."""
+        """The replica kind on this type of device."""
         position = next(k for k, mode in enumerate(self.shape.modes) if mode.type is device)
         return self.kinds[position]
 

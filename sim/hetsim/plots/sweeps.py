@@ -146,7 +146,7 @@ def _labels(sweep: Sweep, key: str, values: Any) -> list[str]:
 
 
 def key_name(key: str, others: Iterable[str] = ()) -> str:
-    """The last parts of a path, enough on an axis.
+    """The last parts of a path, which are enough on an axis.
 
     `workload.jobs.arrivals.rate` -> `jobs arrivals rate`, `cluster.nodes.0.gpus.count` -> `gpus count`.
 

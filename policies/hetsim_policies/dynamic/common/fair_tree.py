@@ -24,7 +24,7 @@ SMALLEST_UNIT = 1e-100
 
 
 class Account(BaseModel):
-    """One account: its shares among its siblings, and its parent (None: the root)."""
+    """One account: its shares among siblings, and its parent (None: the root)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -52,7 +52,7 @@ class FairTree:
                 above = accounts[above].parent
 
     def factors(self, usage: Mapping[Member, float]) -> dict[Member, float]:
-        """From 1 for the user that is owed most down to 1 / users."""
+        """Factors of users: 1 for the most underserved, down to 1 / users."""
         below, used = self._tree(usage)
         count, met = max(1, len(usage)), 0
         factors: dict[Member, float] = {}
@@ -134,7 +134,7 @@ class _Account:
 
 
 class DecayedUsage(Generic[Owner]):
-    """Usage by owner, as of the last `advance`."""
+    """Decaying usage by owner, as of the last `advance`."""
 
     def __init__(self, half_life: float):
         self.half_life = half_life
@@ -147,12 +147,12 @@ class DecayedUsage(Generic[Owner]):
         self._all = _Account(0.0)
 
     def open(self, owner: Owner) -> None:
-        """From now on it counts as one of the owners."""
+        """Add an owner."""
         if owner not in self._accounts:
             self._accounts[owner] = _Account(self._clock)
 
     def advance(self, now: float) -> None:
-        """Let all amounts decay up to now, and add what was received since the last time."""
+        """Decay all amounts up to now, and add what was used since then."""
         passed = now - self.as_of
         if not passed:
             return
@@ -174,7 +174,7 @@ class DecayedUsage(Generic[Owner]):
         return account.amount * self._unit
 
     def change_rate(self, owner: Owner, millionths: int) -> None:
-        """From the last `advance` on the owner receives more, or less, a second."""
+        """Change the rate at which an owner uses, from the last `advance`."""
         clock = self._clock
         for account in (self._accounts[owner], self._all):
             if account.rate:  # `_amount`, inline
@@ -183,7 +183,7 @@ class DecayedUsage(Generic[Owner]):
             account.rate += millionths
 
     def credit(self, owner: Owner, received: float) -> None:
-        """Add what the rates do not tell of."""
+        """Add usage that the rates do not include."""
         for account in (self._accounts[owner], self._all):
             account.amount += received / self._unit
 

@@ -77,7 +77,7 @@ MAX_PAIRS = 40_000
 
 
 class SearchBudget:
-    """A number of evaluated schedules, or of seconds of wall clock."""
+    """A budget: a number of schedules to evaluate, or seconds of wall clock."""
 
     def __init__(self, evaluations: int, seconds: float | None):
         self.evaluations, self.seconds = evaluations, seconds
@@ -85,27 +85,27 @@ class SearchBudget:
         self._began = time.perf_counter()
 
     def spend(self, wanted: int) -> int:
-        """The number that may still be evaluated, at most `wanted`; 0: none."""
+        """Spend on at most `wanted` schedules; return how many are allowed."""
         granted = min(wanted, self.evaluations - self.used) if self.seconds is None else wanted * (self.part < 1)
         self.used += granted
         return granted
 
     @property
     def part(self) -> float:
-        """The part of the budget that is used, 0 to 1."""
+        """The used fraction of the budget, 0 to 1."""
         if self.seconds is None:
             return self.used / self.evaluations
         return min(1.0, (time.perf_counter() - self._began) / self.seconds) if self.seconds else 1.0
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Notes of a plan: the number of schedules, or that it depends on the machine."""
+        """Notes of a plan: schedules evaluated, or that the clock decided."""
         return {"evaluations": self.used} if self.seconds is None else {"deterministic": False}
 
 
 @dataclass
 class Seed:
-    """The best schedule of some fast planners, its planner, a lower bound if known."""
+    """The best schedule of some fast planners, which planner, and a lower bound."""
 
     schedule: Schedule
     planner: str
@@ -113,7 +113,7 @@ class Seed:
 
 
 def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
-    """The schedules of all cheap planners that plan such tasks.
+    """Schedules of all cheap planners that can plan such tasks.
 
     Their bound is for schedules that start at 0 without transfers other than the tasks' own.
     """
@@ -147,7 +147,7 @@ def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
 
 
 def seed_of(instance: Instance, traffic: Traffic | None = None) -> Seed:
-    """The seed of least makespan, the first of equals."""
+    """The seed with the least makespan, the first of ties."""
     return min(seeds_of(instance, traffic), key=lambda seed: seed.schedule.makespan)
 
 
@@ -158,7 +158,7 @@ def bound_together(instance: Instance) -> bool:
 
 
 class Landscape(ABC):
-    """Candidates of one instance: `lanes` and `keys` have a row each, a column a task."""
+    """Candidates of one instance: a row each, a column per task."""
 
     uses_keys: bool
 
@@ -177,7 +177,7 @@ class Landscape(ABC):
 
     @abstractmethod
     def schedule(self, lanes: np.ndarray, keys: np.ndarray) -> Schedule:
-        """One candidate as a schedule."""
+        """The schedule of one candidate."""
 
     def makespans(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
         return self.ends(lanes, keys).max(axis=1, initial=0.0)
@@ -190,11 +190,11 @@ class Landscape(ABC):
         return np.isfinite(self.times(tasks, lanes))
 
     def last_ones(self, lanes: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """The tasks of a candidate on the lane that ends last."""
+        """Tasks of a candidate on the lane that ends last."""
         return np.flatnonzero(lanes == int(ends.argmax()))
 
     def random_lanes(self, tasks: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """A random lane for each task: a type that can run it, then a lane of that type."""
+        """A random lane for each task: first a type, then a lane of it."""
         drawn = (random.random(tasks.shape) * self.choices[tasks]).astype(np.int64)
         kind = self.choice[tasks, drawn]
         first = self.first_lane[kind]
@@ -209,7 +209,7 @@ class Landscape(ABC):
 
 
 class Loads(Landscape):
-    """Independent tasks: a lane ends after the sum of its tasks, taken by arrival."""
+    """Independent tasks: a lane ends after the sum of its tasks, by arrival."""
 
     uses_keys = False
 
@@ -248,7 +248,7 @@ class Loads(Landscape):
 
 
 class Ranked(Landscape):
-    """Dependent tasks: list scheduling by keys, all candidates one task further.
+    """Dependent tasks: list scheduling by keys, for all candidates at once.
 
     Transfers count as in `heft`: over idle links, while the lane still works; what lies on a host at the start moves
     to each device once.  Cost: for P candidates of n tasks with at most d predecessors O(P n d) in n steps.
@@ -337,7 +337,7 @@ class Ranked(Landscape):
 
 
 class WideRanked(Ranked):
-    """Parallel tasks: the lanes of candidates are options, placed by keys.
+    """Parallel tasks: candidates choose options, placed by keys.
 
     Cost: a candidate O(n (pools + lanes of a pool)), one after the other.
     """
@@ -352,7 +352,7 @@ class WideRanked(Ranked):
         return np.array([[free[-1][0] for free in one.free] for one in self.candidates(lanes, keys)])
 
     def candidates(self, lanes: np.ndarray, keys: np.ndarray) -> Iterator[PoolLanes]:
-        """The candidates on their lanes."""
+        """The candidates, placed on lanes."""
         before, arrival = self.before.tolist(), self.arrival.tolist()
         for options, order in zip(lanes[:, self.order].tolist(), self._placing(keys[:, self.order]), strict=True):
             made, finish = PoolLanes(self.wide), [-np.inf] * (len(options) + 1)
@@ -417,7 +417,7 @@ def _levels(before: np.ndarray) -> list[np.ndarray]:
 
 @dataclass
 class Search:
-    """An instance to be searched: its landscape, seed and budget."""
+    """A search of an instance: its landscape, seed and budget."""
 
     landscape: Landscape
     seed: Seed
@@ -441,7 +441,7 @@ class Search:
 
     @property
     def hopeless(self) -> bool:
-        """Return True if no schedule is better than the seed."""
+        """Return True if no schedule can be better than the seed."""
         arrival = self.landscape.instance.problem.tasks.arrival
         if not len(arrival):
             return True
@@ -449,7 +449,7 @@ class Search:
         return self.seed.schedule.makespan - float(arrival.min()) <= floor
 
     def finished(self, schedule: Schedule) -> Plan:
-        """A schedule, or a seed that ends first, as a plan.
+        """The plan of a schedule, or of the seed if that ends first.
 
         By its timetable or, where that is not exact and there is an engine, simulated on the estimates.
         """
@@ -473,7 +473,7 @@ class Search:
 
 
 def simulated(problem: PlanProblem, plan: Plan) -> float:
-    """The makespan on the estimates; inf where memory forbids the order.
+    """Makespan of a plan on the estimates; inf if memory forbids the order.
 
     Without an engine the planned one.
     """
@@ -486,7 +486,7 @@ def simulated(problem: PlanProblem, plan: Plan) -> float:
 
 
 def span_of(plan: Plan) -> float:
-    """The planned makespan of a plan that has one."""
+    """Planned makespan of a plan that has one."""
     assert plan.makespan is not None
     return plan.makespan
 

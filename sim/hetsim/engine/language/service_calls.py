@@ -22,7 +22,7 @@ from hetsim.policy.iterating import Foreseen
 
 
 class ServiceCalls:
-    """What replicas and clients of one service call."""
+    """Calls that replicas and clients of one service make."""
 
     state: RunState
     service: LanguageService

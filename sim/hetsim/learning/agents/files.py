@@ -59,12 +59,12 @@ class LearnedPolicy:
         return Layout(self.window, self.types, self.decides)
 
     def best(self, observation: np.ndarray, mask: np.ndarray) -> int:
-        """The possible action with the highest score; of equal ones the first."""
+        """The possible action with the highest score; of ties the first."""
         possible = np.flatnonzero(mask)
         return int(possible[self.network.scores(self.layout.row(observation, possible)).argmax()])
 
     def check(self, cluster: Cluster, path: Path) -> None:
-        """Raise ScenarioError, which names its file, where it cannot act on this cluster."""
+        """Raise ScenarioError, naming its file, if it cannot act on this cluster."""
         here = Layout.for_cluster(cluster, self.window, self.decides)
         mine = self.layout
         if here.types != mine.types:
@@ -101,7 +101,7 @@ def save(policy: LearnedPolicy, path: str | Path) -> None:
 
 
 def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
-    """Read the policy in a file; ScenarioError if it cannot run or decides otherwise."""
+    """Read a policy file; ScenarioError if it cannot run or decides differently here."""
     path = Path(path)
 
     def wrong(text: str) -> ScenarioError:
@@ -210,7 +210,7 @@ def _numbered(parts: Mapping[str, np.ndarray], wrong: Any) -> list[np.ndarray]:
 
 
 def shown(value: Any) -> str:
-    """A value of a file, cut short."""
+    """A value in a file as text, cut short."""
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 

@@ -69,7 +69,7 @@ def with_admission(scenario: Scenario, admission: Mapping[str, Any]) -> dict[str
 
 
 def with_admissions(scenario: Scenario, policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) -> dict[str, Any]:
-    """Label -> value for `policy:`, in order; UsageError for a label given twice.
+    """Map labels to values for `policy:`; UsageError for a label given twice.
 
     An admission policy goes with the scenario's scheduler; another name stands for the whole policy.
     """
@@ -107,7 +107,7 @@ def _named(scenario: Scenario, policy: PolicyLike) -> tuple[str, Any]:
 def hand_written(
     scenario: Scenario, reward: Mapping[str, float], played: Callable[[Scenario], float]
 ) -> dict[str, Any]:
-    """Label -> value for `policy:`; `played` scores a policy on the validation runs."""
+    """Map labels to values for `policy:`; `played` scores a policy in validation."""
     tasks = scenario.build().tasks
     chosen: list[Mapping[str, Any]] = [{"name": "accept_all"}, _best_limit(scenario, played)]
     if tasks.deadline is not None and np.isfinite(tasks.deadline).any():
@@ -191,7 +191,7 @@ class Training:
     earned: pd.DataFrame | None = None
 
     def save(self, path: str | Path) -> Path:
-        """Write the policy's file, for {scheduler: {name: learned, path: ...}}.
+        """Write the policy file, for {scheduler: {name: learned, path: ...}}.
 
         Parameters: path: where.
         Returns: the path.
@@ -325,7 +325,7 @@ def _usual_reward(scenario: Scenario, decides: str) -> str:
 
 
 def make_agent(name: str, settings: Mapping[str, Any]) -> Any:
-    """The agent of that name with these settings; raises if its packages are missing."""
+    """Make an agent by name with these settings; raises if packages are missing."""
     if name not in AGENTS:
         raise UnknownName("agent", name, AGENTS, f"; the agents are {', '.join(AGENTS)}")
     kind = registry.load_object(AGENTS[name])
@@ -348,7 +348,7 @@ def make_agent(name: str, settings: Mapping[str, Any]) -> Any:
 
 
 def check_writable(path: str | Path) -> None:
-    """UsageError if no file can be written there; checked before training."""
+    """Raise UsageError if a file cannot be written; called before training."""
     path = Path(path)
     try:
         if path.is_dir():

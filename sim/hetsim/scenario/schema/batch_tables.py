@@ -40,7 +40,7 @@ INLINE = {
 
 
 def short(value: Any) -> Any:
-    """`5 ms` is a fixed time, `{1: 5 ms, 2: 6 ms}` a table."""
+    """Expand a short form: `5 ms` is a fixed time, `{1: 5 ms, 2: 6 ms}` a table."""
     if isinstance(value, str):
         return {"fixed": value}
     if isinstance(value, dict) and any(_is_size(key) for key in value) and not KEYS & set(value):
@@ -118,7 +118,7 @@ class MeasuredSpec(Model):
 
     @property
     def measured(self) -> StageTable | None:
-        """The table, where there is one."""
+        """The table of measured times, or None."""
         return self._built
 
     def _file(self, base: Path) -> StageTable:
@@ -198,7 +198,7 @@ def _spread(value: Any) -> TimeSpread | None:
 
 
 def of_percentiles(ranks: Sequence[float], seconds: Sequence[float]) -> TimeSpread:
-    """The spread of percentiles, which must not fall; ValueError otherwise."""
+    """The spread by percentiles, which must not fall; else ValueError."""
     for place in range(1, len(ranks)):
         if seconds[place] < seconds[place - 1]:
             low, high = (f"p{100 * ranks[one]:g}" for one in (place - 1, place))
@@ -207,7 +207,7 @@ def of_percentiles(ranks: Sequence[float], seconds: Sequence[float]) -> TimeSpre
 
 
 def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batches of") -> list[str]:
-    """Warnings about a table; `sizes` says of what its sizes are."""
+    """Warnings about a table; `sizes` says what its sizes count."""
     texts = []
     fallen = table.falls(FALL)
     if fallen is not None:

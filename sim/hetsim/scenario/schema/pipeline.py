@@ -7,7 +7,7 @@ from hetsim.scenario.fields import Model, SomeNames
 
 
 class PipelineSpec(Model):
-    """A measured network, cut into stages over devices for streams of items."""
+    """A measured network, cut into stages over devices, with items to stream."""
 
     profile: ExistingFile
     """Measured layers, as `hetsim plan partition` reads them, relative to the scenario."""

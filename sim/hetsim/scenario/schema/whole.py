@@ -51,7 +51,7 @@ Warmup = Annotated[
 
 
 class Precision(Model):
-    """Replicate until the interval is within ± `precision` of the mean."""
+    """Replicate until an interval is within ± `precision` of the mean."""
 
     precision: Fraction
     """Half-width of the interval to reach, as a share of the mean, such as 5%."""
@@ -161,7 +161,7 @@ class ScenarioModel(Model):
 
 
 def check(document: Document, base: Path) -> tuple[ScenarioModel | None, list[Problem]]:
-    """The model of a document, or everything that is wrong with it."""
+    """Validate a document: its model, or everything that is wrong with it."""
     try:
         return ScenarioModel.model_validate(document.data, context={"base": str(base)}), []
     except ValidationError as error:

@@ -33,7 +33,7 @@ DAY = 86400.0
 
 @dataclass
 class JobHistory:
-    """Jobs with a recorded start as columns by submission; `limit`: inf without one."""
+    """Jobs with a recorded start, as columns by submission; `limit` may be inf."""
 
     source: str
     submit: np.ndarray
@@ -103,7 +103,7 @@ def _texts(values: np.ndarray | None, count: int) -> np.ndarray:
 
 
 class RunTimes:
-    """How long jobs take, from those that have ended; see the module."""
+    """A model of run times, learned from jobs that have ended."""
 
     def __init__(self, ended: JobHistory):
         if len(ended) < ENOUGH:
@@ -126,7 +126,7 @@ class RunTimes:
     def draw(
         self, user: str, class_: str, limit: float, elapsed: float, count: int, random: np.random.Generator
     ) -> np.ndarray:
-        """Draw run times of a job after `elapsed` seconds, each above that."""
+        """Draw a job's run times, given that it has run for `elapsed` seconds."""
         for key in ((user, class_), (user, "*"), ("*", class_), ("*", "*")):
             if key not in self._pools:
                 continue
@@ -140,14 +140,14 @@ class RunTimes:
         return elapsed * (1.0 + random.exponential(0.5, count)) + 1.0
 
     def median(self, user: str, class_: str, limit: float, elapsed: float = 0.0) -> float:
-        """Of a job without a limit: what a scheduler would be told."""
+        """The median of a job without a limit, as a scheduler would estimate."""
         return float(
             np.median(self.draw(user, class_, limit, elapsed=elapsed, count=101, random=np.random.default_rng(0)))
         )
 
 
 class ArrivalTimes:
-    """When jobs come, and which they are like; see the module."""
+    """A model of when jobs come, and which earlier jobs they are like."""
 
     def __init__(self, submitted: JobHistory, horizon: float, now: float):
         self.submit = submitted.submit
@@ -164,7 +164,7 @@ class ArrivalTimes:
         self.bounds = first, last - horizon
 
     def draw(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draw seconds from now on, ascending to the horizon, and rows of like jobs."""
+        """Draw ascending seconds up to the horizon, and rows of like jobs."""
         if self.begins is not None and len(self.begins) >= 3:
             begin = float(random.choice(self.begins))
         else:
@@ -174,7 +174,7 @@ class ArrivalTimes:
 
 
 def forecast_errors(history: JobHistory, horizon: float) -> dict[str, float]:
-    """Errors of forecasts on the last third of the log, each from earlier ends.
+    """Errors of forecasts on the last third of the log.
 
     `run_time_median_error`: the median of |predicted median - actual| / actual; `run_time_inside_90`: the share of jobs
     inside the central 90 % of what was drawn.  `arrivals_inside_90`, and `arrivals_error` (mean absolute, over the

@@ -24,7 +24,7 @@ MAX_LISTED = 8
 
 
 class PickedColumns:
-    """The rows of a file that `where` picks: all of its columns, or the wanted ones.
+    """Columns of the rows of a file that `where` picks.
 
     ScenarioError names file, line and column of what cannot be read.
     """
@@ -60,7 +60,7 @@ class PickedColumns:
 
     @staticmethod
     def bare(names: Sequence[str]) -> dict[str, str]:
-        """Return columns by name, as `p50` or `latency` for `p50_ms`, `Latency (ms)`."""
+        """Columns by plain name, as `p50` or `latency` for `Latency (ms)`."""
         units = {one.casefold() for one in TIME}
         columns: dict[str, str] = {}
         for name in names:
@@ -80,7 +80,7 @@ class PickedColumns:
         raise problem_of(self.path, f"no column {wanted[0]} (or {', '.join(wanted[1:])})", 1)
 
     def values(self, name: str, of: Callable[[Any], Any]) -> list[Any]:
-        """The cells of a column as `of` reads them; None, and a problem, by ValueError."""
+        """The cells of a column, read by `of`; a ValueError is a problem."""
         place = self.names.index(name)
         try:
             cells = decimal_points([row[place] for row in self._cells], self._separator)
@@ -96,7 +96,7 @@ class PickedColumns:
         return values
 
     def complain(self, line: int, column: str, message: str) -> None:
-        """Note what is wrong in a row; `done` raises it."""
+        """Note a problem in a row, which `done` raises."""
         where = f"row {line}, " if self.word == "row" else ""
         self.row_problems.add(f"{where}column {column}: {message}", self.line_of(line))
 
@@ -105,11 +105,11 @@ class PickedColumns:
         return None if self.word == "row" else number
 
     def done(self) -> None:
-        """ScenarioError for all that was noted."""
+        """Raise ScenarioError for all noted problems."""
         self.row_problems.fail_if_any()
 
     def whole_numbers(self, wanted: Sequence[str], least: int = 1) -> list[int]:
-        """Whole numbers, of tokens or requests."""
+        """Read a column of whole numbers, of tokens or requests."""
 
         def read(cell: Any) -> int:
             value = plain(cell)
@@ -120,12 +120,12 @@ class PickedColumns:
         return self.values(self.first_of(wanted), read)
 
     def seconds(self, wanted: Sequence[str], unit: str | None, positive: bool = True) -> list[float]:
-        """Times, in the unit that the column's name ends with, or in this one."""
+        """Read a column of times, in the unit its name ends with, or this."""
         name = self.first_of(wanted)
         return self.times(name, self.unit_of(name, unit, "--unit ms"), "a step" if positive else "")
 
     def unit_of(self, name: str, unit: str | None, option: str) -> float:
-        """Seconds of the unit that a column's name ends with, or else of this one."""
+        """Seconds of the unit in a column's name, or else of this one."""
         named_unit = unit_in_name(name, "duration") or unit_in_name(f"x_{name}", "duration")
         if named_unit is not None:
             return named_unit[1][0]
@@ -135,7 +135,7 @@ class PickedColumns:
         return TIME[unit]
 
     def times(self, name: str, factor: float, what: str) -> list[float]:
-        """Times in a unit of this many seconds; those of `what` must be above 0."""
+        """Read times in units of this many seconds; `what` are above 0."""
 
         def read(cell: Any) -> float:
             value = bounded(scaled(cell, factor))
@@ -146,7 +146,7 @@ class PickedColumns:
         return self.values(name, read)
 
     def one_each(self, wanted: Sequence[str], what: str) -> None:
-        """Raise ScenarioError where columns have several values: rows of several things."""
+        """Raise ScenarioError if columns mix rows of several things."""
         mixed = {}
         for name in self.names:
             if name.casefold() in wanted:
@@ -194,7 +194,7 @@ def read(
     path: Path, batch: str, time: str | None, unit: str | None, where: Mapping[str, Any],
     quantiles: Mapping[float, str], samples: bool,
 ) -> Found:  # fmt: skip
-    """Sizes, expected seconds and scatter; ScenarioError with file, line and column."""
+    """Read sizes, expected seconds and spread; ScenarioError with file and line."""
     ranks = sorted(quantiles)
     names = [*([time] if time is not None else []), *(quantiles[rank] for rank in ranks)]
     columns = PickedColumns(path, where, (batch, *names))

@@ -45,7 +45,7 @@ ORDER = (
 
 
 def proposal_of(path: Path, form: str | None, separator: str | None, known: str | None) -> Proposal:
-    """The mapping of a log; or the format that fits it (`known`), without a mapping."""
+    """Propose the mapping of a log, or the known format that fits it."""
     try:
         file_form = form or form_of(path)
         proposal = propose(path, file_form, rows_of(path, file_form, separator))
@@ -59,7 +59,7 @@ def proposal_of(path: Path, form: str | None, separator: str | None, known: str 
 
 
 def propose(path: Path, form: str, rows: FileRows) -> Proposal:
-    """The mapping that the names and the first rows of a log suggest."""
+    """Propose a mapping from the names and first rows of a log."""
     proposal = Proposal({"format": form, "path": str(path), "columns": {}})
     rows = _with_names(rows, proposal)
     first = beginning(rows, LOOKED_AT)
@@ -347,7 +347,7 @@ INSTEAD = {"gpus": ({"devices"},), "start": ({"end", "duration"},)}
 
 
 def form_of(path: Path) -> str:
-    """In which of the three forms a file is, by its name and its first sign."""
+    """Which of three forms a file has, by name and first character."""
     if path.suffix.lower() in PARQUET:
         return "parquet"
     sign = first_sign(path)
@@ -360,7 +360,7 @@ def form_of(path: Path) -> str:
 
 
 def written(proposal: Proposal) -> str:
-    """The proposal as YAML to paste, with what there is to say of it in comments."""
+    """The proposal as YAML to paste, with remarks as comments."""
     keys = proposal.keys
     if "columns" not in keys:
         head = ", ".join(_pair(key, keys[key]) for key in ("format", "path"))

@@ -29,7 +29,7 @@ FORMATS = ("csv", "parquet", "jsonl")
 
 
 class FileRows(Protocol):
-    """A file as rows of cells."""
+    """A file read as rows of cells."""
 
     names: list[str]
     """Of the columns."""
@@ -39,16 +39,16 @@ class FileRows(Protocol):
     """True if each row has keys of its own, so that a cell that holds nothing may be a key that is not there."""
 
     def cells(self, columns: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
-        """Number of each row, and its cells in these columns; None if one is missing."""
+        """Number of each row and its cells in these columns; None if one lacks."""
         ...
 
     def missing(self, columns: Sequence[str]) -> list[str]:
-        """Those of these columns that the file does not have, as far as that is known."""
+        """These columns that the file lacks, as far as that is known."""
         ...
 
 
 class Csv:
-    """Comma separated values, or others; quoted cells may have separators in them.
+    """A file of values with a separator; quoted cells may contain it.
 
     `separator`: told from the first line unless given.  `header`: names of the columns of a file that has no header.
     """
@@ -152,7 +152,7 @@ def _separator(line: str) -> str:
 
 
 class Parquet:
-    """Parquet, in batches of rows."""
+    """A Parquet file, read in batches of rows."""
 
     word = "row"
     keyed = False
@@ -211,7 +211,7 @@ def _values(column: Any) -> list[Any]:
 
 
 class JsonLines:
-    """JSON lines: an object a line; `resources.gpus` names a key inside it."""
+    """JSON lines: one object per line; `resources.gpus` is a nested key."""
 
     word = "line"
     keyed = True
@@ -279,7 +279,7 @@ def _keys(row: dict[str, Any], before: str = "") -> Iterator[str]:
 def rows_of(
     path: Path, form: str, separator: str | None = None, header: Sequence[str] | None = None
 ) -> Csv | Parquet | JsonLines:
-    """The rows of a file in one of `FORMATS`; ScenarioError where it cannot be read."""
+    """The rows of a file in one of `FORMATS`; ScenarioError if unreadable."""
     if form == "parquet":
         return Parquet(path)
     return JsonLines(path) if form == "jsonl" else Csv(path, separator, header)
@@ -293,7 +293,7 @@ def is_blank(value: Any, words: frozenset[str | float]) -> bool:
 
 
 def tidied(value: Any) -> Any:
-    """A cell without spaces around; ValueError if it is not text, number or time."""
+    """Strip a cell; ValueError if it is neither text, number nor time."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, bool):
@@ -306,7 +306,7 @@ def tidied(value: Any) -> Any:
 
 
 def tidied_row(path: Path, number: int, cells: Sequence[Any]) -> list[Any]:
-    """The cells of a row, each `tidied`; ScenarioError with the row otherwise."""
+    """Strip all cells of a row; ScenarioError names the row."""
     try:
         return [tidied(cell) for cell in cells]
     except ValueError as error:
@@ -314,5 +314,5 @@ def tidied_row(path: Path, number: int, cells: Sequence[Any]) -> list[Any]:
 
 
 def beginning(rows: FileRows, count: int) -> list[tuple[int, list[Any]]]:
-    """The first rows, all columns."""
+    """The first rows with all columns."""
     return list(islice(chain(rows.cells(rows.names)), count))

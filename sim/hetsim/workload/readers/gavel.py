@@ -133,7 +133,7 @@ def nodes(
 
 
 def slowdowns(known: Throughputs, kind: str) -> dict[str, dict[str, float | None]]:
-    """By job type and neighbor on one GPU: times slower than alone; None: no pair."""
+    """Slowdown by job type and neighbor on one GPU; None if they never pair."""
     ratios: dict[str, dict[str, float | None]] = {}
     for ((one, scale), (other, beside)), shares in known.together[kind].items():
         if scale == beside == 1:
@@ -144,7 +144,7 @@ def slowdowns(known: Throughputs, kind: str) -> dict[str, dict[str, float | None
 
 
 def table_of(path: Path) -> Throughputs:
-    """The table of throughputs in a file; ScenarioError with what is wrong with it."""
+    """Read a table of throughputs; ScenarioError names what is wrong with it."""
     try:
         data = json.loads("\n".join(line for _, line in numbered_lines(path, keep=True)))
     except json.JSONDecodeError as error:

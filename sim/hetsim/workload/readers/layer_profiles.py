@@ -30,7 +30,7 @@ ON = "seconds."
 
 
 def read_profile(path: str | Path) -> Cuts:
-    """Places where the network of a profile can be cut; ScenarioError with the line."""
+    """Read where a network can be cut; ScenarioError names the line."""
     path = Path(path)
     try:
         with open_text(path, newline=None) as source:

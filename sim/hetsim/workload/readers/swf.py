@@ -143,7 +143,7 @@ def _numbers(log: JobLog, line: int, row: str) -> list[float] | None:
 
 
 def nodes(path: ExistingFile, *, cores_per_node: Count | None = None) -> list[dict[str, Any]]:
-    """One node with the cores of an SWF header (MaxProcs), or nodes of some cores."""
+    """One node with all cores of an SWF header (MaxProcs), or nodes of some cores."""
     header = dict(_header(Path(path)))
     for key in ("MaxProcs", "MaxNodes"):
         if header.get(key, "").isdecimal() and int(header[key]):
