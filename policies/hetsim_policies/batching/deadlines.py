@@ -17,7 +17,7 @@ ROUNDING = 1e-9
 
 
 class Nexus(Batching):
-    """Nexus: the largest batch of which two fit in the SLO; late requests drop early.
+    """Nexus: the largest batch of which two fit in the SLO, with early drops.
 
     Decides how many: all that wait, up to the largest b with 2·τ(b) within the SLO (a request that just misses a batch
     waits for all of it and then computes in the next); and which requests not to serve.  A window of b requests moves

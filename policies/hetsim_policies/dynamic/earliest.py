@@ -274,7 +274,7 @@ class Dmdas(Dmda):
 
 
 class ErLs(AssigningScheduler):
-    """ER-LS, online list scheduling by enhanced rules: CPUs or GPUs, once and for all.
+    """ER-LS: list scheduling that decides online, and for good, on CPUs or GPUs.
 
     Decides on which side a task runs, when it becomes ready, by its times p on a core and q on a GPU, of which there
     are m and k.  If p is at least the time at which a GPU will be free plus q, the GPUs get it; else the cores get it

@@ -52,7 +52,7 @@ class Worker:
 
 
 class Lws(Scheduler):
-    """Locality work stealing: each worker's queue gives tasks to near idle workers."""
+    """Locality work stealing: an idle worker takes tasks from the nearest queues."""
 
     spreads = frozenset({"gpus"})
 

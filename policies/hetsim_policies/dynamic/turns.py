@@ -131,7 +131,7 @@ class ProcessorSharing(ListScheduler):
 
 
 def least_loaded(task: Task, view: View) -> Placement | None:
-    """The device with the earliest end if its present load stayed as it is."""
+    """The device of earliest end, if all launches there keep sharing it."""
 
     def finish(placement: Placement) -> tuple[float, float]:
         mode = placement.mode

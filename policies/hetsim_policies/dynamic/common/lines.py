@@ -72,7 +72,7 @@ class DeviceLine:
             self.changed(self)
 
     def delay(self, need: int, seconds: float) -> None:
-        """Correct the lanes of a task that takes longer or shorter."""
+        """Move a line's ends: a task takes longer, or shorter, than expected."""
         if seconds:
             self.shift += seconds * min(1.0, need / len(self.ends))
             if self.changed is not None:

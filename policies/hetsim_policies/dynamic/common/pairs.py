@@ -18,7 +18,7 @@ from hetsim.policy import View
 
 
 class Pair(NamedTuple):
-    """A running task, the fraction it moves to (None: it stays), the newcomer's place."""
+    """A running task, the fraction it moves to (None: stays), the newcomer's place."""
 
     partner: Task
     moved: Placement | None

@@ -283,7 +283,7 @@ class Replications:
         return {"scenario": self.name, "seed": self.seed, "summary": summary}
 
     def plot(self) -> Figure:
-        """Draw the first run, with the mean response of all replications."""
+        """Return a picture of the first run, with all mean responses."""
         return drawn("default", self)
 
     def _title(self) -> str:

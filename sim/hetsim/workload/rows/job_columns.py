@@ -76,7 +76,7 @@ class RowBlock:
         return [*map(str, self.ids), *(f"line {line}" for line in self.lines[len(self.ids) : count])]
 
     def number(self, name: str) -> np.ndarray:
-        """A column of numbers, NaN if missing; may share memory: do not grow."""
+        """A column of numbers, NaN if missing; perhaps shared: do not extend it."""
         values = self.numbers.get(name)
         return _padded(array("d") if values is None else values, len(self), math.nan)
 
