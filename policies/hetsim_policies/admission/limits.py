@@ -137,7 +137,7 @@ class TokenBucket(Admission):
         self.excess = excess
         self.rejects = excess == "reject"
         self._levels: dict[str, list[float]] = {}
-        """Of each bucket the tokens in it, negative where some are promised, and when that was so."""
+        """Tokens of each bucket (negative if some are promised), and the time of that count."""
         self._promised: dict[int, None] = {}
         self._no = Reject(reason="no token left")
 
@@ -184,7 +184,7 @@ class UtilizationThreshold(Admission):
         self.window = window
         self._capacity: dict[str, int] = {}
         self._average: dict[str, tuple[float, float]] = {}
-        """Of each device type the average share, and when it was taken."""
+        """Average share of each device type, and the time of that average."""
         self._no = Reject(reason=f"{threshold:.0%} of the devices are taken")
 
     def admit(self, task: Task, view: View) -> Accept | Reject:

@@ -89,7 +89,7 @@ class Continuous(IterationPolicy):
         self.follows = self.by_client or self.reserves
         self.changes = self.by_client or reserve == "peak" or min_decode_steps > 0
         self._counters: dict[int, VirtualTokens] = defaultdict(lambda: VirtualTokens(input_weight, output_weight))
-        """Of each replica, by its number."""
+        """Counters of each replica, by its number."""
         self._reserved: dict[int, Reservations] = defaultdict(lambda: Reservations(reserve == "whole"))
         self._coming: dict[int, dict[Generation, None]] = defaultdict(dict)
         """Members of each replica that do not decode yet."""

@@ -84,9 +84,9 @@ class AtIntervals(Scheduler):
         self._kind = ""
         self._down: set[int] = set()
         self._devices: list[tuple[Node, list[Device]]] = []
-        """Those of the type, by node."""
+        """Accelerators of the type, by node."""
         self._modes: dict[tuple[Shape, tuple[int, ...] | None], dict[int, Mode]] = {}
-        """What `_sizes` has found, by shape and the modes that admission left."""
+        """Cache of `_sizes`, by shape and the modes that admission left."""
         self._here: dict[int, None] = {}
         """Rows of the tasks that have been ready and have not ended."""
         self._others: dict[int, Task] = {}
@@ -489,7 +489,7 @@ class GeneticSearch:
         age = np.array([view.now - job.task.arrival for job in jobs])
         restarts = np.array([policy.restarts(job) for job in jobs])
         self.kept = np.maximum(age - restarts * policy.restart, 0.0) / np.maximum(age + policy.restart, 1e-9)
-        """What a job's speedup is worth if it starts again."""
+        """Weight of a job's speedup if it starts again."""
         width = int(self.limits.max()) + 1
         own = [np.array([0, *job.sizes]) for job in jobs]
         self.sizes = np.array([each[np.searchsorted(each, np.arange(width), side="right") - 1] for each in own])

@@ -64,7 +64,7 @@ class Lws(Scheduler):
         """The task that ended last, and where."""
         self._running: dict[int, list[Worker]] = {}
         self._taken: dict[int, int] = {}
-        """What a running task has of the room of each of its workers."""
+        """Room of each of its workers that a running task has."""
         self._new: list[tuple[Task, Worker]] = []
         self._freed: dict[int, None] = {}
         """Nodes where something has ended."""

@@ -402,7 +402,7 @@ class Las(PreemptiveList):
         self.order_of_levels = list(range(len(self.thresholds) + 1))
         """The rank of each queue; the least goes first."""
         self._level: dict[int, int] = {}
-        """Of tasks that have crossed a threshold, by row."""
+        """Queues of tasks that have crossed a threshold, by row."""
         self._starts = 0
         self._running = [RunningList() for _ in self.order_of_levels]
         """By level: running tasks, the latest arrival first."""

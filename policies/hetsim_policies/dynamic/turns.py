@@ -167,7 +167,7 @@ class Themis(Scheduler):
         self.lease = lease
         self.rule = placement
         self._leases: dict[int, float] = {}
-        """Of running tasks, by row: when the lease ends."""
+        """When the lease of each running task ends, by row."""
         self._gpus = 1.0
 
     def begin(self, view: View) -> None:

@@ -87,7 +87,7 @@ class AlloX(Scheduler):
         self._ends: list[list[float]] = []
         """By type, when running jobs will have ended, ascending, once for each device."""
         self._held: dict[int, tuple[int, float, int]] = {}
-        """Of running jobs: number of the type, expected end, and devices."""
+        """For running jobs: number of the type, expected end, and devices."""
         self._tried = -1
 
     def begin(self, view: View) -> None:
@@ -364,7 +364,7 @@ class MultiGeneration(Scheduler):
         return sorted(((gain(p), p) for p in allowed), reverse=True)
 
     def _price(self, mode: Mode) -> float:
-        """Of a second in a mode."""
+        """Price of a second in a mode."""
         if self.measure == "energy":
             return mode.width * (mode.type.power.busy - mode.type.power.idle)
         return mode.width * self._prices[mode.type.name]

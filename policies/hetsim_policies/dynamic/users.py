@@ -149,7 +149,7 @@ class Wfq(ListScheduler):
         self._last: dict[str, float] = {}
         """By user: the finish tag of the last task that came."""
         self._tags: dict[int, tuple[float, float]] = {}
-        """Of waiting and running tasks, by row: start and finish tag, kept through stops."""
+        """Start and finish tag of waiting and running tasks, by row; kept through stops."""
 
     def _tag(self, task: Task) -> float:
         tags = self._tags.get(task.index)

@@ -81,7 +81,7 @@ class EstimateHistory:
         self._last: deque[tuple[str, float, float]] = deque(maxlen=window)
         self._fit: Believed | None = None
         self._wrong = 0
-        """Of these, tasks with a time that was not their estimate."""
+        """Number of these tasks whose time was not their estimate."""
 
     def observe(self, task: Task, ratio: float) -> None:
         """Add a task's time, divided by its estimate (above 0)."""

@@ -273,7 +273,7 @@ class _Merging:
     work: dict[int, np.ndarray]
     """Seconds of each group on each site, those of merged ones as well."""
     items: dict[int, dict[int, None]]
-    """What each group reads."""
+    """Items that each group reads."""
     flow: dict[int, dict[int, float]]
     """Seconds to move what one group writes for another, both ways."""
     cost: np.ndarray

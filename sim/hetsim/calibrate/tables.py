@@ -116,7 +116,7 @@ class _Measured:
     stages: dict[str, float]
     path: Path
     overlapping: bool
-    """Was more than one request in flight?"""
+    """True if more than one request was in flight."""
 
 
 def _under_load(found: Mapping[int, _Measured]) -> Iterator[str]:

@@ -78,7 +78,7 @@ class WatchedRun(Relay):
         self.starts: dict[int, tuple[Placement, float]] = {}
         self.copies: list[Copy] = []
         self._last: tuple[int | None, Moment] = None, "start"
-        """What happened last: the moment of a copy decided now."""
+        """The last event: the moment of a copy that is decided now."""
 
     def prepare(self, problem: PlanProblem) -> None:
         self.inner.prepare(problem)

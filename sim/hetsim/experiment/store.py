@@ -50,7 +50,7 @@ class Store:
         self.folder, self.fresh, self.trust = folder, fresh, trust
         self.damaged: list[Path] = []
         self._pending: dict[Hashable, dict[str, RunOutcome]] = {}
-        """Of blocks that are not sealed, by block."""
+        """Outcomes of blocks that are not sealed, by block."""
         self._journals: dict[Hashable, io.FileIO] = {}
         self._journal_count = 0
         self._incomplete: set[Hashable] = set()

@@ -406,13 +406,13 @@ class _Flight:
         self.again = first
         """To be submitted before anything else."""
         self.suspects = deque[Place]()
-        """Whose workers died twice: tried alone."""
+        """Jobs whose workers died twice: they are tried alone."""
         self.deaths: dict[tuple[int, int], int] = {}
         self.tasks: dict[Future, list[Place]] = {}
         self.size = 1
         """Runs that a worker is sent: twice as many as long as they take less than its span."""
         self.alone = False
-        """Was what is under way submitted as a suspect?"""
+        """True if the jobs under way were submitted as suspects."""
 
     def submit(self) -> bool:
         """Submit what there is room for; False if the pool turned out to be broken."""

@@ -135,7 +135,7 @@ class Checked:
         self.policy, self.seeds, self.warmups = array("i"), list[int](), array("d")
         self.scenarios, self.runs = bytearray(), bytearray()
         self.pilots: dict[bytes, Pilot] = {}
-        """Of cases with `warmup: auto`, by the digest of their first run."""
+        """Pilots of cases with `warmup: auto`, by the digest of their first run."""
 
     def add(self, label: str, scenario: str, run: str, seed: int, warmup: float) -> None:
         """Add a row.
@@ -178,7 +178,7 @@ class SweepPlan:
     amount: Amount
     identity: Identity
     metrics: list[str] = field(default_factory=list)
-    """Those asked for."""
+    """The metrics asked for."""
     checked: Checked = field(default_factory=Checked)
     remarks: list[str] = field(default_factory=list)
     options: StudyOptions = StudyOptions()

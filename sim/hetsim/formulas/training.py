@@ -50,7 +50,7 @@ class Block:
     activations: float
     """Bytes of activations of a token that tensor-parallel ranks divide."""
     tied: bool
-    """Is the first matrix of the vocabulary the last one too?"""
+    """True if the first and the last matrix of the vocabulary are one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +133,9 @@ class ParallelPlan:
     recomputation: Recomputation = "none"
     """Which activations are computed again for the backward pass."""
     sequence_parallel: bool = False
-    """Do tensor-parallel ranks divide the remaining activations too?"""
+    """True if tensor-parallel ranks also divide the remaining activations."""
     sharded_optimizer: bool = False
-    """Do data-parallel ranks divide the state of the optimizer?"""
+    """True if data-parallel ranks divide the state of the optimizer."""
     experts: Degree = 1
     """Degree of expert parallelism: the number of data-parallel ranks that divide the experts."""
     buckets: Degree = 1

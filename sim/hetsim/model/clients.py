@@ -55,7 +55,7 @@ class Retry:
     times: Count
     """Most retries of a call."""
     on: list[Cause] = field(default_factory=lambda: ["timeout", "rejected", "failed"])
-    """What is sent again: an attempt that timed out, was rejected (or expired), or failed."""
+    """Causes of a retry: an attempt that timed out, was rejected (or expired), or failed."""
     wait: RetryWait = RetryWait()
     """Wait before each retry."""
     size: Literal["same", "new"] = "same"

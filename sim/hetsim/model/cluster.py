@@ -100,17 +100,17 @@ class Sharing:
     """
 
     kind: Literal["exclusive", "timeslice", "mps", "mig"] = field(default="exclusive", metadata=REQUIRED)
-    """What computes at once: exclusive (in start order), timeslice (all, in turn), mps (side by side), mig (slices)."""
+    """How launches share it: exclusive (in start order), timeslice (in turn), mps (at the same time), mig (slices)."""
     switch_cost: Fraction = 0.0
     """Share of the rate that time slices lose while several launches take turns."""
     interference: NotNegative = 0.0
     """Under mps a launch runs at 1 / (1 + interference × shares of the others)."""
     layouts: tuple[Layout | tuple[float, ...], ...] = field(default=((1.0,),), metadata=NO_KEY)
     reconfigure: Seconds = 0.0
-    """Of mig the time until slices that are newly cut can be used."""
+    """For mig: the time until newly cut slices can be used."""
     pairs: tuple[tuple[str, str, float], ...] = field(default=(), metadata=NO_KEY)
     recut: Literal["empty", "idle"] = "empty"
-    """Of mig when a GPU takes on another layout: when it is empty, or idle slices next to busy ones as well."""
+    """For mig: when a GPU may change its layout: only when empty, or also its idle slices next to busy ones."""
 
     def check(self) -> None:
         """Raise KeyProblem for a share of 1, which leaves nothing."""
@@ -155,9 +155,9 @@ class Preemption:
     kind: Literal["context_switch", "drain", "flush", "flep"] = field(default="context_switch", metadata=REQUIRED)
     """How running work is left: context_switch (save state), drain (end the block), flush (drop it), flep (yield)."""
     rate: BytesPerSecond | None = None
-    """Of context_switch the rate at which state goes to the device's own memory; over its link unless given."""
+    """For context_switch: the rate at which state is saved to the device's own memory; by default over its link."""
     overhead: Fraction = 0.0
-    """Of flep the share by which every launch there is slower."""
+    """For flep: the share by which every launch on the device is slower."""
 
     def check(self) -> None:
         """Raise KeyProblem for keys that do not belong to this kind."""
@@ -222,7 +222,7 @@ class DeviceType:
 
     name: str = field(metadata=NO_KEY)
     kind: Name = field(default="gpu", metadata=OPTIONAL)
-    """What it is if no GPU, such as npu; needed under accelerators."""
+    """Its kind if it is not a GPU, such as npu; required under accelerators."""
     speed: Positive = 1.0
     """How many times as fast as the GPU for which gpu_time is given, or of a CPU as the core of cpu_time."""
     memory: Bytes | None = None
@@ -238,7 +238,7 @@ class DeviceType:
     multiprocessors: Count | None = None
     """Number of streaming multiprocessors, for work given by kernels; that of a known device unless given."""
     price: Price = field(default=FREE, metadata=OPTIONAL)
-    """What each costs (of a CPU each core), as 2.5/h or with up and asleep; that under cluster.prices, or nothing,
+    """Price of each (of a CPU: of each core), as 2.5/h or with up and asleep; that under cluster.prices, or nothing,
     unless given."""
     peak: object | None = None
     """Best rates of each (of a CPU of a core), for work and profiles: figures or the name of a known device; looked up
@@ -295,7 +295,7 @@ class NodeSpec:
     island_size: Count | None = field(default=None, metadata={"alias": "island"})
     """Accelerators that NVLink joins directly, in order."""
     nvlink: Link = field(default_factory=Link, metadata=OPTIONAL)
-    """What joins its GPUs, for parallel training: a rate, rate and latency, or a curve; no limit unless given."""
+    """The link between its GPUs, for parallel training: a rate, rate and latency, or a curve; by default no limit."""
     cards: Count = 1
     """Network cards that share the rate of its network equally, for parallel training."""
     switch: Link = field(default_factory=Link, metadata=NO_KEY)
@@ -306,7 +306,7 @@ class NodeSpec:
     first: int | None = field(default=None, metadata=NO_KEY)
     """Number of the first of them, where they are part of a larger group of nodes (those of one rack)."""
     price: Price = field(default=FREE, metadata=OPTIONAL)
-    """Of the node as a whole, in addition to those of its devices; its accelerators share it equally, or its cores."""
+    """Price of the node as a whole, added to those of its devices, in equal parts for its accelerators (else cores)."""
     partitions: tuple[str, ...] = ()
     """Partitions (virtual clusters) to which they belong; rules stand under `site`."""
     driver_cores: Whole = 0
@@ -326,7 +326,7 @@ class Partition:
     mask: int = field(default=0, metadata=NO_KEY)
     """Bitmask of the indexes of its nodes."""
     default: bool = False
-    """Is it the one of tasks that name none?"""
+    """True for the partition of tasks that name none."""
     default_time: Seconds | None = None
     """Time limit of tasks that ask for none; max_time unless given."""
     max_time: Seconds = math.inf
@@ -344,7 +344,7 @@ class Partition:
     accounts: tuple[str, ...] | None = None
     """Accounts that may use it; all unless given."""
     claims: int = field(default=0, metadata=NO_KEY)
-    """What its jobs compete for, as a bitmask (`Cluster.claims`): jobs of partitions that share a bit do.  Its nodes
+    """Resources that its jobs compete for, as a bitmask (`Cluster.claims`): jobs of partitions that share a bit do.  Its nodes
     unless given."""
 
     def __post_init__(self) -> None:

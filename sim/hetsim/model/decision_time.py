@@ -28,7 +28,7 @@ class DecisionTime:
     max_starts: Count | None = None
     """Starts of one cycle at most; what else could start is left to the next cycle."""
     overlap: bool = False
-    """May the next cycle begin before the starts of the last one are in effect, as with asynchronous binding?"""
+    """True if a cycle may begin before the starts of the last one take effect, as with asynchronous binding."""
 
     def check(self) -> None:
         """Raise ValueError or KeyProblem where these keys have no effect."""

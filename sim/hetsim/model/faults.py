@@ -40,9 +40,9 @@ class FaultProcess:
     """Probability that each other node of the same rack fails along."""
     groups: dict[int, tuple[int, ...]] | None = field(default=None, metadata=NO_KEY)
     mean: float = field(default=math.inf, metadata=NO_KEY)
-    """Of `between`."""
+    """Mean of `between`."""
     longest: float = field(default=math.inf, metadata=NO_KEY)
-    """What `between` never exceeds."""
+    """Upper bound of `between`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Maintenance:
     announced: Seconds = field(default=0.0, metadata={"optional": True})
     """When policies are told; when it begins unless given."""
     drain: bool = True
-    """Do the nodes take nothing new from the announcement on?"""
+    """True if the nodes take no new launches from the announcement on."""
 
     @classmethod
     def given(cls, start: float, announced: float | None = None, **others: Any) -> Maintenance:

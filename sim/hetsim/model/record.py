@@ -82,7 +82,7 @@ class RunInput:
     iteration: list[tuple[Any, Any]] = field(default_factory=list)
     """The batching and the routing policy of each language model."""
     warnings: list[str] = field(default_factory=list)
-    """What a reader of the results must know beforehand: a load beyond every capacity, ..."""
+    """Warnings that a reader of the results needs first: a load beyond every capacity, ..."""
     overloads: list[tuple[str, float, float]] = field(default_factory=list)
     """Services whose waits must grow, in a line: the warning, the number of requests that are served at most until the
     last one arrives, and the seconds that the last of these has waited at least."""

@@ -50,7 +50,7 @@ class Service:
     noise: Fraction = 0.0
     """Relative standard deviation of all stage times, from 0 to 30%."""
     alike: bool = True
-    """Do all requests take `per_item` exactly?"""
+    """True if all requests take exactly `per_item`."""
     bytes_in: float = 0.0
     bytes_out: float = 0.0
     """Private data of a request, on average."""
@@ -60,7 +60,7 @@ class Service:
     response_delay: Seconds = field(default=0.0, metadata={"alias": "response"})
     """Time of a response back to the front end."""
     about: dict[str, object] = field(default_factory=dict)
-    """What else its scenario entry says that policies may want to know (tokens, cache, ...)."""
+    """Further facts of its scenario entry for policies (tokens, cache, ...)."""
     policy_key: str = "policy.batching"
     """Where the scenario names its batching policy, for messages."""
 
@@ -126,7 +126,7 @@ class LanguageService:
     timeout: Seconds = math.inf
     """Time after its arrival at which a client aborts a request, even one that runs."""
     swap: bool = False
-    """Are preempted sequences copied to the host, rather than computed again?"""
+    """True if preempted sequences are copied to the host instead of computed again."""
     autoscale: Autoscaling | None = None
     """Adds and gives up replicas with the load."""
     prefix_block: int = 0

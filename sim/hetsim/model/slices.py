@@ -21,7 +21,7 @@ class Slice(NamedTuple):
     profile: str = ""
     """NVIDIA's name of it, where it has one."""
     position: int = 0
-    """Of a profile its first slice of memory."""
+    """The profile's first slice of memory."""
 
     def bytes_of(self, memory: int | None) -> int:
         """Its memory in bytes on a GPU with this memory (None: no limit)."""

@@ -43,7 +43,7 @@ class LinearSteps:
     prefill: StageTable | StageTime | None = field(default=None, metadata=NO_KEY)
 
     attends = False
-    """Does the time depend on how many earlier tokens the prompt tokens of a step attend to?"""
+    """True if the time depends on the number of earlier tokens to which a step's prompt tokens attend."""
 
     def decodes(self, sequences: int) -> float:
         """Seconds added to `fixed` by decoding sequences, without context."""

@@ -149,7 +149,7 @@ class Mode(ComputeTime):
     node_count: int = 1
     """Number of nodes of a launch, above 1: as many different nodes, each with an equal part of everything."""
     exchange: Exchange | None = None
-    """What its nodes send each other, and the step that it is part of, where that is known."""
+    """Traffic among its nodes, and the step that this is part of, if known."""
     table: StageTable | None = None
     """Measured seconds by batch size, in place of those of `ComputeTime`."""
     upload: StageTime | StageTable = field(default_factory=StageTime)
@@ -162,7 +162,7 @@ class Mode(ComputeTime):
     """How its time depends on the layout of its devices and on what is done; the tasks' times are then those of the
     packed layout."""
     parts: tuple[Mode, ...] = ()
-    """Of a launch of several kernels as one (`hetsim.model.fusion`): the mode of each of its tasks."""
+    """For a fused launch (`hetsim.model.fusion`): the mode of each of its tasks."""
     slice: str = ""
     """The profile of the MIG slice that it asks for by name; empty: any slice that is large enough."""
     pinned: int | None = None
@@ -171,11 +171,11 @@ class Mode(ComputeTime):
     nodes: int | None = field(init=False)
     """Bitmask of the nodes that it may use; None: all."""
     limited: bool = field(init=False)
-    """Does a limit of its partition on all that runs there apply?"""
+    """True if its partition limits what runs there in total."""
     scattered: bool = field(init=False)
-    """Are any of its stages drawn from measured times that scatter?"""
+    """True if any of its stages is drawn from measured times that vary."""
     unit: Mode | None = field(init=False)
-    """What a gang is made of, as a mode of one node: the part of each of `node_count` nodes, or one core of a gang of
+    """The part of a gang, as a mode of one node: the part of each of `node_count` nodes, or one core of a gang of
     cores that may use any number of nodes.  None in all other modes."""
     bare: bool = field(init=False)
     """One whole accelerator of any node and nothing else, neither host nor its memory: the commonest demand by far."""
@@ -311,11 +311,11 @@ class Stopping:
     block: Seconds = 0.0
     """Length of a block of the kernel, between which drain and flush can leave it; anywhere unless given."""
     idempotent: bool = False
-    """Can blocks be thrown away and run again?"""
+    """True if blocks can be discarded and run again."""
     checkpoint: Seconds = 0.0
     """Time that each of those checkpoints takes, in which nothing is computed."""
     input: Literal["saved", "again"] | None = None
-    """Is the input (`bytes_in`, `upload`) part of the state that a stop saves, or uploaded again on resuming? saved
+    """Whether the input (`bytes_in`, `upload`) is part of the state that a stop saves, or uploaded again: saved
     where state is above 0, else again; after a failure always again."""
 
     @classmethod

@@ -77,7 +77,7 @@ class _Scale:
     limits: tuple[float, float]
     """Between which its values lie."""
     more: bool
-    """Is more of it better?"""
+    """True if more of it is better."""
     is_key: bool
 
     def dress(self, ax: Axes) -> None:

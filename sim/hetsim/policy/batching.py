@@ -93,7 +93,7 @@ class Batching:
     """
 
     in_order: bool = False
-    """Does it serve all requests, the oldest first?  `hetsim size` then skips sizes whose queue must grow too long."""
+    """True if it serves all requests, oldest first.  `hetsim size` then skips sizes whose queue must grow too long."""
 
     rejects: bool = True
     """False if it answers no `Discard`: clients that retry on that alone are then refused."""

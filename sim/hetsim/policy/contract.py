@@ -214,12 +214,12 @@ class Scheduler:
     """
 
     sets_devices: ClassVar[bool] = False
-    """Does it put devices to sleep and wake them?  A policy that does so itself does not build on one that says yes."""
+    """True if it puts devices to sleep and wakes them.  Policies that do so themselves refuse such a base."""
 
     at_own_times: bool = False
-    """Does it decide at exact times of its own, so that decisions may not take time (`policy.decisions`)?"""
+    """True if it decides at exact times of its own, so that decisions may not take time (`policy.decisions`)."""
     knows_rates: bool = False
-    """Is it given the true `rates`?  Only a policy with a predictor that is a yardstick is: the declared exception."""
+    """True if it is given the true `rates`: only a policy whose predictor is a yardstick, a declared exception."""
 
     rates: Mapping[str, Callable[[float], float]] | None = None
     """If it `knows_rates`, from before `check` on: arrivals per second of each class and service at any time."""
@@ -231,10 +231,10 @@ class Scheduler:
     """False if it never yields a `Reject`: clients that retry on that alone are then refused."""
 
     looks_ahead: ClassVar[bool] = False
-    """Does it fork the run?  Then runs without forks (those with language models) refuse it before the clock starts."""
+    """True if it forks the run.  Runs that cannot fork (with language models) refuse it before the clock starts."""
 
     notes: Mapping[str, Any] = {}
-    """What the policy tells of its work besides what it did, kept with the run: names and plain values.
+    """Notes on the policy's work that are kept with the run: names and plain values.
 
     Of a plan these are `planned_makespan` and `lower_bound` (certified for the estimates), where it knows them, and
     what is its own (`ratio_certified`, `gap`, ...).  Nothing in it may depend on how fast the machine is.
@@ -379,7 +379,7 @@ class Shadow(Protocol):
 
     time: float
     anywhere: bool
-    """Do the nodes not matter to the task: is what another leaves it the same wherever that starts?"""
+    """True if nodes do not matter to the task: another start leaves it the same, wherever it is."""
 
     @property
     def placement(self) -> Placement | None: ...

@@ -45,7 +45,7 @@ class LikeServices:
         self.passed: Any = None
         """The offer for which those that are ANSWERED have answered."""
         self.released = True
-        """Has something come free since all have answered?"""
+        """True if something has come free since all have answered."""
         self.idle: list[int] = []
         """Services without a request: the next arrival matters only when there is room."""
 

@@ -156,19 +156,19 @@ class IterationPolicy:
     """It batches by iterations, so it is for language models; policies that form whole batches are not."""
 
     reserves: bool = False
-    """Does it admit by the longest answers that requests announce?
+    """True if it admits by the longest answers that requests announce.
 
     A service with requests that announce none is then refused, and a request that never fits is rejected.
     """
 
     by_client: bool = False
-    """Do requests wait in a line for each client, of which `turn` names the next?"""
+    """True if requests wait in one queue per client, and `turn` names the next client."""
 
     follows: bool = False
-    """Is it told which requests join, decode and leave a replica?"""
+    """True if its hooks for requests that join, decode and leave a replica are called."""
 
     changes: bool = False
-    """May its answers change while a replica only decodes, with the same members?
+    """True if its answers may change while a replica only decodes, with the same members.
 
     Then it says when (`steady`).
     """

@@ -50,19 +50,19 @@ class PlannedScheduler(Scheduler):
         The task of each waits and heads the queues of all its devices.
         """
         self._alone: list[bool] = []
-        """Does nothing else fit on the devices of a step while it runs?"""
+        """True if nothing else fits on the devices of a step while it runs."""
         self._taken: dict[str, int | None] = {}
         """Devices on which such a step runs, and the head that was tried there since."""
         self._copies: dict[tuple[int | None, Moment], list[Copy]] = {}
         """Prefetches and drops still to come, by what they wait for."""
         self._copying: list[Copy] = []
-        """Those that are due."""
+        """Copies that are due."""
         self._fused: dict[int, list[int]] = {}
         """Rows of the tasks of a launch of several that are still to start, by its first step."""
         self._modes: dict[int, Mode] = {}
         """The mode of each of these tasks by itself."""
         self._last_arrival: dict[int, float] = {}
-        """Of these launches: when the last of their tasks arrives."""
+        """When the last task of each of these launches arrives."""
         self._sizes: list[int] = []
         """Bytes of each item."""
         self._devices: dict[str, Device] = {}

@@ -13,10 +13,10 @@ class Predictor:
     """Base of predictors that keep the time; subclasses give `_learn` and `_expect`."""
 
     flat: ClassVar[bool] = False
-    """Does it expect what was measured lately, however far ahead it is asked?"""
+    """True if its forecast is what was measured lately, whatever the horizon."""
 
     knows_rates: ClassVar[bool] = False
-    """Is it given the `truth`?  The declared exception to "policies see the past only": a yardstick."""
+    """True if it is given the `truth`, as a yardstick: the declared exception to "policies see the past only"."""
 
     truth: Callable[[float], float] | None = None
     """If it `knows_rates`: the true mean of the series at any time."""

@@ -48,7 +48,7 @@ class Progress:
         self.problem = problem
         self.lanes = lane_names(problem.cluster)
         self._tasks: dict[int, Task] = {}
-        """Those that were ready once and have not ended."""
+        """Tasks that have been ready and have not ended."""
         self._left = dict.fromkeys(range(len(problem.tasks)))
         self._down: dict[int, Device] = {}
 

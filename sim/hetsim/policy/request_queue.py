@@ -35,7 +35,7 @@ class RequestQueue(Protocol):
     service: Service
     wanted: int
     bell: dict[Any, bool]
-    """Of all services: queues to which something has happened, and whether their policies must be asked again."""
+    """For all services: queues with changes, and whether their policies must be asked again."""
 
     def __len__(self) -> int:
         """How many wait now."""

@@ -115,7 +115,7 @@ class Decision:
 
     @property
     def _names(self) -> list[str]:
-        """Of the targets' columns; a metric that has two targets is numbered."""
+        """Names of the targets' columns; a metric with two targets is numbered."""
         metrics = [target.metric for target in self.targets]
         return [name if metrics.count(name) == 1 else f"{name}_{number}" for number, name in enumerate(metrics)]
 

@@ -71,7 +71,7 @@ class Sizing:
     max_size: int
     trials: tuple[SizeTrial, ...]
     overload: str = ""
-    """What keeps the numbers below `least` from serving the requests that arrive, if that is why it is the least."""
+    """Why numbers below `least` cannot serve the requests that arrive, if that is why it is the least."""
     remarks: tuple[str, ...] = ()
     """Keys for which no number is left out beforehand."""
 

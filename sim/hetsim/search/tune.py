@@ -329,7 +329,7 @@ def _whole(value: Any) -> Any:
 
 
 def _stages(settings: int, first: int) -> Iterable[tuple[int, int, int]]:
-    """Of each stage: remaining settings, and replications of each before and after."""
+    """For each stage: remaining settings, and replications of each before and after."""
     remaining, before, after = settings, 0, first
     while remaining > 1:
         yield remaining, before, after

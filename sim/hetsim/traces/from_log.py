@@ -54,7 +54,7 @@ class Variant:
     error: float = math.nan
     """Mean difference of simulated and recorded waits, of the half of the jobs that nothing was inferred from."""
     kept: bool = True
-    """Is it nearer to the record than the one before, so that the next goes on from it?"""
+    """True if it is nearer to the record than the variant before, so that the next one builds on it."""
     waits: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
     """Recorded and simulated, of the jobs that are compared."""
 

@@ -36,7 +36,7 @@ class Subject:
     table: TaskTable
     document: dict[str, Any]
     inferred: bool
-    """Was the cluster taken from the log?"""
+    """True if the cluster was inferred from the log."""
 
 
 def subject_of(file: Path, document: Mapping[str, Any] | None, trace: Mapping[str, Any], table: TaskTable) -> Subject:

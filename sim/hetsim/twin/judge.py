@@ -55,7 +55,7 @@ class JudgedForecasts:
     actual: np.ndarray
     """Seconds from the instant to the recorded start, at most the horizon."""
     beyond: np.ndarray
-    """Did the job start after the horizon?"""
+    """True if the job started after the horizon."""
     methods: dict[str, Method]
 
     def table(self) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ class RankedQueue:
         self._columns = np.zeros((64, width + 2))
         """By position: those of the task, its arrival and its row; of the first tasks."""
         self._last: list[tuple[float, ...]] = []
-        """Those of the others, which are not written there yet."""
+        """Columns of the other tasks, not yet written there."""
         self._score: Callable[[Any], Any] | None = None
         self._first: list[Key] = []
         """The first tasks in order; and their keys by row."""

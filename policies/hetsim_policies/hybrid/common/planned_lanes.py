@@ -75,7 +75,7 @@ class PlannedJob:
     task: Task | None = None
     fetched: bool = False
     number: int = 0
-    """Of its start, in the order of starts."""
+    """Number of its start, in the order of starts."""
     end: float | None = None
     """When it will end if it is not late, once that was asked for in a run in which it cannot change."""
     overdue: bool = False
@@ -195,7 +195,7 @@ class Board:
         self._is_up = is_up
         self._experience = Experience()
         self._late: dict[int, float] = {}
-        """Of tasks that were stopped late: the part of their estimate that they had run for."""
+        """For tasks that were stopped late: the part of their estimate that they had run for."""
 
     def is_up(self, lane: PlannedLane) -> bool:
         return lane.number not in self._down

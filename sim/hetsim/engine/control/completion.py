@@ -48,7 +48,7 @@ class Completion:
         self._starts, self._finishes, self._status = recorder.start, recorder.finish, recorder.status
         self._modes, self._place, self._place_code = recorder.mode, recorder.place, recorder.place_code
         self._listens = [type(policy).ended is not Batching.ended for policy in state.input.batching]
-        """Does the batching policy of each service have a hook for the end of a batch?"""
+        """By service: True if its batching policy has a hook for the end of a batch."""
         self._on_finished: Any = None
         self._admitted_finished: Any = None
         self._told = linked  # does anyone want to hear of each task that completes?

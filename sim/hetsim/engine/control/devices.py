@@ -32,7 +32,7 @@ class Devices:
     interrupts: Interrupts
     serving: Serving | None
     waking: dict[int, Timer] = field(default_factory=dict)
-    """What ends the waking of devices that take no launch before."""
+    """Timers for the end of waking of devices that take no launch before."""
 
     def state(self, device: Device) -> Any:
         states = self.run.capacity.of

@@ -40,7 +40,7 @@ class Waiting:
         self._starts, self._finishes, self._status = recorder.start, recorder.finish, recorder.status
         self._on_ready: Any = None
         self._by_itself = not state.queues and serving is None and self._ready is None
-        """Is there nothing but tasks that are ready as they come?"""
+        """True if all tasks are ready as they arrive."""
 
     def hooks(self) -> None:
         """Look again which hooks the policy overrides; the others are not called."""

@@ -185,7 +185,7 @@ class Recorder:
         self._batches = bytearray()
         """Launches of requests, row after row (ROW, but for the task)."""
         self._slices = array("q")
-        """Of each of these the queue, and the position of its first request in it; -1: they are made of objects."""
+        """By batch: the queue and the position of its first request there; -1: batches of objects."""
         self._members = array("q")
         """Rows of the requests of batches made of request objects, one batch after the other."""
         self._groups: dict[int, tuple[int, ...]] = {}
@@ -193,7 +193,7 @@ class Recorder:
         self._gone: list[tuple[int, int, int, int, float, str]] = []
         """Requests that were discarded as a slice: queue, first, count, status, time, reason."""
         self._lean = False
-        """Are all launches batches, so that the stages of tasks need no columns (`Record.stage`)?"""
+        """True if all launches are batches, so that the stages of tasks need no columns (`Record.stage`)."""
         self._places = PlacementCodes(run.cluster)
         self.place_code = self._places.code
 

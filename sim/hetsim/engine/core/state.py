@@ -43,7 +43,7 @@ class RunState:
     recorder: Recorder
     graph: Graph | None
     steady: bool
-    """Does every launch compute, at nominal rate, from its start on?  Until frequencies or failures change it."""
+    """True while every launch computes at nominal rate from its start on; frequencies and failures end it."""
 
     network: SharedNetwork | None = None
     """Links that jobs over several nodes share, where there are such jobs."""
@@ -91,11 +91,11 @@ class RunState:
     settled_at: tuple[float, int] = (-1.0, 0)
     """When it was, and how many tasks had ended."""
     wake_on: str = "change"
-    """What the policy waits for besides time: change, fit, release or ready."""
+    """The event, besides time, for which the policy waits: change, fit, release or ready."""
     certain: float = -math.inf
     """Until when a policy that waits for `fit` need not be asked about tasks that fit nowhere."""
     may_strand: bool = False
-    """May tasks wait to the end?  Else the policy has left them lying, which is an error."""
+    """True if tasks may wait to the end; else the policy forgot them, which is an error."""
     closed: bool = False
     planning: float = math.nan
     """Seconds that a planner took before the clock started."""

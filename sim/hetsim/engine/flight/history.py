@@ -26,7 +26,7 @@ class History:
     input_saved: bool = False
     """True if the task's input is part of that state."""
     intact: bool = False
-    """Is what it left in the memory of these devices still there?  Not after a failure."""
+    """True while its data are still in the memory of these devices; a failure loses them."""
     left_at: float = 0.0
     """The time at which it left it there."""
     saved_by: float = 0.0

@@ -55,7 +55,7 @@ class Launch(Timer):
     position: int
     """Position of its mode in the first task's shape."""
     resident = False
-    """Has it no end of its own (`Resident`)?"""
+    """True if it has no end of its own (`Resident`)."""
     fusion: Fusion | None = None
     """How its tasks are fused, if several are launched as one kernel (`FusedLaunch`)."""
 
@@ -146,7 +146,7 @@ class Terms:
         """Position of the first request in its service, if the batch is a slice of it; else -1."""
         self.own_rows: list[int] | None = None
         self.fresh = True
-        """Have its requests nothing but their columns: no data items, and no batch before?"""
+        """True if its requests have no data items and were in no batch before: their columns say all."""
         self.oldest = oldest
         """When its oldest request arrived at the node."""
 
@@ -207,7 +207,7 @@ class Timetable:
     blocked = 0
     """Evictions that must end before it may begin."""
     prepared = True
-    """Is it known what must be uploaded?"""
+    """True once it is known what must be uploaded."""
     up: tuple[Part, ...] = ()
     down: tuple[Part, ...] = ()
     restore = 0.0
@@ -229,15 +229,15 @@ class Timetable:
     group: ShareGroup | None = None
     items: tuple[int, ...] = ()
     traffic: Any = None
-    """What it sends to other nodes (`hetsim.engine.flight.contention.Member`), if it is on several."""
+    """Its traffic among nodes (`hetsim.engine.flight.contention.Member`), if it is on several."""
     stepwise = False
-    """Must anything be done for it between its start and its end?"""
+    """True if anything must be done for it between its start and its end."""
     armed = INF
     """When its entry is due, and below what for."""
     due = END
     joined = False
     computed = False
-    """Has a stepwise launch begun to share an accelerator; has it been told that it has computed?"""
+    """True once a stepwise launch shares an accelerator; and once it is known to have computed."""
     estimate: tuple[float, float] | None = None
     """Seconds of its upload and download as policies may know them, once asked for."""
     planned = NAN
@@ -359,15 +359,15 @@ class Lane:
         self.share = 0
         """Sum of their shares (millionths)."""
         self.sliced = sliced
-        """Does it take turns, so that any number of launches may compute?"""
+        """True if launches take turns, so that any number of them may compute."""
         self.simple = simple
-        """Does it only ever serve whole launches of this accelerator alone, one at a time?"""
+        """True if it only serves launches on the whole of this accelerator alone, one at a time."""
         self.direct = direct
-        """And does a sketch tell all there is of most launches?"""
+        """True if, in addition, a sketch describes most launches completely."""
         self.shared = not (up.private and down.private)
-        """May anything else be on its ways?"""
+        """True if other transfers may use its paths."""
         self.regular = regular and (simple or group is not None)
-        """Or such as share it with others, and are on no other?"""
+        """True if it also serves launches that share it and use no other accelerator."""
         self.fetching = 0
         """Prefetches under way."""
         self.alone = (self,)

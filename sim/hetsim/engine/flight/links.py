@@ -60,7 +60,7 @@ class Flow(Timer):
         self.until = math.inf
         """When the last byte of one that is booked arrives, if no other comes to its pipes before."""
         self.bookable = False
-        """May it be booked once it is alone?"""
+        """True if it may be booked once it is alone."""
 
     def there(self, now: float, called: float) -> bool:
         """Return True if a booked transfer is under way for a `called` that begins now."""
@@ -134,7 +134,7 @@ class LinkPath(NamedTuple):
     rate: float
     latency: float
     private: bool
-    """Can nothing else be on it while the accelerator's copy engine serves a launch?"""
+    """True if nothing else can use it while the accelerator's copy engine serves a launch."""
 
 
 class Links:

@@ -30,11 +30,11 @@ class Part:
     until: float = INF
     delay: float = INF
     begun = False
-    """Has a transfer without a private line had its turn?"""
+    """True once a transfer on a shared path has had its turn."""
     settled = False
-    """Can what must be uploaded not change until its turn comes?"""
+    """True if what must be uploaded cannot change until its turn comes."""
     moved = True
-    """Was there anything to move when its turn came?"""
+    """True if there was anything to move when its turn came."""
     legs: Sequence[Any] = ()
     flow: Any = None
 

@@ -64,7 +64,7 @@ class Replica:
         self.periods = Periods(fleet, kind, placement, self.stage, since=self.clock._now)
         self.requests = Members(self, fleet, self.memory, sequences=self.sequences, periods=self.periods)
         self.prefill: list[tuple[Generation, int]] = []
-        """What the step under way reads of prompts."""
+        """Prompt tokens that the step under way reads."""
         self.changes: bool = self.policy.changes
         self.loaded = True
         self.draining = False
@@ -72,7 +72,7 @@ class Replica:
         self.flows: list[Flow] = []
         """The model on its way to the devices."""
         self.foreseen: Foreseen | None = None
-        """What becomes of its requests, if it has been asked for since something happened here."""
+        """Cached forecast of its requests; None after any event here."""
 
     # What policies see --------------------------------------------------------------------------------------
 
@@ -236,7 +236,7 @@ class Replica:
         self.stage.begin(count, self.times.decoding(count, sequences.count, sequences.context), lag)
 
     def _steady(self, count: int) -> int:
-        """Of `count` steps, those that pass before the policy is asked again."""
+        """The number of steps, at most `count`, before the policy is asked again."""
         head = self.requests.head
         if head is None:
             return count

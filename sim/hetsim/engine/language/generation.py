@@ -69,7 +69,7 @@ class Generation:
         self.token_at = NAN
         """When its last token came, while it does not decode."""
         self.kind: Any = None
-        """Of the replica that it joined last (`hetsim.engine.language.kinds.ReplicaType`)."""
+        """Type of the replica that it joined last (`hetsim.engine.language.kinds.ReplicaType`)."""
         self.joules = 0.0
         """Energy above idle on the kinds before."""
         self.earlier = 0.0

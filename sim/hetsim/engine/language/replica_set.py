@@ -45,9 +45,9 @@ class ReplicaSet:
         """Replicas with devices, in the order of their start; if prefill is separate, only those that decode."""
         self.prefillers: list[Replica] = []
         self._open: dict[bool, OpenReplicas] = {}
-        """Those that take requests, to read prompts (True) or not; none after a change of one."""
+        """Replicas that take requests, by whether to decode only; emptied when one changes."""
         self.missing: list[bool] = []
-        """Replicas that failed and are not replaced yet: do they only prefill?"""
+        """Failed replicas that are not replaced yet: True for those that only prefill."""
         self.unmet = 0
         """Replicas that the load calls for besides, and for which there were no devices."""
         self.changed_at = -math.inf

@@ -35,7 +35,7 @@ class Sequences:
         self.decoded_at = NAN
         """When the last step that decoded was over, with a token for each of them but the fresh ones."""
         self.fresh: dict[int, float] = {}
-        """Those that have begun since then: when their last tokens came, by row."""
+        """By row of a request that has begun since then: when its last token came."""
 
     def begin(self, request: Generation, token_at: float) -> None:
         """Decode a request from the next step on; token_at: time of its last token."""

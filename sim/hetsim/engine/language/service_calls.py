@@ -36,7 +36,7 @@ class ServiceCalls:
     requests: dict[int, Generation]
     """Requests without their last token, by row."""
     checked: bool
-    """Is there a round at each boundary?"""
+    """True if there is a round at each boundary."""
     lobby: dict[int, Generation]
     """Requests that no replica can take yet, by row."""
 

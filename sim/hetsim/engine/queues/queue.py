@@ -171,7 +171,7 @@ class Queue:
         """Rows that wait before those of the column, in order of arrival, from `_first` on."""
         self._first = 0
         self.order = self._came if sent_late(service, run) else None
-        """What rows are sorted by, if not by themselves: clients of a closed loop think, and send in another order."""
+        """Sort keys of rows, if not the rows: clients of a closed loop think, and send in another order."""
         predecessors = table.predecessors
         self.by_readiness = predecessors is None or not any(predecessors[row] for row in service.rows.tolist())
         """Do its requests become ready in the order in which they stand here?  Not if they wait for others first."""
@@ -179,7 +179,7 @@ class Queue:
         """Objects of waiting requests, by row, as far as they were looked at."""
         self._one_class: bool | None = None
         self._returned = False
-        """Has any request come back from a batch that was stopped?"""
+        """True if any request has come back from a batch that was stopped."""
         self.timer = Timer(self._enough)
 
     # Which requests wait --------------------------------------------------------------------------------------

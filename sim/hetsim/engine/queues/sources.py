@@ -84,7 +84,7 @@ class Sources(Timer):
         self._sent: list[int] = []
         self._think: list[Draws] = []
         self._surplus: list[int] = []
-        """Of each closed loop the clients that leave when they have their answer."""
+        """By closed loop, the number of clients that leave when they have their answer."""
         for number, stream in enumerate(run.closed):
             self._stream_of.update(dict.fromkeys(stream.rows.tolist(), number))
             self._sent.append(stream.clients[0][1])

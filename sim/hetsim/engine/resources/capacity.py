@@ -27,7 +27,7 @@ class Capacity(PlacementIndex):
         self.releases = 0
         """How often something was released."""
         self.undisturbed = True
-        """Has every device been in service ever since the start?"""
+        """True if every device has been in service since the start."""
 
     def refusal(self, placement: Placement) -> str | None:
         """Why a placement cannot be taken now, as the end of a sentence; None if it can."""

@@ -43,7 +43,7 @@ class DeviceState:
     )  # fmt: skip
 
     slices: GpuSlices | None = None
-    """Of a MIG GPU its slices."""
+    """The slices of a MIG GPU."""
 
     def __init__(self, device: Device):
         self.device = device
@@ -56,7 +56,7 @@ class DeviceState:
         self.frequency = 1.0
         self.slowdown = 1.0 + device.type.preemption.overhead
         self.normal = self.slowdown == 1.0
-        """Does it compute at its nominal rate, at once?"""
+        """True if it computes at its nominal rate, at once."""
         self.ready_at = 0.0
         self.failed_at = -math.inf
         self.saving: list[tuple[float, int]] = []
@@ -96,7 +96,7 @@ class GpuState(DeviceState):
         """The least that was ever left of the room, with what lies there unpinned taken off."""
         self.slices = GpuSlices(device.type) if device.type.sharing.kind == "mig" else None
         self.lane: Any = None
-        """What is in flight there (`hetsim.engine.flight.launch.Lane`)."""
+        """Launches in flight there (`hetsim.engine.flight.launch.Lane`)."""
 
     def note_memory(self, unpinned: int = 0) -> None:
         """Note that more memory is held, or that it keeps unused items."""

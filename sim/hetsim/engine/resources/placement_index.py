@@ -55,9 +55,9 @@ class PlacementIndex:
         """Indexes of nodes in the order in which they changed; emptied now and then (`log_generation` counts)."""
         self.log_generation = 0
         self.noting = False
-        """Is there a reader of the log?"""
+        """True if the log has a reader."""
         self.offered: Placement | None = None
-        """What `first` has found last, if it is one whole accelerator: its devices, type and mode go together."""
+        """Last result of `first`, if it is one whole accelerator: its devices, type and mode go together."""
         self.with_open = [0] * len(self.types)
         """By type number: bitmask of the nodes that are up and have an open accelerator of the type."""
         for node in self.nodes:

@@ -50,7 +50,7 @@ class GpuSlices:
         self.fixed = False
         """The layout was set by the policy, and stays until the policy says otherwise."""
         self.real = self
-        """Of a what-if copy: the slices of the GPU itself."""
+        """In a what-if copy, the slices of the GPU itself."""
         self.known: dict[Any, tuple[Layout, Slice] | None] = {}
 
     def copy(self) -> GpuSlices:

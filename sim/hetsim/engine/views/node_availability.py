@@ -94,7 +94,7 @@ class Ends:
         tasks = self.state.tasks
         shapes = [] if tasks.estimate is not tasks.time or self.language else tasks.shapes
         self._exact = bool(shapes) and all(self.capacity.countable(mode) for shape in shapes for mode in shape.modes)
-        """Does every launch end when it is expected to, unless it is stopped, and can every one be counted?"""
+        """True if every launch can be counted, and ends when expected unless it is stopped."""
         self._stops = 0
         """Launches stopped before the last look."""
 

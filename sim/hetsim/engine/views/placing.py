@@ -33,13 +33,13 @@ class RoomIndex:
     """
 
     def __init__(self, capacity: Capacity, kind: int, whole: bool):
-        """Of the type with this number.  `whole`: no accelerator is ever taken in part."""
+        """An index for the type with this number.  `whole`: no accelerator is ever taken in part."""
         self._capacity, self._kind, self._whole = capacity, kind, whole
         self._generation = self._position = -1
         self._amount: dict[int, int] = {}
         """Node -> what was free there at the last look."""
         self._amounts: list[int] = []
-        """Those that any node has, ascending."""
+        """Amounts that any node has, ascending."""
         self._nodes: dict[int, int] = {}
         """Amount -> bitmask of the nodes that have it."""
         capacity.noting = True

@@ -151,7 +151,7 @@ class EarliestFit:
         self.anywhere = False
         self._placement: Placement | None = None
         self._left = 0
-        """What is left over besides the task at the shadow time, if its nodes do not matter (`anywhere`)."""
+        """Capacity left over next to the task at the shadow time, if its nodes do not matter (`anywhere`)."""
         self._capacity = shadows.state.capacity
         self._sketches: dict[int, Sketch] = {}
         """Nodes at the shadow time, as far as they were looked at."""
@@ -160,14 +160,14 @@ class EarliestFit:
         self._due: list[tuple[float, int, Launch]] = []
         """Launches that will have ended on that node by then."""
         self._accepted = False
-        """Has a launch beyond the shadow time been accepted on its nodes?"""
+        """True if a launch beyond the shadow time has been accepted on its nodes."""
         self._last = shadows.state.last_launch
         self._budgets: dict[Partition, Budget] = {}
-        """What partitions with a limit will have in use at the shadow time."""
+        """Usage of limited partitions at the shadow time."""
         self._gang: Mode | None = None
         """The mode in which it would start, where that may use several nodes and was found by the walk."""
         self._free = -1
-        """What is free for the gang at the shadow time (`amount_of`), where it was found by counting that; else -1."""
+        """Free for the gang at the shadow time (`amount_of`), if that was counted; else -1."""
         self._modes = [mode] if mode is not None else [task.shape.modes[p] for p in task.modes_by_speed()]
         self._stamp = 0, 0, 0
         self._find()

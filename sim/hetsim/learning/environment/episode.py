@@ -90,7 +90,7 @@ class Episodes:
     """What is seen of the run that is under way."""
     decides: ClassVar[str] = SCHEDULING
     asks_scheduler: ClassVar[bool] = False
-    """Does the scenario's own scheduler decide anything?"""
+    """True if the scenario's own scheduler decides anything."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ class Observation:
     """
 
     uses_vector: ClassVar[bool] = False
-    """Is the vector of the window wanted, as `vector` of `observe`?"""
+    """True if `observe` gets the vector of the window, as `vector`."""
     name = "observation"
     shapes: Any
     """A tuple (one array), or a mapping of names to tuples."""

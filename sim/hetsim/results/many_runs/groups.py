@@ -224,7 +224,7 @@ def _paired_values(outcomes: Mapping[str, Result | Several], by: str) -> dict[st
 
 
 def _numbers(outcome: Result | Several) -> list[int]:
-    """Of the replications, in the order of `group_values`."""
+    """Numbers of the replications, in the order of `group_values`."""
     return [outcome.replication] if isinstance(outcome, Result) else [int(n) for n in outcome.values.index]
 
 

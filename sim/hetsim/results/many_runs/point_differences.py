@@ -87,7 +87,7 @@ class Leads(NamedTuple):
     shown: dict[str, int]
     points: int
     tested: bool
-    """Are there points with several replications, which could show it?"""
+    """True if some points have several replications, which could show it."""
 
 
 def leads(sweep: Points, metric: str, findings: dict[int, list[Finding]] | None = None) -> Leads:

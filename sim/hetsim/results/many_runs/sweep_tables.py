@@ -50,7 +50,7 @@ class SweepTables:
         """
         self.columns, self.several, self.text_seeds = columns, several, text_seeds
         self.names: dict[str, None] = {}
-        """What runs have, in the order of the first that has each."""
+        """Names of the runs' values, in order of first appearance."""
         self.rows = 0
         self.parts: list[tuple[pd.DataFrame, pd.DataFrame]] = []
         self._folder = None if folder is None else temporary_folder(folder, "new")
@@ -177,7 +177,7 @@ def tables(
 
 
 def _common_counts(rows: Sequence[SweepRow], counts: np.ndarray, failed: np.ndarray) -> np.ndarray:
-    """Of each row, the replications that all policies of its point completed."""
+    """For each row, the replications that all policies of its point completed."""
     fewest: dict[int, int] = {}
     for row, count, out in zip(rows, counts.tolist(), failed, strict=True):
         if not out:

@@ -41,7 +41,7 @@ class WarmupCut:
     arrivals: int
     runs: int
     seen: bool = True
-    """Were there responses to find it from?"""
+    """True if there were responses to find it from."""
 
     @property
     def near_half(self) -> bool:

@@ -110,7 +110,7 @@ def prefix_tokens_requested(run: Measured) -> float:
 
 @metric(unit="tokens", better="more", sets=("tokens",))
 def prefix_tokens_served(run: Measured) -> float:
-    """Of these, tokens that were in the cache and need not be read."""
+    """Prompt tokens looked up at first joins that the prefix cache had."""
     return _prefixes(run)[1]
 
 

@@ -154,7 +154,7 @@ class PlaceColumns:
         self.owner = np.repeat(np.arange(self.count), self.sizes)
         """The place of each entry of `flat`."""
         self.amount = np.ones(len(self.flat))
-        """What each entry of `flat` holds of its place: cores of a launch on cores of several nodes, else devices."""
+        """Amount of its place that each entry of `flat` has: cores of a launch over nodes, else devices."""
         self.over_nodes = np.zeros(self.count, bool)
         """Which places are cores of several nodes."""
         begin = np.cumsum(self.sizes) - self.sizes

@@ -132,7 +132,7 @@ def communication_fraction(run: Measured) -> float:
 
 @metric(unit="share", better="less", sets=("network",))
 def bubble_fraction(run: Measured) -> float:
-    """Of the device time of jobs with steps, the share in bubbles of pipelines."""
+    """Share of the device time of jobs with steps that pipeline bubbles took."""
     return _share(run, "bubble")
 
 
@@ -168,7 +168,7 @@ def network_utilization(run: Measured) -> float:
 
 @metric(unit="share", better="less", of="run", sets=("network",))
 def cross_rack_fraction(run: Measured) -> float:
-    """Of the bytes that nodes sent to each other for jobs, those that crossed racks."""
+    """Share of the bytes that nodes sent each other for jobs that went across racks."""
     stays = run.result.record.stays
     if stays is None or not stays["bytes"].sum() > 0:
         return math.nan

@@ -51,7 +51,7 @@ class FreeCapacity:
                 self.usable[where] = True
         gpus = [device for node in cluster.nodes for device in node.accelerators if device.type.sharing.slices]
         self.slices = {(device.node, device.local): GpuSlices(device.type) for device in gpus}
-        """Of MIG GPUs by node and position; cuts by `Partition` are not among them."""
+        """Slices of MIG GPUs by node and position, without cuts by `Partition`."""
         self.share = self.full.copy()
         self._ask(names)
 

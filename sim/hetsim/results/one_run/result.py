@@ -71,7 +71,7 @@ class Result:
         self._scenario, self.error, self.bound = scenario, error, bound
         self.undeclared = ""  # a warning of files that were opened and not named
         self.saved: store.Saved | None = None
-        """Of a loaded run: its directory."""
+        """The directory of a loaded run."""
         self.inputs: dict[str, str] = {} if inputs is None else inputs
         """Digests of the files, and of the policies of others, that the scenario names."""
         self.explained: Any = None  # the sweep of `hetsim.results.one_run.explain`, kept between questions

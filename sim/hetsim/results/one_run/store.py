@@ -287,7 +287,7 @@ class Saved:
     stated: dict[str, Any]
     """warmup, end, horizon, warnings, notes."""
     values: dict[str, float]
-    """Of the metrics of its summary."""
+    """Values of the metrics of its summary."""
 
 
 def open_run(directory: Path) -> Saved:

@@ -48,7 +48,7 @@ class Usage:
     idle: np.ndarray
     sleep: np.ndarray
     watts_at_end: float
-    """Of all devices together when they do nothing, in the states in which the run left them."""
+    """Watts of all idle devices together, in the states in which the run left them."""
 
 
 def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:

@@ -90,11 +90,11 @@ class MeasuredSpec(Model):
     beyond the fixed time of every step, if there is one, grows by a power of its size, beyond the largest in proportion
     to it."""
     extrapolate: Flag = False
-    """May batches be larger than the largest measured size?"""
+    """Whether batches may be larger than the largest measured size."""
     quantiles: Annotated[dict[float, str], BeforeValidator(_ranks)] | None = None
     """Columns of the file with percentiles, such as {p50: p50_ms, p99: p99_ms}, from which times are drawn."""
     samples: Flag = False
-    """Are several rows of one size samples, from which times are drawn?"""
+    """Whether several rows of one size are samples, from which times are drawn."""
 
     _built: StageTable | None = PrivateAttr(None)
 

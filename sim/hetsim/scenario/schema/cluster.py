@@ -57,7 +57,7 @@ class MigLayout(Model):
     memory: list[Annotated[Bytes, Field(gt=0)]] | None = None
     """Memory of each slice; in proportion to its share unless given."""
     positions: list[Whole] | None = None
-    """Of profiles the first of the eight memory slices of each; all that NVIDIA allows unless given."""
+    """For profiles: the first memory slice (of eight) of each; by default all positions that NVIDIA allows."""
 
     def cuts(self, family: Family | None) -> list[Layout]:
         """The layout in each arrangement of its profiles; KeyProblem if none."""
@@ -137,10 +137,10 @@ class SharingSpec(Mirror):
     """How an accelerator serves several launches; `sharing: mps` is short."""
 
     layouts: Annotated[list[Cutting], Field(min_length=1)] | None = None
-    """Of mig the ways to cut one GPU, each a list of shares or profiles, or with the memory or positions of its slices.
+    """For mig: the layouts of one GPU, each a list of shares or profiles, or with memory or positions of its slices.
     One slice of the whole GPU, or all that the profiles allow, unless given."""
     profiles: Family | None = None
-    """Of mig the GPU whose profiles the slices are (1g.5gb, ...): A100-40, A100-80 or H100-80."""
+    """For mig: the GPU that has these profiles (1g.5gb, ...): A100-40, A100-80 or H100-80."""
     pairs: dict[str, dict[str, Positive | None]] = {}
     """By class, then by class of the partner: times slower than alone, as measured; null where two cannot share."""
 
@@ -332,7 +332,7 @@ class Nodes(Mirror):
     FIRST: ClassVar = ("name", "count", "cpus", "driver_cores", "memory")
 
     cpu: Cpu = Cpu()
-    """What its cores are, where they differ from the default."""
+    """Properties of its cores, if they differ from the default."""
     gpus: Annotated[list[Accelerator], OneOrMany] = []
     """Its GPUs: one mapping, or a list of them by type."""
     accelerators: Annotated[list[Accelerator], OneOrMany] = []

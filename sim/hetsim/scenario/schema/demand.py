@@ -108,7 +108,7 @@ class StoppingSpec(Mirror):
     """Costs of stopping and resuming; see `hetsim.model.tasks.Stopping`."""
 
     preemptible: Flag = True
-    """May policies stop it at all?"""
+    """Whether policies may stop it at all."""
 
 
 def _unit_mean(value: Any) -> Any:
@@ -122,7 +122,7 @@ class Estimates(Model):
     """Known times: true ones × a drawn `error` × a fixed `factor`."""
 
     basis: Literal["time", "mean"] = "time"
-    """What error and factor are on: each task's own time, or only the mean of its class."""
+    """The base of error and factor: each task's own time, or only the mean of its class."""
     error: Annotated[NumberDistribution, Short(_unit_mean, {"type": "object"})] | None = None
     """A random factor on the truth, a distribution; cv without mean has mean 1; none unless given."""
     factor: Positive = 1.0
@@ -326,7 +326,7 @@ class Demand(Held):
     training: TrainingSpec | None = None
     """Parallel training of a transformer, from which times and memory are computed for the GPUs of the job."""
     communication: Communication | None = None
-    """What the ranks of a job send each other, by which its times grow; nothing unless given."""
+    """Communication among the ranks of a job, which lengthens its times; by default none."""
     devices: SomeNames | None = None
     """Types and kinds of devices for which `work`, `profile` or `training` is computed; all with a known peak unless
     given."""
@@ -357,9 +357,9 @@ class Demand(Held):
     users: UserMix | None = None
     """Several users: a number of them, or a list with weights."""
     estimates: Annotated[Estimates, Short(lambda v: {} if v == "exact" else v, {"const": "exact"})] | None = None
-    """What policies know of the times: exact, or an error and a factor."""
+    """Estimates of the times that policies see: exact, or with an error and a factor."""
     stopping: StoppingSpec | None = None
-    """What stopping and resuming costs; nothing, with all work kept, unless given."""
+    """Costs of stopping and resuming; by default none, with all work kept."""
     reads: list[Name] | None = None
     """Names of data items that must be on the device."""
     writes: list[Name] | None = None

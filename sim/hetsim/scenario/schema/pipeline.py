@@ -18,4 +18,4 @@ class PipelineSpec(Model):
     training: Flag = False
     """Whether items go forward and backward, gradients the way of the activations."""
     replication: Flag = True
-    """May a stage be on several devices, which take items in turn?"""
+    """Whether a stage may be on several devices, which take items in turn."""

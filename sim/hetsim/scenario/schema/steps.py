@@ -45,9 +45,9 @@ class StepTime(Mirror):
     """
 
     decode: Annotated[StageSpec, STAGE] | None = None
-    """What a step takes that only decodes, by its number of sequences: a line {fixed, per_item}, or measured times."""
+    """Time of a decode-only step by its number of sequences: a line {fixed, per_item}, or measured times."""
     prefill: Annotated[StageSpec, STAGE] | None = None
-    """What a step takes that only reads prompts, by their tokens: a line {fixed, per_item}, or measured times."""
+    """Time of a prefill-only step by its prompt tokens: a line {fixed, per_item}, or measured times."""
     roofline: Annotated[Roofline, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
     """Steps from the figures of model and GPU: true, or the shares of the peaks that are reached."""
 

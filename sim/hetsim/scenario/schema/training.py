@@ -138,7 +138,7 @@ class TrainingSpec(Mirror):
     passes: NotNegative = PASSES
     """How often element-wise kernels move the bytes of the activations in a forward pass."""
     widths: Annotated[list[Degree], Field(min_length=1)] | None = None
-    """Of an elastic job the numbers of nodes on any of which it can run, in place of `nodes`."""
+    """For an elastic job, instead of `nodes`: the numbers of nodes on which it can run."""
     steps: StepCount
     """Steps of a task, a whole number, or a distribution of which what is drawn is rounded."""
 

@@ -238,13 +238,13 @@ class WorkloadEntry(Demand):
     load: Positive | None = None
     """Stretches the arrivals of a trace until the work is this share of what the cluster can do."""
     unfit: Literal["error", "reject", "leave_out", "leave_out_parallel"] = "error"
-    """What becomes of rows of a trace that can never run here, and of those not on one core or one whole GPU."""
+    """How to treat rows of a trace that can never run here, and rows that are not on one core or one whole GPU."""
     resample: Resample | None = None
     """Draws the rows of a trace again in every replication."""
     clients: Annotated[Clients, AS_CLIENTS] | None = None
     """Clients that time out, give up and try again; they wait for ever unless given."""
     service: AnyService | None = None
-    """What serving a request costs, which makes this a stream of requests."""
+    """The cost of serving a request, which makes this a stream of requests."""
     pipeline: PipelineSpec | None = None
     """A measured network in stages over the devices of the cluster, through which each arrival's items stream."""
 

@@ -154,7 +154,7 @@ class Architecture(Described):
     """Layers with that window; all that have attention unless given."""
     linear: Linear | None = None
     output_gate: bool = False
-    """Does attention have a gate of the size of its queries?"""
+    """Whether attention has a gate of the size of its queries."""
     intermediate: Whole
     """Intermediate size of the feed-forward block, or of each expert."""
     shared_intermediate: Count = 0
@@ -166,9 +166,9 @@ class Architecture(Described):
     vocabulary: Whole
     """Tokens of the vocabulary."""
     gated: bool = True
-    """Has the feed-forward block a gate, and so three matrices rather than two?"""
+    """Whether the feed-forward block has a gate, and so three matrices instead of two."""
     tied: bool = False
-    """Is the first matrix of the vocabulary the last one too?"""
+    """Whether the first and the last matrix of the vocabulary are one."""
     experts: Whole = 1
     """Experts of a layer (mixture of experts)."""
     active_experts: Whole = 1

@@ -33,7 +33,7 @@ class Score:
     """How well something explains the half of a log that it was not fitted on."""
 
     right: np.ndarray = field(repr=False)
-    """By job judged: is it as on record?"""
+    """By judged job: True if it is as recorded."""
     alike: bool = False
     """It cannot be told from the best one."""
 

@@ -36,7 +36,7 @@ class NodeParts:
     node: np.ndarray
     amount: np.ndarray
     alone: np.ndarray
-    """By job: did it run on one node?"""
+    """By job: True if it ran on one node."""
 
     def jobs_on(self, node: int) -> np.ndarray:
         return np.flatnonzero(self.node == node)

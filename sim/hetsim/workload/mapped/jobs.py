@@ -54,7 +54,7 @@ class MappedJobs:
             self.stages.insert(0, self.jobs)
         self.rows = rows
         self.keys_sought: dict[tuple[str, str], list[Any]] = {}
-        """By column and part of its cells: has any row had it, and for which target?"""
+        """By column and part of its cells: whether any row has had it, and for which target."""
         log.one_row_each = "id" in columns and made.fold is None and made.attempts != "separate"
         log.unique = "id" in columns and not self.stages
 

@@ -37,7 +37,7 @@ class LogMap:
     missing: Mapping[str, Missing]
     blanks: frozenset[str | float]
     comma: bool = False
-    """Are numbers written with a decimal comma?"""
+    """True if numbers are written with a decimal comma."""
     fold: Fold | None = None
     gang: Fold | None = None
     attempts: str | None = None

@@ -57,7 +57,7 @@ class Column:
     forms: list[str] = field(default_factory=list)
     """Ways in which all of them can be dates."""
     there: list[bool] = field(default_factory=list)
-    """By row: is its cell not blank?"""
+    """By row: True if its cell is not blank."""
     typed: str = ""
     """`instant` or `duration`, where the file's own type says so."""
 

@@ -122,7 +122,7 @@ class JobLog(ReadFile):
         self.zone: tzinfo | None = None
         """Of dates that name none, where it is not UTC."""
         self.one_row_each = False
-        """Are several rows with one id an error?"""
+        """True if several rows with one id are an error."""
         if cut.warm_start and not cut.since:
             self.fail("warm_start needs since: the instant at which the replay begins, in the midst of the log")
         alike = isinstance(cut.until, Date) == isinstance(cut.since, Date)

@@ -42,7 +42,7 @@ class TableColumns:
     on_gpu: bool = False
     on_cpu: bool = False
     numbers: dict[str, bool] = field(default_factory=dict)
-    """By name, in the order in which they first come: is any known?"""
+    """By name, in the order in which they first appear: True if any value is known."""
     finite: set[str] = field(default_factory=set)
     """Times in which any is finite."""
     texts: dict[str, bool] = field(default_factory=dict)
