@@ -78,6 +78,11 @@ class ScenarioError(HetsimError):
         return type(self), (self.problems,)
 
 
+def file_error(path: Any, message: str, line: int | None = None, column: int | None = None) -> ScenarioError:
+    """A ScenarioError with one problem of a file."""
+    return ScenarioError(Problem(message, file=str(path), line=line, column=column))
+
+
 def line_of(error: BaseException) -> str:
     """The innermost line of an exception: `file.py:12`."""
     line, trace = "", error.__traceback__

@@ -344,8 +344,8 @@ class Partition:
     accounts: tuple[str, ...] | None = None
     """Accounts that may use it; all unless given."""
     claims: int = field(default=0, metadata=NO_KEY)
-    """Resources that its jobs compete for, as a bitmask (`Cluster.claims`): jobs of partitions that share a bit do.  Its nodes
-    unless given."""
+    """Bitmask of what its jobs compete for (`Cluster.claims`): jobs of partitions that share a bit do.  By default its
+    nodes."""
 
     def __post_init__(self) -> None:
         if not self.claims:

@@ -153,7 +153,7 @@ def current_name(column: str) -> str:
 
 
 def unknown_metric(name: str, names: Iterable[str]) -> UnknownName:
-    """UnknownName for a metric, with near names if there are any."""
+    """Raise UnknownName for a metric, with near names if there are any."""
     parts = tuple(filter(None, current_name(name).split("_")))
     shares = {one: sum(part.startswith(parts) for part in one.split("_")) for one in names}
     near = sorted(filter(shares.get, shares), key=lambda one: -shares[one])[:3]

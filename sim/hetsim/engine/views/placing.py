@@ -33,7 +33,7 @@ class RoomIndex:
     """
 
     def __init__(self, capacity: Capacity, kind: int, whole: bool):
-        """An index for the type with this number.  `whole`: no accelerator is ever taken in part."""
+        """An index for the type `kind`.  `whole`: no accelerator is taken in part."""
         self._capacity, self._kind, self._whole = capacity, kind, whole
         self._generation = self._position = -1
         self._amount: dict[int, int] = {}

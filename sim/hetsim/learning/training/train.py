@@ -297,7 +297,7 @@ def train(
 
 
 def _check_numbers(steps: Any, seed: Any) -> None:
-    """UsageError for numbers that training does not take."""
+    """Raise UsageError for numbers that training does not take."""
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MAX_STEPS:
         raise UsageError(f"steps must be a whole number from 1 to {MAX_STEPS:,}, not {steps!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SPAN:

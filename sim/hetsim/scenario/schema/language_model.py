@@ -261,7 +261,7 @@ class LanguageModel(Profiled):
         return float(of_engine("front_end")(*self.figures, self.engine))
 
     def _check_estimate(self) -> None:
-        """KeyProblem where the steps of a roofline or an engine lack a figure."""
+        """Raise KeyProblem where the steps of a roofline or an engine lack a figure."""
         if self.uncertain and self.engine is None:
             raise KeyProblem("uncertain", "errors are known of a named engine only; give engine, such as vllm-0.15")
         if self.step.roofline is None:
@@ -292,14 +292,14 @@ class LanguageModel(Profiled):
         return self
 
     def _check_step(self) -> None:
-        """KeyProblem where a step could take no time."""
+        """Raise KeyProblem where a step could take no time."""
         step = self.step
         is_complete = (step.per_prompt_token or step.prefill) and (step.per_sequence or step.decode)
         if not (step.roofline or step.fixed or is_complete):
             raise KeyProblem("step", "every step needs some time; give fixed, or per_prompt_token and per_sequence")
 
     def _check_slo(self) -> None:
-        """KeyProblem for a limit that the shortest step exceeds."""
+        """Raise KeyProblem for a limit that the shortest step exceeds."""
         times, decode = self.times, self.step.decode
         decoding = times.seconds_for(0, 1, 0)
         if decode is not None and decode.measured is not None:
@@ -311,7 +311,7 @@ class LanguageModel(Profiled):
                 raise KeyProblem("slo", what)
 
     def _check_replicas(self) -> None:
-        """KeyProblem where several keys say how many replicas there are."""
+        """Raise KeyProblem where several keys say how many replicas there are."""
         if self.disaggregated is not None and self.autoscale is not None:
             raise KeyProblem("autoscale", "replicas that only prefill or only decode do not scale by themselves")
         self._unlike()
@@ -320,7 +320,7 @@ class LanguageModel(Profiled):
                 raise KeyProblem("replicas", f"{other} says how many replicas there are; give one of the two")
 
     def _check_blocks(self) -> None:
-        """KeyProblem for what keeps or moves KV blocks without any, or with others."""
+        """Raise KeyProblem for what keeps or moves KV blocks without any, or with others."""
         moved = "keys and values are moved; give kv: {per_token: ...}"
         kept = "prefixes are kept in KV blocks; give kv: {per_token: ...}"
         needs = (

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from hetsim.errors import file_error
 from hetsim.workload.logs.recorded_log import LABELS
 from hetsim.workload.logs.summary import durations, held_amounts
-from hetsim.workload.rows.text_rows import problem_of
 from hetsim.workload.traces import TaskTable
 
 FEW = 10
@@ -71,13 +71,13 @@ def history_of(table: TaskTable, source: str) -> JobHistory:
     start = table.extra.get("recorded_start")
     if start is None or table.requests:
         text = "is not a log of jobs with recorded starts, from which arrivals and run times could be learned"
-        raise problem_of(source, text)
+        raise file_error(source, text)
     took = durations(table)
     gpus, cpus = held_amounts(table)
     rows = np.flatnonzero(np.isfinite(start) & np.isfinite(took) & ((gpus > 0) | (cpus > 0)))
     if len(rows) < ENOUGH:
         text = f"only {len(rows):,} jobs with a recorded start; a model of arrivals and run times needs {ENOUGH}"
-        raise problem_of(source, text)
+        raise file_error(source, text)
     rows = rows[np.argsort(table.arrival[rows], kind="stable")]
     limit = table.extra.get("time_limit")
     limit = np.full(len(table), math.inf) if limit is None else np.where(limit > 0, limit, math.inf).astype(float)
@@ -108,7 +108,7 @@ class RunTimes:
     def __init__(self, ended: JobHistory):
         if len(ended) < ENOUGH:
             text = f"only {len(ended):,} jobs have ended: a model of run times needs {ENOUGH} or more"
-            raise problem_of(ended.source, text)
+            raise file_error(ended.source, text)
         order = np.argsort(ended.end, kind="stable")
         pools: dict[tuple[str, ...], list[int]] = {}
         users, classes = ended.labels["user"], ended.labels["class"]
@@ -157,7 +157,7 @@ class ArrivalTimes:
         if last - first < horizon:
             before, ahead = (last - first) / 3600, horizon / 3600
             text = f"{before:.3g} h of log before the snapshot are too few for {ahead:.3g} h ahead"
-            raise problem_of(submitted.source, f"{text}; look less far (--hours) or give a longer log")
+            raise file_error(submitted.source, f"{text}; look less far (--hours) or give a longer log")
         days = np.arange(math.ceil(max(0.0, now + horizon - last) / DAY - 1e-9), int((now - first) / DAY) + 1)
         self.begins = now - DAY * days[days > 0] if (days > 0).any() else None
         """Where the windows of earlier days begin."""

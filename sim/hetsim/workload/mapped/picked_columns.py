@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hetsim.errors import suggestion
+from hetsim.errors import file_error, suggestion
 from hetsim.model.batch_times import TimeSpread
 from hetsim.model.units import TIME, shown
 from hetsim.workload.mapped.cells import bounded, decimal_points, plain, scaled
@@ -16,7 +16,7 @@ from hetsim.workload.mapped.log_map import unit_in_name
 from hetsim.workload.mapped.propose import form_of
 from hetsim.workload.mapped.proposed_columns import UNIT_OF
 from hetsim.workload.mapped.rows import rows_of, tidied_row
-from hetsim.workload.rows.text_rows import NUMBER, RowProblems, problem_of
+from hetsim.workload.rows.text_rows import NUMBER, RowProblems
 
 LARGEST = 10**9
 MAX_LISTED = 8
@@ -37,7 +37,7 @@ class PickedColumns:
         for name in (*(wanted or ()), *where):
             if name not in rows.names:
                 near = suggestion(name, rows.names) or f"; it has {', '.join(rows.names[:20])}"
-                raise problem_of(path, f"no column {shown(name)}{near}", self.line_of(1))
+                raise file_error(path, f"no column {shown(name)}{near}", self.line_of(1))
         self.names = list(rows.names if wanted is None else dict.fromkeys((*wanted, *where)))
         self.lines: list[int] = []
         self._cells: list[list[Any]] = []
@@ -56,7 +56,7 @@ class PickedColumns:
             picked = " and ".join(f"{name} = {value}" for name, value in where.items())
             shown_values = "; ".join(f"{name} is {_listed(values)}" for name, values in there.items())
             text = f"none of its {seen:,} rows has {picked}; {shown_values}"
-            raise problem_of(path, text if where and seen else "has no rows")
+            raise file_error(path, text if where and seen else "has no rows")
 
     @staticmethod
     def bare(names: Sequence[str]) -> dict[str, str]:
@@ -77,7 +77,7 @@ class PickedColumns:
         for one in wanted:
             if one in columns:
                 return columns[one]
-        raise problem_of(self.path, f"no column {wanted[0]} (or {', '.join(wanted[1:])})", 1)
+        raise file_error(self.path, f"no column {wanted[0]} (or {', '.join(wanted[1:])})", 1)
 
     def values(self, name: str, of: Callable[[Any], Any]) -> list[Any]:
         """The cells of a column, read by `of`; a ValueError is a problem."""
@@ -85,7 +85,7 @@ class PickedColumns:
         try:
             cells = decimal_points([row[place] for row in self._cells], self._separator)
         except ValueError as error:
-            raise problem_of(self.path, f"column {name}: {error}") from None
+            raise file_error(self.path, f"column {name}: {error}") from None
         values = []
         for line, cell in zip(self.lines, cells, strict=True):
             try:
@@ -131,7 +131,7 @@ class PickedColumns:
             return named_unit[1][0]
         if unit is None:
             text = f"the column {shown(name)} does not say in which unit its times are; give {option}, for instance"
-            raise problem_of(self.path, text)
+            raise file_error(self.path, text)
         return TIME[unit]
 
     def times(self, name: str, factor: float, what: str) -> list[float]:
@@ -157,7 +157,7 @@ class PickedColumns:
             listing = "; ".join(f"{name} is {_listed(values)}" for name, values in mixed.items())
             pick = " ".join(f"--where {name}={next(iter(values))}" for name, values in mixed.items())
             text = f"its rows are of several {what}: {listing}; pick one, for instance with {pick}"
-            raise problem_of(self.path, text)
+            raise file_error(self.path, text)
 
     def texts(self, wanted: Sequence[str]) -> list[str]:
         return self.values(self.first_of(wanted), str)
@@ -202,7 +202,7 @@ def read(
     for name, factor in factors.items():
         if unit is not None and abs(factor / TIME[unit] - 1) > 1e-9:
             text = f"the name of the column {shown(name)} says {UNIT_OF[factor]}, but the unit is {unit}; correct it"
-            raise problem_of(path, text)
+            raise file_error(path, text)
     sizes = columns.values(batch, _size)
     seconds = [columns.times(name, factors[name], "a batch") for name in names]
     table = _Table(columns, samples)
@@ -256,7 +256,7 @@ class _Table:
                     if quantiles[place] < quantiles[place - 1]:
                         low, high = (f"p{100 * ranks[one]:g}" for one in (place - 1, place))
                         line = self.columns.line_of(self.places[size])
-                        raise problem_of(self.columns.path, f"batches of {size}: {high} is below {low}", line)
+                        raise file_error(self.columns.path, f"batches of {size}: {high} is below {low}", line)
                 spread = TimeSpread(tuple(quantiles), tuple(ranks))
             if spread is not None:
                 spreads.append(spread)

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from hetsim.errors import ScenarioError, visible
+from hetsim.errors import ScenarioError, file_error, visible
 from hetsim.model.units import shown
 from hetsim.workload.mapped.cells import guess_form
 from hetsim.workload.mapped.log_map import unit_in_name
@@ -34,7 +34,7 @@ from hetsim.workload.mapped.rows import LOOKED_AT, Csv, FileRows, beginning, row
 from hetsim.workload.rows.column_names import NAMES, WIDTHS, by_words
 from hetsim.workload.rows.json_rows import first_sign
 from hetsim.workload.rows.rows_of_a_job import CHOICES
-from hetsim.workload.rows.text_rows import NUMBER, PARQUET, problem_of
+from hetsim.workload.rows.text_rows import NUMBER, PARQUET
 
 EPOCHS = ((1e9, "epoch s"), (1e12, "epoch ms"), (1e15, "epoch us"), (1e18, "epoch ns"))
 ORDER = (
@@ -352,7 +352,7 @@ def form_of(path: Path) -> str:
         return "parquet"
     sign = first_sign(path)
     if sign == "[":
-        raise problem_of(path, "is one JSON list; JSON lines hold an object a line (jq -c '.[]' makes them)")
+        raise file_error(path, "is one JSON list; JSON lines hold an object a line (jq -c '.[]' makes them)")
     return "jsonl" if sign == "{" else "csv"
 
 

@@ -26,10 +26,10 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import numpy as np
 from pydantic import Field
 
-from hetsim.errors import MAX_PROBLEMS
+from hetsim.errors import MAX_PROBLEMS, file_error
 from hetsim.model.ragged import Ragged
 from hetsim.model.units import MAX_SECONDS, Seconds, Share, shown
-from hetsim.workload.rows.text_rows import NUMBER, CsvTable, Flag, ReadFile, numbered_lines, problem_of
+from hetsim.workload.rows.text_rows import NUMBER, CsvTable, Flag, ReadFile, numbered_lines
 from hetsim.workload.traces import TaskTable
 
 LONGEST_LINE = 1_000_000
@@ -126,7 +126,7 @@ class RequestRows(ReadFile):
         self.read = 0
         """Rows seen so far, those outside the window included."""
         if cut.until is not None and cut.until <= cut.since:
-            raise problem_of(path, f"until ({cut.until:g} s) must be after since ({cut.since:g} s)")
+            raise file_error(path, f"until ({cut.until:g} s) must be after since ({cut.since:g} s)")
         self._kept = _Kept()
         self._zero = 0
         self._codes: list[array] = [array("l") for _ in labels]
@@ -142,7 +142,7 @@ class RequestRows(ReadFile):
             if text:
                 yield number, text
         if not any_line:
-            raise problem_of(self.path, "is empty")
+            raise file_error(self.path, "is empty")
 
     def table(self, rows: Iterator[Request]) -> TaskTable:
         """All rows within the cut; ScenarioError with all their problems."""

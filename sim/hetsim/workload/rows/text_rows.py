@@ -42,11 +42,6 @@ Flag = Annotated[bool, Field(strict=True)]
 Types = Annotated[list[str], Field(min_length=1), BeforeValidator(_names)]
 
 
-def problem_of(path: str | Path, message: str, line: int | None = None, column: int | None = None) -> ScenarioError:
-    """A ScenarioError with one problem of a file."""
-    return ScenarioError(Problem(message, file=str(path), line=line, column=column))
-
-
 class RowProblems:
     """Problems of one file: the first ones are listed, the rest counted."""
 
