@@ -140,11 +140,10 @@ class Modeled(Batching):
 class BatOpt(Modeled):
     """BatOpt: wait for the number of requests that a queueing model gives, take all.
 
-    Decides when: at the threshold a of least mean response in the queue M/D(a, b)/1/N, where service begins once a
-    requests wait and takes up to b.  Its batch times are those estimated, deterministic and by size; the rate is that
-    of the last `window` seconds, rounded to the nearest power of 1.1.  Batches do not overlap.  Model: the chain of
-    requests left behind by batches, N states, exact; mean response by Little's law from the mean held over a cycle of
-    waiting and service.
+    Decides when: service begins once `a` requests wait, and takes up to b.  The threshold `a` is that of the minimum
+    mean response in the queue M/D(a, b)/1/N.  Its batch times are estimates by size; the rate is that of the last
+    `window` seconds, rounded to the nearest power of 1.1.  Batches do not overlap.  Model: the chain of requests left
+    behind by batches, N states, exact; mean response by Little's law over a cycle of waiting and service.
     Reference: Zhang, Luo, Wang, Kui and Ren, BatOpt: Optimizing GPU-Based Deep Learning Inference Using Dynamic Batch
     Processing (IEEE Transactions on Cloud Computing 2024), where M/G(a, b)/1/N also weighs GPU memory, which here is
     the bound b; Neuts, A General Class of Bulk Queues with Poisson Input (1967).

@@ -2,7 +2,7 @@
 
 Decides where.  Whenever tasks have become ready, they are laid out together behind what their devices have to do
 already.  For a guess λ of the time in which all of them will be done:
-1. Affinity.  Pairs of a task and a device that holds some of its data, the most bytes first: the task goes there while
+1. Affinity.  For pairs of a task and a device that has some of its data, most bytes first: the task goes there while
    such tasks fill at most the share α of what the device can do by λ.
 2. Balance.  The others by the greedy dual approximation: what takes longer than λ on one side goes to the other; the
    rest in descending order of acceleration to the accelerator on which each ends first, as long as one is busy for

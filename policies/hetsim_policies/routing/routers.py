@@ -30,8 +30,8 @@ class LeastOutstanding(Routing):
 class PowerOfTwo(Routing):
     """Power of two choices: the less loaded of two replicas drawn at random.
 
-    Decides which replica serves a request without looking at all of them; requests count for the speed of their
-    replica.
+    Decides which replica serves a request without looking at all of them.  The load of a replica is its number of
+    requests divided by its speed.
     Reference: Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001): the longest queue falls from
     about log n / log log n (random) to log log n / log 2.
     Weakness: worse than looking at all, where that costs nothing.

@@ -206,7 +206,7 @@ Between = Literal["lanes", "types"]
 class MinMin(PlainPlanner):
     """Min-min, for independent sequential and parallel tasks.
 
-    Of all tasks left, the one that can be complete first goes where it is complete first; then again.
+    Repeatedly: of all remaining tasks, the one with the earliest completion goes to the lane that gives it.
     Decides where, and in which order: short tasks come first.
     Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
     algorithm D: at most m times the least makespan on m unlike lanes.  Often good in practice (Braun et al., A
@@ -252,7 +252,7 @@ class MaxMin(PlainPlanner):
 class Sufferage(DescendingPlanner):
     """Sufferage, for independent sequential and parallel tasks.
 
-    The task that would lose most by not getting its best lane gets it; then again.
+    Repeatedly: the task that would lose most without its best lane gets that lane.
     Decides where, and in which order.  The sufferage of a task is the difference between its completion on the best and
     on the second best lane, lanes of one type included; a task that only one lane can run suffers without limit.  The
     second best of a parallel task are as many other lanes.

@@ -33,8 +33,8 @@ class Lst(DescendingPlanner):
     the lanes of each type.  Two other roundings of the vertex (`roundings`) are tried too; the shortest schedule is
     taken, and the descent starts from each of them.
     Reference: Lenstra, Shmoys, Tardos, Approximation Algorithms for Scheduling Unrelated Parallel Machines (1990).
-    Theirs has a share for each lane; lanes of one type are alike, so here a type of c lanes stands for them, which
-    makes the program small (1,000 tasks on 24 lanes of three types: 3,000 variables instead of 24,000).
+    Their program has a variable for each task and lane.  Lanes of one type are equal, so here it has one for each task
+    and type: for 1,000 tasks on 24 lanes of three types 3,000 variables instead of 24,000.
     Ratio 2 without arrivals.  The least T is at most the least makespan, as the schedule of least makespan satisfies
     the program.  A type of c lanes has at most cT of tasks that are not split, and at most one task more, e.  Let s end
     last; it starts when every lane of the type is busy, so it ends by (cT + e - s)/c + s = T + e/c + s(1 - 1/c), at

@@ -142,7 +142,7 @@ def plan_precision(
     runs, spent = _pilot(Case(loaded, seed=seed), metric, pilot, study_options.progress)
     values = runs.contributions(metric).to_numpy(dtype=np.float64)
     if not np.isfinite(values).all():
-        raise UsageError(f"{metric} is undefined or infinite in some replication of the pilot: no precision of it")
+        raise UsageError(f"{metric} is not finite in every replication of the pilot: give another metric")
     if runs.identical:
         raise UsageError(runs.without_chance)
     mean, spread = float(values.mean()), deviation(values)

@@ -70,7 +70,7 @@ def sweep_map(
     """Draw a metric over two keys as shades with values; the best is framed.
 
     Parameters: sweep: its result; x, y, metric: what is drawn; ax: axes to draw on, else those of a new figure; where:
-        fixes other columns of the sweep's table, of a sweep over policies one ({"policy": "sjf"}).
+        fixes other columns of the sweep's table; needed for one policy of several ({"policy": "sjf"}).
     Returns: the axes.
     """
     frame = _chosen(sweep, metric, where)

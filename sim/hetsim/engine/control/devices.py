@@ -168,16 +168,16 @@ class Devices:
         run, state = self.run, self.state(device)
         if state.up == up:
             return
-        run.steady = False
+        run.steady = False  # from here on ends may move: forecasts look at every launch
         state.up = up
         if not up:
             state.normal = False
         run.recorder.device_log.append((run.clock._now, device.index, "up" if up else "down", 0.0))
         lost = [device] if device.type.kind != "cpu" else [device, *run.input.cluster.nodes[device.node].accelerators]
         for one in lost if not up else ():
-            self.state(one).failed_at = run.clock._now
+            self.state(one).failed_at = run.clock._now  # by which `History.look` sees that saved data are gone
         there = list({launch.number: launch for one in lost for launch in launches_on(run, one)}.values())
-        if not up and self.interrupts.stops.kept_in_memory:
+        if not up and self.interrupts.stops.kept_in_memory:  # launches elsewhere may fetch their state from here
             there += [one for one in run.running.values() if one not in there and self._fetches(one, lost)]
         residents = [launch for launch in there if isinstance(launch, Resident)]
         self.interrupts.lose(launch for launch in there if not launch.resident)

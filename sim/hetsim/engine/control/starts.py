@@ -96,6 +96,7 @@ class Starts:
         self.start_fully(decision)
 
     def start_fully(self, decision: Start) -> None:
+        """Start a task, a batch, requests of a queue, or kernels launched as one."""
         tasks, placement = decision.tasks, decision.placement
         mode = placement.mode
         terms = None
@@ -105,7 +106,7 @@ class Starts:
             padding = (requests.size - requests.count) * requests.queue.service.per_item[position]
             factors = requests.queue.noise.factors(mode, requests.size)
             terms = Terms(requests, padding, factors, requests.queue.arrival(0))
-            if requests.tasks is None:
+            if requests.tasks is None:  # the policy looked at no request: rows suffice, no objects are made
                 cores = self._take(placement, requests)
                 terms.first, terms.own_rows = requests.queue.take(requests.count)
                 seen = requests.queue.seen(terms.first, terms.own_rows, requests.count)

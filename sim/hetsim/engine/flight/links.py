@@ -124,7 +124,7 @@ def fair_rates(flows: Sequence[Flow]) -> None:
                 todo -= 1
                 for pipe in flow.pipes:
                     rest = free_rate[pipe] - share
-                    free_rate[pipe] = rest if rest > 0.0 else 0.0
+                    free_rate[pipe] = rest if rest > 0.0 else 0.0  # rounding may go below 0
                     count[pipe] -= 1
 
 

@@ -257,7 +257,7 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
         later = [table.ready for _, table in asking if table.ready > time]
         time = min([*later, *(end for end, _, _ in ends)], default=INF)
         if time == INF:
-            break
+            break  # the others wait for data whose arrival is unknown
         over = [entry for entry in ends if entry[0] <= time]
         ends = [entry for entry in ends if entry[0] > time]
         for _, launch, table in over:

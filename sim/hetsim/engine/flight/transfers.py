@@ -217,7 +217,7 @@ class Transfers:
                 continue
             unfinished += 1
             if mode.on_cpu or (history is not None and history.input_saved and history.is_near(device)):
-                continue
+                continue  # its input is in the host's memory, or part of the state there
             fresh += 1
             if history is None or not history.input_saved:
                 size += task.bytes_in / mode.gpus

@@ -56,7 +56,7 @@ class Launches(Boundaries):
             if state.__class__ is GpuState:
                 lanes.append(state.lane)
                 if state.slices is not None:
-                    begin = max(begin, state.slices.busy[launch][1])
+                    begin = max(begin, state.slices.busy[launch][1])  # its slice is still being cut
             if state.ready_at > now or state.saving:
                 begin = max(begin, available_at(state, now, state.free_amount))
         table.lanes = tuple(lanes)
@@ -70,7 +70,7 @@ class Launches(Boundaries):
         mode = launch.placement.mode
         if mode.exchange is not None and mode.node_count > 1:
             table.traffic = Member(launch, mode.exchange)
-            table.stepwise = True
+            table.stepwise = True  # other jobs on its links move its end, so each boundary is an event
         self.speeds.plan(launch)
         for lane in lanes:
             lane.write_out()

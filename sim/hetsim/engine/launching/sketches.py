@@ -80,7 +80,7 @@ class Sketches:
                 else:
                     at = at + delay + (up_bytes + up_seconds * rate) / rate
             elif at > now or lane.ready > now:
-                return False
+                return False  # a shared path can be booked only from now on
             else:
                 flow = self.links.book(
                     self.links.up(devices[0]), up_bytes, up_seconds, done=self._drained, owner=launch, called=INF
@@ -88,7 +88,7 @@ class Sketches:
                 at = flow.until
             uploaded = at
         if at < lane.ready:
-            return False
+            return False  # it would overtake: launches of a lane compute in start order
         lane.ready = at
         if up:
             lane.upload = at
@@ -108,7 +108,7 @@ class Sketches:
                     end = down_at + delay + (down_bytes + down_seconds * rate) / rate
                 lane.download = entry = end
             else:
-                end = INF
+                end = INF  # its download is a flow: known only when it begins (`boundary`)
         times = up_at if up else began, up_at, uploaded, began, computed, down_at
         launch.sketch = lane, seconds_left, rates, times, end, moves, flow, None
         lane.flights.append(launch)

@@ -85,7 +85,7 @@ class Forecast:
         states = [self._capacity.of[device.index] for device in placement.devices]
         ready = max(available_at(state, now, state.free_amount - needed) for state in states)
         if mode.gpus and mode.type.sharing.kind == "mig":
-            ready = max(ready, *(state.slices.copy().take(mode, None, now) for state in states))
+            ready = max(ready, *(state.slices.copy().take(mode, None, now) for state in states))  # nothing is cut
         parts_left = [self._left(task) for task in tasks]
         if mode.parts:
             seconds = seconds_of(tasks, transfers.fusion(tasks), mode.parts, True)
@@ -96,12 +96,12 @@ class Forecast:
                 parts = [mode.curve.seconds_left(layout, 1.0 - part) for part in parts_left]
             works = [t.estimates[t.shape.position[mode]] * part for t, part in zip(tasks, parts, strict=True)]
             seconds = mode.computing(len(tasks), math.fsum(works), max(parts_left))
-        rate = min(state.frequency / state.slowdown for state in states)
+        rate = min(state.frequency / state.slowdown for state in states)  # a gang waits for its slowest device
         rate *= mode.span_rate(placement.devices)
         kept = [self._kept(task) for task in tasks]
         for history in kept:
             if history is not None:
-                history.look(self._capacity.of)
+                history.look(self._capacity.of)  # a failure since may have lost what was saved
         return StageEstimate(
             ready=max(0.0, ready - now),
             write_back=self._write_back(tasks, placement) if self._with_items else 0.0,

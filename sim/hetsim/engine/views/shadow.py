@@ -392,7 +392,7 @@ class EarliestFit:
             again = self._capacity._across(mode, everywhere)
         if again is None:
             return False
-        self._placement, self._accepted = again, True
+        self._placement, self._accepted = again, True  # the same time, on other devices
         self._sketches.update(sketches)
         return True
 

@@ -155,11 +155,11 @@ class Victims:
                     if placement.mode.gpus and placement.mode.type is wanted.type:
                         lack -= placement.mode.gpus
                     lacking[number] = lack
-                    if lack > 0:
+                    if lack > 0:  # too few GPUs even without these victims: no need to try the node out
                         stopped.setdefault(number, []).append(victim)
                         continue
                 else:
-                    wanted = None
+                    wanted = None  # counting GPUs says nothing about such a victim
             for number, _, _ in placement.hosts():
                 stopped.setdefault(number, []).append(victim)
                 if number in sketches:

@@ -161,11 +161,11 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
     except KeyError as error:
         raise wrong(f"is damaged: it does not say its {error.args[0]}") from None
     except (TypeError, ValueError, OverflowError):
-        raise wrong("is damaged: what it says of itself are not the numbers and names that they have to be") from None
+        raise wrong("is damaged: numbers and names in its description have wrong types") from None
     if layout.decides not in DECIDES:
-        raise wrong(f'is damaged: it decides "{layout.decides}", and there are {" and ".join(DECIDES)}')
+        raise wrong(f'is damaged: it decides "{layout.decides}"; a policy decides {" or ".join(DECIDES)}')
     if not 1 <= layout.window <= MAX_WINDOW:
-        raise wrong(f"is damaged: its window is {layout.window:,} tasks, and one has 1 to {MAX_WINDOW:,}")
+        raise wrong(f"is damaged: its window is {layout.window:,} tasks, not 1 to {MAX_WINDOW:,}")
     if said != (layout.observation, layout.actions):
         raise wrong(
             f"is for observations of {said[0]} numbers and {said[1]} actions; a window of {layout.window} tasks on "

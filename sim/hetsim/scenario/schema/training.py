@@ -146,7 +146,7 @@ class TrainingSpec(Mirror):
     def _divides(self) -> TrainingSpec:
         model = self.model.described()
         if self.widths is not None and self.data is not None and len(set(self.widths)) > 1:
-            raise KeyProblem("data", "it follows from the width of the job, of which there are several; leave it out")
+            raise KeyProblem("data", "it follows from each of the widths of the job; leave it out")
         if self.efficiency == 0:
             raise KeyProblem("efficiency", "a share above 0")
         if (self.chunks > 1) != (self.schedule == "interleaved"):
