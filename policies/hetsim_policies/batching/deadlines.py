@@ -96,9 +96,7 @@ class Clockwork(Batching):
     """
 
     def __init__(
-        self,
-        ahead: Annotated[Seconds, Field(ge=0)] = 0.005,
-        max_batch: Annotated[int, Field(ge=1)] | None = None,
+        self, ahead: Annotated[Seconds, Field(ge=0)] = 0.005, max_batch: Annotated[int, Field(ge=1)] | None = None
     ):
         self.ahead = ahead
         self.max_batch = max_batch

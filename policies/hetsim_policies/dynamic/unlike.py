@@ -72,9 +72,7 @@ class AlloX(Scheduler):
     """
 
     def __init__(
-        self,
-        alpha: Annotated[float, Field(gt=0, le=1)] = 1.0,
-        window: Annotated[int, Field(ge=1, strict=True)] = 64,
+        self, alpha: Annotated[float, Field(gt=0, le=1)] = 1.0, window: Annotated[int, Field(ge=1, strict=True)] = 64
     ):
         self.alpha = alpha
         self.window = window

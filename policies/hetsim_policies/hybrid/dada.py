@@ -67,10 +67,7 @@ class Dada(Dmda):
     """
 
     def __init__(
-        self,
-        alpha: Annotated[float, Field(ge=0, le=1)] = 0.25,
-        transfers: bool = True,
-        prefetch: bool = True,
+        self, alpha: Annotated[float, Field(ge=0, le=1)] = 0.25, transfers: bool = True, prefetch: bool = True
     ):
         super().__init__(prefetch)
         self.alpha = alpha

@@ -67,8 +67,9 @@ from hetsim_policies.static.common.flow_shop import johnson
 from hetsim_policies.static.common.instance import Instance, runnable
 from hetsim_policies.static.common.outcome import finished, plan_of
 from hetsim_policies.static.common.parts import Groups, apart, as_one, chains, dealt, in_blocks
+from hetsim_policies.static.common.prefetches import with_prefetches
 from hetsim_policies.static.common.ranks import Traffic, traffic_of
-from hetsim_policies.static.common.search import brought_ahead, simulated
+from hetsim_policies.static.common.search import simulated
 from hetsim_policies.static.programs import MAX_VARIABLES, Whole, integer_program, linear_program, rounded
 from hetsim_policies.task_graphs import graph_of, topological
 
@@ -134,7 +135,7 @@ class ConstraintInjection(PlannedScheduler):
             joined = as_one(race.best, tasks, chains(tasks, self.max_fused, self.patterns))
             if joined.fused != race.best.fused:
                 race.enter(joined)
-        ahead = brought_ahead(instance, race.best)
+        ahead = with_prefetches(instance, race.best)
         if ahead.copies:
             race.enter(ahead)
         best, best_makespan = race.best, race.makespan

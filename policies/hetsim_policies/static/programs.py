@@ -300,11 +300,7 @@ class Hlp(PlannedScheduler):
 
 
 def hlp(
-    times: np.ndarray,
-    counts: Sequence[int],
-    predecessors: Graph,
-    ready: np.ndarray | None = None,
-    since: Free = None,
+    times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[Schedule, float]:
     """The schedule, and a lower bound on the makespan from the first arrival."""
     share, bound = graph_linear_program(times, counts, predecessors, ready)

@@ -22,13 +22,13 @@ from hetsim_policies.static.common.graph_bounds import graph_bound
 from hetsim_policies.static.common.instance import Instance, runnable
 from hetsim_policies.static.common.outcome import DescendingPlanner, finished, plan_of, planned
 from hetsim_policies.static.common.parallel import parallel
+from hetsim_policies.static.common.prefetches import with_prefetches
 from hetsim_policies.static.common.ranks import traffic_of
 from hetsim_policies.static.common.search import (
     Landscape,
     Loads,
     Search,
     SearchBudget,
-    brought_ahead,
     check_budget,
     seeds_of,
     simulated,
@@ -407,7 +407,7 @@ class Climb:
         rows = tuple((step.task, *self.number[step.devices[0]]) for step in plan.steps)
         if ahead is not None:
             plan = replace(plan, copies=[])
-            plan = brought_ahead(self.instance, plan) if ahead else plan
+            plan = with_prefetches(self.instance, plan) if ahead else plan
         makespan = simulated(self.problem, plan)
         self.seeded = min(self.seeded, makespan)
         return Found(rows, plan, makespan, seed=seed, ahead=bool(plan.copies))
@@ -445,7 +445,7 @@ class Climb:
         """The rows as a plan."""
         instance = self.instance
         steps = [Step(task, int(instance.mode[task, kind]), (instance.lanes[kind][lane],)) for task, kind, lane in rows]
-        return brought_ahead(instance, Plan(steps)) if ahead else Plan(steps)
+        return with_prefetches(instance, Plan(steps)) if ahead else Plan(steps)
 
     def _changed(self, rows: list[Placed]) -> list[Placed]:
         """The rows with one task on another lane, at another place in the order, or both."""

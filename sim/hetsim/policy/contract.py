@@ -158,10 +158,7 @@ class Pause(Wait):
     __slots__ = ("on", "certain")
 
     def __init__(
-        self,
-        on: Literal["change", "fit", "release", "ready"],
-        until: float = math.inf,
-        certain: float = math.inf,
+        self, on: Literal["change", "fit", "release", "ready"], until: float = math.inf, certain: float = math.inf
     ):
         self.until = until
         self.on = on

@@ -1,4 +1,4 @@
-"""Base class and field types of the models of scenario files."""
+"""Base class and field types of scenario models, and schemas made of dataclasses."""
 
 from __future__ import annotations
 

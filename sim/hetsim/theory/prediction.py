@@ -122,12 +122,7 @@ def either_ends(own: float, other: float, t: float) -> float:
 
 
 def steady(
-    model: str,
-    rate: float,
-    service: float,
-    servers: int,
-    wait: float,
-    **more: Any,
+    model: str, rate: float, service: float, servers: int, wait: float, **more: Any
 ) -> Prediction:
     """A system without loss, from its mean wait by Little's law."""
     load = rate * service / servers

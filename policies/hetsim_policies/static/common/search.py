@@ -1,8 +1,7 @@
-"""Prefetches for a plan without any: inputs move while the task before computes.
+"""Shared parts of schedule searches: seed, budget, makespans of many schedules.
 
-Each item that a task reads is fetched once the previous task on the same accelerator has started.  An item that has
-not been written by then is fetched as soon as it has been (`hetsim.model.plan.Copy`).
-Weakness: on shared links a prefetch may delay an upload that a task waits for; simulate both and take the better.
+A candidate gives every task a lane (numbered over all types) and, where tasks wait for each other or read items, a
+key: tasks are placed in ascending order of keys, each after those it waits for.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import PolicyError, Problem, ScenarioError, UsageError
-from hetsim.model.fusion import fusion_of, users_of_items
-from hetsim.model.plan import Copy, Plan
+from hetsim.model.plan import Plan
 from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.instance import Instance, Schedule, by_arrival
 from hetsim_policies.static.common.outcome import finished, plan_of
@@ -31,44 +29,13 @@ from hetsim_policies.static.common.parallel import (
     wide_mct,
     wide_plan,
 )
+from hetsim_policies.static.common.prefetches import with_prefetches
 from hetsim_policies.static.common.ranks import Traffic, traffic_of
 from hetsim_policies.static.insertion import Heft, Insertion, Peft
 from hetsim_policies.static.lists import max_min, mct, sufferage
 from hetsim_policies.static.two_sides import greedy_dual, two_types
 from hetsim_policies.static.vertices import lst
 from hetsim_policies.task_graphs import Graph, topological
-
-
-def brought_ahead(instance: Instance, plan: Plan) -> Plan:
-    """The plan with prefetches: inputs move during the launch before on the device.
-
-    The plan itself if its tasks read nothing.
-    """
-    tasks = instance.problem.tasks
-    if tasks.reads is None:
-        return plan
-    readers, writers = users_of_items(tasks)
-    accelerators = {name for kind, names in zip(instance.types, instance.lanes, strict=True) if kind.kind != "cpu"
-                    for name in names}  # fmt: skip
-    last: dict[str, int] = {}
-    copies: list[Copy] = []
-    for numbers in plan.launches():
-        steps = [plan.steps[number] for number in numbers]
-        name = steps[0].devices[0]
-        if name not in accelerators:
-            continue
-        if name in last:
-            inputs = fusion_of(tasks, [step.task for step in steps], readers, writers).inputs
-            copies += [Copy(item, name, last[name]) for item in inputs]
-        last[name] = steps[-1].task
-    return replace(plan, copies=copies) if copies else plan
-
-
-# Shared parts of schedule searches: seed, budget, makespans of many schedules.
-#
-# A candidate gives every task a lane (numbered over all types) and, where tasks wait for each other or read items, a
-# key: tasks are placed in ascending order of keys, each after those it waits for.
-
 
 MAX_ROUNDS = 2_000
 """Above this number of tasks planners of quadratic cost are no quick seeds."""
@@ -465,7 +432,7 @@ class Search:
         seed_span = min(spans[: len(self.seeds)])
         planner = self.seeds[spans.index(seed_span)].planner
         plan = plans[spans.index(min(spans))]
-        ahead = brought_ahead(instance, plan)
+        ahead = with_prefetches(instance, plan)
         if ahead.copies and (makespan := simulated(instance.problem, ahead)) < min(spans):
             plan = replace(ahead, makespan=makespan)
         plan.notes |= {"seed": planner, "seed_makespan": seed_span, **self.budget.notes}

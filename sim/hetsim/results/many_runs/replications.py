@@ -45,11 +45,7 @@ class Replications:
     """
 
     def __init__(
-        self,
-        results: Iterable[Result] = (),
-        metrics: Iterable[str] | None = None,
-        *,
-        keep: bool = False,
+        self, results: Iterable[Result] = (), metrics: Iterable[str] | None = None, *, keep: bool = False
     ):
         """`metrics`: names to keep besides those of the summary.
 

@@ -124,12 +124,7 @@ def device(name: str) -> Peak:
 
 
 def roofline(
-    flops: float,
-    bytes: float,
-    peak: Peak,
-    efficiency: float = 1.0,
-    launch_overhead: float = 0.0,
-    share: float = 1.0,
+    flops: float, bytes: float, peak: Peak, efficiency: float = 1.0, launch_overhead: float = 0.0, share: float = 1.0
 ) -> float:
     """Seconds for `flops` operations and `bytes` of traffic on a share of a device.
 
