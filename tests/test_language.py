@@ -104,6 +104,12 @@ def docstrings(nodes: list[ast.AST]) -> list[str]:
     return [text for node in nodes if isinstance(node, kinds) and (text := ast.get_docstring(node))]
 
 
+def described(nodes: list[ast.AST]) -> list[str]:
+    """Docstrings, and the strings below fields and keys."""
+    values = [node.value for node in nodes if isinstance(node, ast.Expr)]
+    return [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
+
+
 @cache
 def parts_of(name: str) -> frozenset[str]:
     """The words of a name, small."""
@@ -120,7 +126,7 @@ def counted(text: str) -> dict[str, int]:
         "bare name": sum(name in BARE for name, _ in names),
         "person in a name": sum(bool(parts & PERSON_PARTS) for _, parts in names),
         "most or least in a name": sum(bool(parts & BOUND_PARTS) and not FIELD.match(name) for name, parts in names),
-        "docstring is a question": sum(line.rstrip().endswith("?") for line in lines),
+        "docstring is a question": sum(bool(re.match(r".*\?\s*$", text, re.M)) for text in described(nodes)),
         "docstring begins with What": sum(line.startswith("What ") for line in lines),
         "first line above 80": sum(len(line) > 80 for line in lines),
         "odd word": sum(len(ODD.findall(text)) for text in texts),
@@ -155,9 +161,11 @@ def test_what_is_counted() -> None:
 def nobody_leaves(most_jobs, found):
     """What {"long " * 20}line beside it."""
     left = least_outstanding = 1
+    """Is it known?"""
 '''
     kinds = ("bare name", "person in a name", "docstring is a question", "docstring begins with What")
-    assert counted(code) == dict.fromkeys((*kinds, "first line above 80", "odd word"), 1)
+    counts = dict.fromkeys((*kinds, "first line above 80", "odd word"), 1)
+    assert counted(code) == {**counts, "docstring is a question": 2}
 
 
 def write() -> None:

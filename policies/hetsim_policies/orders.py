@@ -123,7 +123,7 @@ def _width(task: Task) -> float:
 
 
 class FcfsSkip(ListScheduler):
-    """First come, first served, but whatever fits may pass what does not.
+    """First come, first served; what fits may pass what does not.
 
     Decides when: the oldest waiting task that fits now starts.
     Reference: "first fit" in Feitelson and Rudolph, Parallel Job Scheduling (1995); aggressive sharing without a

@@ -62,7 +62,7 @@ def worst_fit(task: Task, view: View) -> Placement | None:
 
 @queueing("work-conserving")
 def fastest_device(task: Task, view: View) -> Placement | None:
-    """Only its fastest mode, on the device of the earliest end; else None.
+    """Only the fastest mode, on the device of earliest end; else None.
 
     Reference: minimum execution time (MET) in Braun et al., A Comparison of Eleven Static Heuristics (2001).
     Right while the fast devices are not the bottleneck.  Weakness: queues grow there while slower devices stand

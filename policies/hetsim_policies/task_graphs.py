@@ -18,7 +18,7 @@ Ways = Sequence[Mapping[int, float]]
 
 
 def graph_of(tasks: Tasks) -> Graph:
-    """Predecessors of each task, none of each where there is no graph."""
+    """Predecessors of each task; empty without a graph."""
     return tasks.predecessors or [()] * len(tasks)
 
 
@@ -51,12 +51,12 @@ def topological(predecessors: Graph) -> list[int]:
 
 
 def upward(mean: np.ndarray, before: Ways, order: Sequence[int]) -> list[float]:
-    """The longest way from each task's start to the end of the graph, itself included."""
+    """Longest path from each task's start to the end of the graph."""
     return [own + tail for own, tail in zip(mean.tolist(), tails(mean, before, order), strict=True)]
 
 
 def tails(mean: np.ndarray, before: Ways, order: Sequence[int]) -> list[float]:
-    """The longest way from the end of each task to the end of the graph."""
+    """Longest path from the end of each task to the end of the graph."""
     times = mean.tolist()
     tail = [0.0] * len(times)
     for task in reversed(order):
@@ -67,7 +67,7 @@ def tails(mean: np.ndarray, before: Ways, order: Sequence[int]) -> list[float]:
 
 
 def downward(mean: np.ndarray, before: Ways, order: Sequence[int], ready: np.ndarray | None = None) -> list[float]:
-    """The longest way from the beginning, or from an arrival, to each task's start."""
+    """Longest path from the beginning, or an arrival, to each task's start."""
     times = mean.tolist()
     rank = [0.0] * len(times) if ready is None else np.asarray(ready, dtype=float).tolist()
     for task in order:
@@ -77,7 +77,7 @@ def downward(mean: np.ndarray, before: Ways, order: Sequence[int], ready: np.nda
 
 
 def bottom_levels(tasks: Tasks) -> list[float]:
-    """The longest chain from each task to the end, by best estimates; [] if no graph.
+    """Longest chain from each task to the end, by estimates; [] if no graph.
 
     O(n + edges), once a run.
     """

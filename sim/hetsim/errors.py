@@ -78,6 +78,11 @@ class ScenarioError(HetsimError):
         return type(self), (self.problems,)
 
 
+def file_error(path: Any, message: str, line: int | None = None, column: int | None = None) -> ScenarioError:
+    """A ScenarioError with one problem of a file."""
+    return ScenarioError(Problem(message, file=str(path), line=line, column=column))
+
+
 def line_of(error: BaseException) -> str:
     """The innermost line of an exception: `file.py:12`."""
     line, trace = "", error.__traceback__
@@ -123,7 +128,7 @@ class DamageWarning(UserWarning):
 
 
 class UnknownInputs(UserWarning):
-    """The digest of runs does not cover all inputs; they are not given out again."""
+    """The digest of runs misses some inputs; such runs are not reused."""
 
 
 class PictureWarning(UserWarning):
@@ -149,12 +154,12 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """The same of a text of one or more lines."""
+    """Escape such characters in a text of one or more lines."""
     return "\n".join(map(visible, text.split("\n")))
 
 
 class KeyProblem(ValueError):
-    """A key of a mapping is wrong; raised by the check of the whole mapping.
+    """One wrong key of a mapping; the check of the whole mapping reports it.
 
     `inside`: which key of what stands there, or the keys on the way to it; a short form may leave `key` itself out.
     `problems`: those of a file that the key names, told in place of the message, at their lines.

@@ -30,7 +30,7 @@ _TABLES = {
 
 
 def load_object(reference: str) -> Any:
-    """The object behind "module:attribute"."""
+    """Import the object that "module:attribute" names."""
     module, _, attribute = reference.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
@@ -66,7 +66,7 @@ def reference(kind: str, name: str) -> Any:
 
 
 def policy(kind: str, name: str) -> Any:
-    """The class or function of a policy; UnknownName with a suggestion otherwise."""
+    """The class or function of a policy; UnknownName if there is none."""
     ref = reference(kind, name)
     return load_object(ref) if isinstance(ref, str) else ref
 
@@ -77,7 +77,7 @@ _not_here: dict[tuple[str, str], str] = {}
 
 
 def register(name: str, item: Item, kind: str = "scheduler") -> Item:
-    """Make a policy of your own known by name in this process (a notebook, a test).
+    """Register a policy of your own under a name in this process.
 
     A package does it for every process with an entry point instead.
 
@@ -101,7 +101,7 @@ def registered(kind: str) -> dict[str, Any]:
 
 
 def to_send() -> tuple[tuple[str, str, bytes], ...]:
-    """Registrations of this process for another: kind, name, and text for `receive`.
+    """Registrations of this process for another one: kind, name, and text.
 
     Each by itself, for a process elsewhere may lack the module of one that no scenario of ours names.  What cannot be
     pickled raises what `pickle` raises.
@@ -112,7 +112,7 @@ def to_send() -> tuple[tuple[str, str, bytes], ...]:
 
 
 def receive(sent: tuple[tuple[str, str, bytes], ...]) -> None:
-    """Register what another process did; a failure to load is told on first use."""
+    """Register what another process sent; a load failure is reported on first use."""
     for kind, name, packed in sent:
         try:
             register(name, pickle.loads(packed), kind)
@@ -121,7 +121,7 @@ def receive(sent: tuple[tuple[str, str, bytes], ...]) -> None:
 
 
 def check_loaded(kind: str, name: str) -> None:
-    """RunError if another process registered this and it cannot be loaded here."""
+    """Raise RunError if another process's registration cannot be loaded here."""
     if (kind, name) in _not_here:
         raise RunError(f'the {kind} "{name}" cannot be loaded in the worker process: {_not_here[kind, name]}')
 
@@ -152,7 +152,7 @@ def entry(kind: str, name: str) -> Any:
 
 
 def parameters(item: Any) -> dict[str, inspect.Parameter]:
-    """Parameters of a policy in a scenario: those of `__init__`; none of a function."""
+    """Parameters of a policy: those of `__init__`; none for a function."""
     loaded: Any = item
     return dict(_parameters(loaded)) if inspect.isclass(item) else {}
 

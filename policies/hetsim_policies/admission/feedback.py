@@ -201,7 +201,7 @@ class ClassShedding(Admission):
         self.memory = memory
         self._inside: dict[int, str] = {}
         self._loads: dict[str, list[float]] = {}
-        """Of each type of device tasks in the system, their average, and when that was taken."""
+        """By device type: tasks in the system, their average, and the time of that average."""
         self._servers: dict[str, int] = {}
 
     def check(self, problem: PlanProblem) -> None:

@@ -19,7 +19,7 @@ YES = Accept()
 
 
 class AcceptAll(Admission):
-    """Everything may wait.
+    """Accept all: every task may wait.
 
     The default.  Reference: none; it is the absence of admission control.
     Weakness: under overload queues grow without bound, and so does every waiting time.  Cost: none to speak of.
@@ -36,7 +36,7 @@ Limit = Annotated[int, Field(ge=0)]
 
 
 class QueueLimit(Admission):
-    """A limit on how many wait: globally, for each class, for each type of device.
+    """A limit on waiting tasks: in all, by class, or by device type.
 
     Decides: a task may wait unless as many wait already, in all, of its class, or for the device type of its best mode,
     as a limit says; with a limit of 0 it must be able to start at once.
@@ -105,7 +105,7 @@ ROUNDING = 1e-9
 
 
 class TokenBucket(Admission):
-    """A token bucket: `rate` admissions a second on average, at most `burst` at once.
+    """A token bucket: `rate` admissions per second on average, bursts of `burst`.
 
     Decides: tokens drip into a bucket that holds `burst` of them; a task needs one.  Without one it is refused
     (policing), or deferred until one is due (shaping), in order of arrival.  There may be a bucket for each class or
@@ -137,7 +137,7 @@ class TokenBucket(Admission):
         self.excess = excess
         self.rejects = excess == "reject"
         self._levels: dict[str, list[float]] = {}
-        """Of each bucket the tokens in it, negative where some are promised, and when that was so."""
+        """Tokens of each bucket (negative if some are promised), and the time of that count."""
         self._promised: dict[int, None] = {}
         self._no = Reject(reason="no token left")
 
@@ -184,7 +184,7 @@ class UtilizationThreshold(Admission):
         self.window = window
         self._capacity: dict[str, int] = {}
         self._average: dict[str, tuple[float, float]] = {}
-        """Of each device type the average share, and when it was taken."""
+        """Average share of each device type, and the time of that average."""
         self._no = Reject(reason=f"{threshold:.0%} of the devices are taken")
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
@@ -274,7 +274,7 @@ class HeadCodel(Codel):
 
 @dataclass(eq=False, slots=True)
 class ControlLaw:
-    """When to refuse, by the pseudocode of RFC 8289."""
+    """When to refuse, following the pseudocode of RFC 8289."""
 
     target: float
     interval: float

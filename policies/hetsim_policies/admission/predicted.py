@@ -22,7 +22,7 @@ FEW = 4
 
 
 class Ahead:
-    """How long a newcomer would wait, and when it would end.
+    """Predicts when a new task would start and end.
 
     For tasks the wait in a mode is the estimated work that waits and runs on its device type, over the launches of that
     mode which fit there at once; none where no task waits and it would fit now.  On one server in order of arrival,
@@ -46,7 +46,7 @@ class Ahead:
         self._services: dict[Shape, BatchesAhead | TokensAhead] = {}
 
     def wait(self, task: Task, position: int | None = None) -> float:
-        """Seconds until it would start, in the mode of a position (its best unless given)."""
+        """Seconds until it would start in a mode (by default its best)."""
         service = self.service(task)
         if service is not None:
             return service.wait()
@@ -61,7 +61,7 @@ class Ahead:
         return self._wait(task.modes[position]) + self._alone(task, position)
 
     def time_left(self, task: Task) -> float:
-        """Seconds until its deadline; inf where it has none."""
+        """Seconds until its deadline; inf without one."""
         queue = None if task.shape in self._services else self.view.queue_of(task)
         generated = queue is not None and isinstance(queue.service, LanguageService)
         service = self.service(task) if generated else self._services.get(task.shape)
@@ -70,7 +70,7 @@ class Ahead:
         return task.deadline - self.view.now
 
     def service(self, task: Task) -> BatchesAhead | TokensAhead | None:
-        """The requests ahead of the task in its service, if it is a request."""
+        """The queue ahead of the task in its service, if it is a request."""
         line = self._services.get(task.shape)
         if line is None:
             queue = self.view.queue_of(task)
@@ -109,7 +109,7 @@ class Ahead:
 
 
 class BatchesAhead:
-    """One service: batches before a newcomer on the devices of its best mode."""
+    """One service: batches before a new request on its best mode's devices."""
 
     def __init__(self, view: View, queue: RequestQueue, task: Task, memory: int):
         self.view = view
@@ -129,14 +129,14 @@ class BatchesAhead:
         self._compute = queue.stages(self.limit, self.placement).compute if self.limit < 10**6 else math.inf
 
     def wait(self) -> float:
-        """Seconds until a request that arrives now would be in a batch."""
+        """Seconds until a request that arrives now joins a batch."""
         residual, waiting = self._residual(), len(self.queue)
         if waiting < self.limit:
             return residual
         return residual + waiting // self.limit * self._compute / len(self.devices)
 
     def response(self, task: Task) -> float:
-        """Seconds until its answer, with requests that join its batch meanwhile."""
+        """Seconds until its answer, with later requests in its batch."""
         self.rate.note(self.view.now)
         residual, waiting, limit = self._residual(), len(self.queue), self.limit
         if waiting >= limit:
@@ -171,7 +171,7 @@ class BatchesAhead:
 
 
 class TokensAhead:
-    """The wait of a newcomer at one language model, and its time in a replica alone."""
+    """Wait and time of a new request at one language model."""
 
     def __init__(self, view: View, queue: RequestQueue):
         self.view = view
@@ -180,7 +180,7 @@ class TokensAhead:
         self.slo: float = service.ttft
 
     def wait(self) -> float:
-        """As long as the one has waited that has waited longest for its first step."""
+        """Predicted wait: that of the request waiting longest for a first step."""
         view, queue = self.view, self.queue
         if not len(queue):
             return 0.0
@@ -208,7 +208,7 @@ class TokensAhead:
 
 
 def somewhere(cluster: Cluster, mode: Mode) -> Placement | None:
-    """The first devices a mode could take in the empty cluster."""
+    """The first devices that a mode could take in the empty cluster."""
     wanted = max(1, mode.gpus)
     for node in cluster.nodes:
         here = [node.cpu] if mode.on_cpu else list(node.accelerators)
@@ -281,7 +281,7 @@ class SloFeasible(Admission):
         self.ahead = Ahead(view)
 
     def time_left(self, task: Task, view: View) -> float:
-        """Seconds that the prediction may come to; inf without a deadline."""
+        """Seconds that the predicted response may take; inf: no deadline."""
         return self.ahead.time_left(task) * (1.0 + ROUNDING) / self.safety
 
     def admit(self, task: Task, view: View) -> Accept | Reject:

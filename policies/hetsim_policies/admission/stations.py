@@ -79,7 +79,7 @@ class TrunkReservation(AtStations):
 
 
 class ErlangWait(AtStations):
-    """Erlang wait: a newcomer waits longer than a target with probability p at most.
+    """Erlang wait: refuse if the wait exceeds a target with probability above p.
 
     Decides: the wait of a newcomer is the backlog over the servers plus the time until the next server is free.  On c
     busy servers with n tasks waiting that is n + 1 departures, which come at the rate c/S (S: the mean service time,
@@ -119,7 +119,7 @@ class ErlangWait(AtStations):
 
 
 def wait_tail(stages: float, rate: float, time: float) -> float:
-    """P(stages departures take longer than a time), where they come at a rate."""
+    """P(`stages` departures take longer than a time), at a departure rate."""
     from scipy.special import gammaincc  # half a second that other policies need not wait for
 
     return float(gammaincc(stages, rate * time))
@@ -191,7 +191,7 @@ class Naor(AtStations):
 
 
 def threshold(objective: Objective, servers: int, rate: float, time: float, worth: float) -> int:
-    """The number in an M/M/c from which on no task joins; `worth` is R/C in seconds."""
+    """Number of tasks in an M/M/c at which none joins; `worth` is R/C in seconds."""
     worth *= 1.0 + ROUNDING
     if worth < time:
         return 0
@@ -329,7 +329,7 @@ class MdpThreshold(AtStations):
 
 
 class ThresholdTable:
-    """Which classes to admit in every state of c servers and a number of places."""
+    """Which classes to admit in each state of c servers and some places."""
 
     def __init__(self, servers: int, places: int, classes: int):
         self.servers = servers
@@ -352,7 +352,7 @@ class ThresholdTable:
         return neighbors
 
     def admits(self, present: tuple[int, ...], class_: int) -> bool:
-        """Return True if a task of this class is admitted; never beyond the model."""
+        """Return True if the class is admitted; never beyond the table."""
         state = self.index.get(present)
         return state is not None and bool(self.accept[state, class_])
 
@@ -365,7 +365,7 @@ class ThresholdTable:
     def solve(
         self, rates: Sequence[float], times: Sequence[float], rewards: Sequence[float], holding: Sequence[float]
     ) -> None:
-        """The table that earns most."""
+        """Compute the table with the highest reward."""
         self._used = [*rates, *times]
         leave = self.states / np.array(times)
         leave *= np.minimum(1.0, self.servers / np.maximum(1, self.total))[:, None]

@@ -40,7 +40,7 @@ LATEST = 4.0
 
 
 class AsyncLinear(Batching):
-    """Two streams, uploads just in time; with `streams: 1` as `serial_greedy`.
+    """Two streams with uploads just in time; `streams: 1` is `serial_greedy`.
 
     rule: the expected batch size at a rate: flow_balance, n = c·τ(n) of the slowest stage; or slides,
         n = c·(τ_calc(n) - τ_up(n)).

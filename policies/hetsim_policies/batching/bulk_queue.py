@@ -24,18 +24,18 @@ MODELED = 64
 
 
 def rounded(rate: float) -> float:
-    """The nearest power of `RATIO`."""
+    """Round to the nearest power of `RATIO`."""
     return float(RATIO ** round(math.log(rate) / math.log(RATIO)))
 
 
 def batch_times(queue: RequestQueue, placement: Placement, most: int | None) -> np.ndarray:
-    """Seconds of batches of 1, 2, ... requests, all stages, as far as estimates tell."""
+    """Seconds of batches of 1, 2, ... requests, all stages, by estimates."""
     sizes = range(1, limit(placement, most or MODELED) + 1)
     return np.array([queue.stages(size, placement).total for size in sizes])
 
 
 def arrivals_during(rate: float, times: np.ndarray, most: int) -> np.ndarray:
-    """Probabilities of 0, 1, ..., `most` or more arrivals, one row for each time."""
+    """Probabilities of 0, 1, ..., `most` or more arrivals; one row per time."""
     mean = rate * times[:, None]
     count = np.arange(most)
     table = np.empty((len(times), most + 1))
@@ -65,7 +65,7 @@ class BulkQueue:
         return bool(self.rate * self.times[-1] < len(self.times))
 
     def after(self, present: int, size: int) -> np.ndarray:
-        """Distribution of the number in the system when a batch of this size has ended."""
+        """Distribution of the number in the system after a batch of this size."""
         rest, states = present - size, self.states
         row = np.zeros(states + 1)
         chances = self.arrivals[size - 1]
@@ -74,12 +74,12 @@ class BulkQueue:
         return row
 
     def request_seconds(self, present: int, size: int) -> float:
-        """Expected request-seconds in the system during a service, arrivals included."""
+        """Expected request-seconds in the system during a batch."""
         time = float(self.times[size - 1])
         return present * time + self.rate * time * time / 2
 
     def beyond(self, size: int) -> np.ndarray:
-        """Expected arrivals beyond the states in a batch, by the number it leaves behind."""
+        """Expected arrivals beyond the last state, by the number left behind."""
         room = self.states - np.arange(self.states)
         filled = np.cumsum(np.cumsum(self.arrivals[size - 1]))  # [k - 1]: expected room left of k
         return np.maximum(0.0, self.rate * self.times[size - 1] - room + filled[room - 1])
@@ -90,7 +90,7 @@ PATIENCE = 2.0
 
 
 class Modeled(Batching):
-    """Base: what one device does with a queue, from the model at the present rate."""
+    """Base of policies that model one device at the present arrival rate."""
 
     rejects = False
 
@@ -119,7 +119,7 @@ class Modeled(Batching):
         return Take(min(len(queue), limit(placement, self.max_batch)))
 
     def solution(self, queue: RequestQueue, placement: Placement, rate: float) -> Any:
-        """Answer of the model at an arrival rate; solved once."""
+        """The model's answer at an arrival rate; cached."""
         key = (placement, rate)
         if key not in self.solved:
             times = batch_times(queue, placement, self.max_batch)
@@ -129,22 +129,21 @@ class Modeled(Batching):
         return self.solved[key]
 
     def decide(self, queue: RequestQueue, placement: Placement, rate: float, view: View) -> Take | Delay:
-        """The answer at an arrival rate."""
+        """The decision for an arrival rate."""
         raise NotImplementedError
 
     def solve(self, model: BulkQueue, queue: RequestQueue, placement: Placement) -> Any:
-        """Return the part of the model that the answers need."""
+        """Solve the model; return the part that decisions need."""
         raise NotImplementedError
 
 
 class BatOpt(Modeled):
     """BatOpt: wait for the number of requests that a queueing model gives, take all.
 
-    Decides when: at the threshold a of least mean response in the queue M/D(a, b)/1/N, where service begins once a
-    requests wait and takes up to b.  Its batch times are those estimated, deterministic and by size; the rate is that
-    of the last `window` seconds, rounded to the nearest power of 1.1.  Batches do not overlap.  Model: the chain of
-    requests left behind by batches, N states, exact; mean response by Little's law from the mean held over a cycle of
-    waiting and service.
+    Decides when: service begins once `a` requests wait, and takes up to b.  The threshold `a` is that of the minimum
+    mean response in the queue M/D(a, b)/1/N.  Its batch times are estimates by size; the rate is that of the last
+    `window` seconds, rounded to the nearest power of 1.1.  Batches do not overlap.  Model: the chain of requests left
+    behind by batches, N states, exact; mean response by Little's law over a cycle of waiting and service.
     Reference: Zhang, Luo, Wang, Kui and Ren, BatOpt: Optimizing GPU-Based Deep Learning Inference Using Dynamic Batch
     Processing (IEEE Transactions on Cloud Computing 2024), where M/G(a, b)/1/N also weighs GPU memory, which here is
     the bound b; Neuts, A General Class of Bulk Queues with Poisson Input (1967).
@@ -172,7 +171,7 @@ class BatOpt(Modeled):
 
 
 def best_threshold(model: BulkQueue) -> int:
-    """The threshold of the minimum mean response; 1 where the queue is unstable.
+    """The threshold of minimum mean response; 1 if the queue is unstable.
 
     Beyond 8 only a geometric choice is tried.
     """
@@ -263,7 +262,7 @@ class Smdp(Modeled):
         return Delay(view.now + PATIENCE * (wanted - waiting) / rate, wanted)
 
     def solve(self, model: BulkQueue, queue: RequestQueue, placement: Placement) -> list[int]:
-        """Batch size (0: wait) by the number of waiting requests."""
+        """Batch size (0: wait) by number of waiting requests."""
         power = placement.mode.type.power
         compute = [queue.stages(size, placement).compute for size in range(1, len(model.times) + 1)]
         energy = (power.busy - power.idle) * placement.mode.gpus * np.array(compute)
@@ -271,7 +270,7 @@ class Smdp(Modeled):
 
 
 class DecisionProcess:
-    """Costs, durations and transition probabilities of every action in every state.
+    """Costs, durations and transition probabilities by action and state.
 
     Action 0 waits for the next arrival; action b launches a batch of b.  The objective is the minimum average cost per
     unit of time: requests in the system / arrival rate (the mean response, by Little's law) plus the batch costs.
@@ -303,7 +302,7 @@ class DecisionProcess:
         return cost
 
     def evaluate(self, table: np.ndarray) -> tuple[np.ndarray, float]:
-        """Relative values of the states under a table, and its average cost."""
+        """Relative state values under a table, and its average cost."""
         states = self.model.states
         chances = np.zeros((states + 1, states + 1))
         for state, size in enumerate(table.tolist()):

@@ -20,7 +20,7 @@ from hetsim_policies.batching.common.sizing import limit, occupied
 
 
 class Clipper(Batching):
-    """Base of both rules: take all that wait, up to a limit that the rule moves."""
+    """Base of both rules: take all that wait, up to a moving limit."""
 
     rejects = False
 

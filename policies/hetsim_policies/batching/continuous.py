@@ -89,7 +89,7 @@ class Continuous(IterationPolicy):
         self.follows = self.by_client or self.reserves
         self.changes = self.by_client or reserve == "peak" or min_decode_steps > 0
         self._counters: dict[int, VirtualTokens] = defaultdict(lambda: VirtualTokens(input_weight, output_weight))
-        """Of each replica, by its number."""
+        """Counters of each replica, by its number."""
         self._reserved: dict[int, Reservations] = defaultdict(lambda: Reservations(reserve == "whole"))
         self._coming: dict[int, dict[Generation, None]] = defaultdict(dict)
         """Members of each replica that do not decode yet."""
@@ -228,7 +228,7 @@ class Continuous(IterationPolicy):
 
 
 class Reservations:
-    """Tokens that the requests in a replica will hold with answers as announced.
+    """Tokens that requests in a replica will hold, by announced answers.
 
     A sequence that decodes holds a token more after every step until it ends, so the step at which it ends and what it
     holds less the steps so far are constant: they are kept in order, and a look at a waiting request counts from there.
@@ -262,7 +262,7 @@ class Reservations:
             self.total -= growth[1] - growth[0]
 
     def need(self, steps: int, coming: list[tuple[int, int]]) -> int:
-        """Tokens for the decoding sequences and for those given as (to hold, there)."""
+        """Tokens for decoding sequences and given ones (to hold, there)."""
         if self.whole_answers:
             return self.total + sum([more + there for more, there in coming])
         growths = self.decoding + [(-steps - more, there - steps) for more, there in coming]
@@ -291,7 +291,7 @@ class Reservations:
 
 
 class TokenAccount:
-    """One client's counter: linear in the steps in which the replica has decoded."""
+    """One client's counter of tokens, linear in the decoding steps."""
 
     __slots__ = ("charged", "decoding")
 
@@ -303,7 +303,7 @@ class TokenAccount:
 
 
 class VirtualTokens:
-    """The counters of one replica.
+    """The token counters of the clients of one replica.
 
     steps: everywhere the steps in which the replica has decoded so far.
     heads: everywhere the first waiting request of each client that has any.
@@ -334,7 +334,7 @@ class VirtualTokens:
         return sum([self.output_weight * count / weight for weight, (count, _) in decoding.items()])
 
     def queued(self, request: Any, heads: Mapping[str, Any], steps: int) -> None:
-        """Note a request of a client, and lift the client to the minimum of those waiting."""
+        """Note a request; lift its client to the minimum of those waiting."""
         client, bounds = request.client, self.bounds
         bound = bounds.get(client)
         if bound is not None and request.arrival < bound[1]:
@@ -357,14 +357,14 @@ class VirtualTokens:
             self.accounts[request.client].charged += self._prompt(request)
 
     def decodes(self, request: Any, steps: int) -> None:
-        """It takes part in each step from now on."""
+        """Note that a request decodes in each step from now on."""
         self.begun[request] = steps
         group = self.accounts[request.client].decoding.setdefault(request.weight, [0, 0])
         group[0] += 1
         group[1] += steps
 
     def leave(self, request: Any, over: bool, steps: int) -> None:
-        """It leaves the replica.
+        """Note that a request leaves the replica.
 
         If preempted before its first token, it pays for its prompt when it joins again.
         """
@@ -391,7 +391,7 @@ class VirtualTokens:
         heappush(self.heap, bound)
 
     def turn(self, heads: Mapping[str, Any], steps: int) -> str:
-        """The client with the least counter; ties go to the one with the oldest request."""
+        """The client with the lowest counter; ties: the oldest request."""
         heap, bounds = self.heap, self.bounds
         while True:
             bound = heap[0]
@@ -411,7 +411,7 @@ class VirtualTokens:
             heapreplace(heap, now)
 
     def steps_until_turn(self, client: str, heads: Mapping[str, Any], steps: int, most: int) -> int:
-        """The decode-only steps, at most `most`, after which another client has its turn."""
+        """Decode-only steps until another client's turn, up to `most`."""
         own, pace = self.counter(client, steps), self._pace(client)
         if not pace:
             return most

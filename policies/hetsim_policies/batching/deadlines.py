@@ -17,7 +17,7 @@ ROUNDING = 1e-9
 
 
 class Nexus(Batching):
-    """Nexus: the largest batch of which two fit into the SLO, with early drops.
+    """Nexus: the largest batch of which two fit in the SLO, with early drops.
 
     Decides how many: all that wait, up to the largest b with 2·τ(b) within the SLO (a request that just misses a batch
     waits for all of it and then computes in the next); and which requests not to serve.  A window of b requests moves
@@ -96,9 +96,7 @@ class Clockwork(Batching):
     """
 
     def __init__(
-        self,
-        ahead: Annotated[Seconds, Field(ge=0)] = 0.005,
-        max_batch: Annotated[int, Field(ge=1)] | None = None,
+        self, ahead: Annotated[Seconds, Field(ge=0)] = 0.005, max_batch: Annotated[int, Field(ge=1)] | None = None
     ):
         self.ahead = ahead
         self.max_batch = max_batch
@@ -129,7 +127,7 @@ class Clockwork(Batching):
         return Discard(late, "too late for a larger batch", expired=False)
 
     def urgency(self, queue: RequestQueue, placement: Placement, view: View) -> float:
-        """The latest start of the batch that it would launch."""
+        """Latest start of the batch that it would launch."""
         ahead = outlook(queue, placement, view)
         late, size = self._choose(queue, placement, ahead)
         if not size:

@@ -74,7 +74,7 @@ class FixedSize(Batching):
 
 
 class SizeOrTimeout(Batching):
-    """Size or timeout: launch a full batch, or one whose first request waited enough.
+    """Size or timeout: launch a full batch, or after the first's timeout.
 
     Decides when and how many; sizes may be padded up to one of a list, and requests that come while
     `max_enqueued_batches` full batches already wait are rejected.
@@ -158,7 +158,7 @@ class QueuePolicy:
 
 
 class PriorityLevel:
-    """The requests of one priority level, each line in order of arrival."""
+    """Requests of one priority level, each queue in order of arrival."""
 
     def __init__(self, policy: QueuePolicy):
         self.policy = policy
@@ -169,7 +169,7 @@ class PriorityLevel:
         return len(self.timely) + len(self.delayed)
 
     def time_out(self, now: float) -> list[Task]:
-        """Move requests that have timed out; returns those that expire."""
+        """Move requests that have timed out; return those that expire."""
         expired: list[Task] = []
         goes = self.delayed if self.policy.timeout_action == "delay" else expired
         while self.timely and self.next_timeout <= now:

@@ -17,7 +17,7 @@ Positive = Annotated[Seconds, Field(gt=0)]
 
 
 class AdaptiveLifo(Scheduler):
-    """Adaptive LIFO: oldest first, but newest first while the queue stands.
+    """Adaptive LIFO: oldest first, but newest first while the queue is long.
 
     Decides when: the queue stands if it has not been empty for `target`.  With `timeout` a task that comes while it
     stands expires after `timeout` of waiting, others after `target` (CoDel-like time-outs).  In its fastest mode, on

@@ -29,7 +29,7 @@ from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View, Wait
 
 
 class AsRecorded(Scheduler):
-    """Replays recorded starts and nodes.
+    """Replays the recorded starts and nodes of a log.
 
     nodes: whether recorded nodes are kept to; without it tasks start on time, on the first devices that fit.
     """
@@ -63,7 +63,7 @@ class AsRecorded(Scheduler):
 
     @property
     def notes(self) -> dict[str, Any]:  # type: ignore[override]
-        """How well the record could be kept to."""
+        """How well the record could be followed."""
         late = [wait for wait in self._begun if wait > 0]
         return {
             "late_starts": len(late),

@@ -20,7 +20,7 @@ NEAR = 16
 
 
 class Alike:
-    """Lines of one type on nodes of one kind, by the time of their first free lane.
+    """Lines of one type on equal nodes, by the time of their first free lane.
 
     A heap with an entry for every change; entries that are out of date are dropped when they come to the top.
     """
@@ -36,14 +36,14 @@ class Alike:
         self.push(line)
 
     def push(self, line: DeviceLine) -> None:
-        """The line's ends have changed."""
+        """Note that a line's ends have changed."""
         heappush(self._heap, (line.first_end(), line.number, line))
         if len(self._heap) > 64 + 4 * len(self.lines):
             self._heap = [(other.first_end(), other.number, other) for other in self.lines]
             heapify(self._heap)
 
     def first(self) -> DeviceLine | None:
-        """The line that is free first, of those that are up."""
+        """The line that is free first, out of those that are up."""
         heap, aside = self._heap, []
         first = None
         while heap:
@@ -60,7 +60,7 @@ class Alike:
 
 
 class EarliestLine(AssigningScheduler):
-    """Base of `eft`, `dmda`, `dmdas`: ready tasks join the line where they end first.
+    """Base of `eft`, `dmda`, `dmdas`: a ready task joins the line of earliest end.
 
     Lines stand before each accelerator and before the cores of each node.  Of lines that are alike (of one type, on
     nodes of one kind, equally far from the task's data) only the one that is free first is looked at.
@@ -95,7 +95,7 @@ class EarliestLine(AssigningScheduler):
         return lines
 
     def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:
-        """Begin and end of a task on devices that are free at a time."""
+        """Begin and end of a task on devices that become free at a time."""
         raise NotImplementedError
 
     def assign(self, task: Task, view: View) -> LineTask | None:
@@ -274,7 +274,7 @@ class Dmdas(Dmda):
 
 
 class ErLs(AssigningScheduler):
-    """ER-LS, online list scheduling by enhanced rules: CPUs or GPUs, once and for all.
+    """ER-LS: list scheduling that decides online, and for good, on CPUs or GPUs.
 
     Decides on which side a task runs, when it becomes ready, by its times p on a core and q on a GPU, of which there
     are m and k.  If p is at least the time at which a GPU will be free plus q, the GPUs get it; else the cores get it

@@ -33,7 +33,7 @@ Entry = tuple[Any, float, int, Task]
 
 @dataclass(frozen=True)
 class GrowthStep:
-    """A job in `here` could grow to `there`, which takes `more` GPUs of that type."""
+    """A possible growth of a job from mode `here` to `there`, by `more` GPUs."""
 
     task: Task
     here: Mode
@@ -42,7 +42,7 @@ class GrowthStep:
 
 
 class Wishes:
-    """Steps that jobs could make; that of greatest gain comes first.
+    """Possible growth steps of jobs; the one with the largest gain is first.
 
     Of equal ones that of the first job; a subclass may have another order.
     """
@@ -58,12 +58,12 @@ class Wishes:
         heappush(self._heap, (-self._elastic.gain(step, self._left[row]), row, self._count, step))
 
     def take(self) -> GrowthStep | None:
-        """Remove the first and return it; None: there is none."""
+        """Remove and return the first step; None if there is none."""
         return heappop(self._heap)[-1] if self._heap else None
 
 
 class Elastic(Scheduler):
-    """Base of elastic schedulers: deal out GPUs step by step, then resize the jobs.
+    """Base of elastic schedulers: allocate GPUs step by step, then resize jobs.
 
     A job's modes are its sizes (1, 2, 4, 8 GPUs, with times from `scaling`); the estimates say how fast each is.  The
     papers know one type of GPU.  Here each type is dealt out by itself: a job gets its least size on the type where
@@ -99,7 +99,7 @@ class Elastic(Scheduler):
         """True if all sizes have been whole numbers."""
 
     def round_cost(self, problem: PlanProblem) -> float:
-        """Jobs of one size are dealt with mode by mode."""
+        """Cost of a round: jobs of one size are handled mode by mode."""
         for shape in problem.tasks.shapes:
             there = [mode for mode in shape.modes if mode.type.name in problem.cluster.types]
             on_cpu = sum(mode.on_cpu for mode in there)
@@ -140,28 +140,28 @@ class Elastic(Scheduler):
     # Decided by a policy ----------------------------------------------------------------------------------------
 
     def first(self, task: Task, left: float) -> Any:
-        """The order of jobs for the least size: least key first.
+        """Sort key of jobs for their minimum sizes, lowest first.
 
         `left`: estimated time in the fastest mode.
         """
         return left
 
     def gain(self, step: GrowthStep, left: float) -> float:
-        """The gain of a job by a step, for each GPU that it takes."""
+        """A job's gain by a step, per GPU that the step takes."""
         raise NotImplementedError
 
     def wishes(self, left: dict[int, float]) -> Wishes:
-        """The order in which steps are made."""
+        """The ordered steps that jobs could make."""
         return Wishes(self, left)
 
     # Sizes ------------------------------------------------------------------------------------------------------
 
     def speed(self, task: Task, mode: Mode) -> float:
-        """Rate of a mode against the fastest, above 0 even where that takes no time."""
+        """Rate of a mode relative to the fastest, above 0 even if that is instant."""
         return self._speeds[task.index][mode]
 
     def sizes(self, task: Task) -> Sizes:
-        """The sizes of a job on the types that it can use and the cluster has."""
+        """Possible sizes of a job on types that the cluster has."""
         return self._of[task.index]
 
     def _find_sizes(self, task: Task) -> Sizes:
@@ -177,7 +177,7 @@ class Elastic(Scheduler):
         return dict(sorted(by_type.items(), key=lambda entry: order[entry[0]]))
 
     def smallest(self, task: Task, sizes: Sizes) -> list[Mode]:
-        """The minimum size on each type, the fastest first.
+        """The minimum size on each type, fastest type first.
 
         Of equally fast ones that where the job is, else that with the most idle GPUs, so that others are not moved for
         nothing.
@@ -195,7 +195,7 @@ class Elastic(Scheduler):
     # Dealing out ------------------------------------------------------------------------------------------------
 
     def allocate(self, jobs: list[Task], view: View) -> dict[int, Mode]:
-        """The size of each job that gets any."""
+        """The size of each job that gets devices."""
         free = dict(self._total)
         self._idle = dict(self._total)
         for mode in self._sizes.values():
@@ -358,7 +358,7 @@ class Elastic(Scheduler):
 
 
 class RigidJobs:
-    """Waiting jobs with one mode each, in the order of a key and in that of arrival."""
+    """Waiting jobs with one mode each, by key and by arrival."""
 
     def __init__(self) -> None:
         self._by_key: dict[Mode, list[Entry]] = {}
@@ -380,7 +380,7 @@ class RigidJobs:
         insort(self._by_arrival.setdefault(mode, []), by_arrival)
 
     def remove(self, task: Task) -> None:
-        """If it is here."""
+        """Remove a job, if it is here."""
         removed = self._entries.pop(task.index, None)
         if removed is None:
             return
@@ -394,7 +394,7 @@ class RigidJobs:
     def deal(
         self, running: list[tuple[Any, float, int, Mode]], free: dict[str, float]
     ) -> tuple[dict[int, None], list[Task]]:
-        """Give jobs devices in the order of their keys, as far as `free` goes, by type.
+        """Give devices to jobs in key order, as far as `free` suffices by type.
 
         running: key, arrival, row and mode.  Returns the rows of the running jobs that keep theirs, and the waiting
         ones that get any.
@@ -423,12 +423,12 @@ class RigidJobs:
         return keep, chosen
 
     def widest_first(self, chosen: Iterable[Task]) -> list[Task]:
-        """Those that still wait, the widest first, then in the order of arrival."""
+        """Waiting jobs by descending width, then by arrival."""
         entries = [self._entries[task.index] for task in chosen]
         return [by_arrival[-1] for _, _, by_arrival in sorted(entries, key=lambda one: (-one[0].width, one[2][:3]))]
 
     def in_order(self, blocked: Container[Mode]) -> Iterator[Task]:
-        """All in order of arrival, without blocked modes; entries may be removed."""
+        """Jobs by arrival without blocked modes; entries may be removed."""
         lines = {number: (mode, list(jobs)) for number, (mode, jobs) in enumerate(self._by_arrival.items())
                  if mode not in blocked}  # fmt: skip
         heads = [(jobs[0], number, 0) for number, (_, jobs) in lines.items()]
@@ -445,7 +445,7 @@ class RigidJobs:
 
 
 class Optimus(Elastic):
-    """Optimus: the next GPU goes to the job with the greatest cut in remaining time.
+    """Optimus: the next GPU goes to the job whose remaining time it cuts most.
 
     Decides the size of elastic jobs, and when they are resized.  Every job first gets its least size, the shortest
     first; then sizes grow where the time saved, over the GPUs added, is greatest.
@@ -488,13 +488,13 @@ class Afs(Elastic):
         return Duels(self, left)
 
     def gain(self, step: GrowthStep, left: float) -> float:
-        """Speed gained by each GPU, over the speed now."""
+        """Speed gained per GPU, relative to the present speed."""
         now, then = self.speed(step.task, step.here), self.speed(step.task, step.there)
         return (then - now) / now / step.more
 
 
 class Duels(Wishes):
-    """The job step that the pairwise rule prefers; of its own steps that of most gain."""
+    """Growth steps compared by the pairwise rule."""
 
     def __init__(self, afs: Afs, left: dict[int, float]):
         self._afs, self._left = afs, left

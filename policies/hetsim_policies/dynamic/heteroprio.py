@@ -39,7 +39,7 @@ ROUNDING = 1e-9
 
 
 class HeteroPrio(Scheduler):
-    """Sorted by acceleration, taken from both ends.
+    """HeteroPrio: one queue by acceleration; GPUs and CPUs take opposite ends.
 
     spoliation: idle devices may restart tasks that run on the other side.
     """
@@ -76,7 +76,7 @@ class HeteroPrio(Scheduler):
     gone = finished
 
     def key(self, task: Task) -> tuple[float, ...]:
-        """Where it stands; the accelerators take the least."""
+        """Sort key in the queue; accelerators take the lowest."""
         core, gpu = best_times(task)
         if core == gpu:  # both may be 0
             acceleration = 1.0
@@ -179,14 +179,14 @@ class HeteroPrio(Scheduler):
 
 
 def from_scratch(task: Task, placement: Placement, view: View) -> float:
-    """Seconds from a start there now to the end, without the work done so far."""
+    """Seconds from a start now to the end, without earlier work."""
     stages = view.stages((task,), placement)
     compute = task.remaining_in(placement.mode)
     return max(stages.ready, stages.write_back) + stages.upload + compute + stages.download
 
 
 def best_times(task: Task) -> tuple[float, float]:
-    """Least estimated time on cores and on accelerators; inf where it cannot run."""
+    """Minimum estimated time on cores and on accelerators; inf if impossible."""
     best = [math.inf, math.inf]
     for position in task.modes_by_speed():
         mode = task.modes[position]

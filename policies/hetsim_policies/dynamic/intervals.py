@@ -31,7 +31,7 @@ ROUND_COST = 3e-6
 
 @dataclass
 class IntervalJob:
-    """The state of a job when GPUs are dealt out."""
+    """State of a job at an allocation of GPUs."""
 
     task: Task
     sizes: dict[int, Mode]
@@ -43,16 +43,16 @@ class IntervalJob:
     attained: float = 0.0
 
     def estimate(self, gpus: int) -> float:
-        """Estimated seconds of the whole job on the packed layout."""
+        """Estimated seconds of the job on the packed layout."""
         return self.task.estimate_in(self.sizes[gpus])
 
     def remaining(self, gpus: int, done: float) -> float:
-        """Estimated seconds from `done` to the end on `gpus` GPUs over the fewest nodes."""
+        """Estimated seconds from `done` to the end on `gpus` packed GPUs."""
         curve = self.sizes[gpus].curve
         return self.estimate(gpus) * (1.0 - done if curve is None else curve.seconds_left(curve.packed, done))
 
     def speed(self, layout: Layout) -> float:
-        """Fraction of the job per second on a layout; 0 where it cannot run."""
+        """Fraction of the job per second on a layout; 0 if impossible."""
         mode = self.sizes.get(sum(layout))
         if mode is None or (len(layout) > 1 and not mode.span_any):
             return 0.0
@@ -62,7 +62,7 @@ class IntervalJob:
 
 
 class AtIntervals(Scheduler):
-    """Allocation of GPUs to all jobs at fixed intervals.
+    """Base of policies that allocate GPUs to all jobs at fixed intervals.
 
     The base of `las_intervals`, `optimus_intervals` and `pollux`.
 
@@ -84,16 +84,16 @@ class AtIntervals(Scheduler):
         self._kind = ""
         self._down: set[int] = set()
         self._devices: list[tuple[Node, list[Device]]] = []
-        """Those of the type, by node."""
+        """Accelerators of the type, by node."""
         self._modes: dict[tuple[Shape, tuple[int, ...] | None], dict[int, Mode]] = {}
-        """What `_sizes` has found, by shape and the modes that admission left."""
+        """Cache of `_sizes`, by shape and the modes that admission left."""
         self._here: dict[int, None] = {}
         """Rows of the tasks that have been ready and have not ended."""
         self._others: dict[int, Task] = {}
         """By row: tasks without modes on whole devices of the type, in the order in which they became ready."""
 
     def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
-        """By row of a job its GPUs until the next time; jobs not named have none.
+        """GPUs of each job, by row, until the next time; others have none.
 
         `room`: GPUs by node that the jobs may have, those that they have included.
         """
@@ -248,7 +248,7 @@ def spread(mode: Mode, room: Share) -> Share:
 def spread_others(
     dealt: dict[int, Share], widths: Iterable[tuple[IntervalJob, int]], room: Share
 ) -> dict[int, Share]:
-    """Add the other jobs' GPUs, spread over what the rows of jobs leave free."""
+    """Add other jobs' GPUs, spread over what the jobs' rows leave free."""
     for share in dealt.values():
         for node, count in share.items():
             room[node] -= count
@@ -313,7 +313,7 @@ NOT_YET_OVER = 1e-6
 
 
 class OptimusIntervals(AtIntervals):
-    """Optimus at fixed intervals: each GPU to the job with most remaining time saved.
+    """Optimus at fixed intervals: each GPU to the job that saves most time.
 
     Decides sizes and nodes of elastic jobs, and when they change.  Every job gets one GPU in the order of arrival,
     while there are any; then one GPU at a time goes where it saves most time, and a job that the next one would not
@@ -454,11 +454,11 @@ class Pollux(AtIntervals):
         return dealt
 
     def restarts(self, job: IntervalJob) -> int:
-        """How often it has been given other GPUs than it had."""
+        """How often the job's GPUs have been changed."""
         return max(0, self._starts.get(job.task.index, 0) - 1)
 
     def widest(self, job: IntervalJob) -> int:
-        """The most GPUs that it may get now."""
+        """Maximum number of GPUs that the job may get now."""
         limit = max(1, 2 * self._widest[job.task.index])
         return max((gpus for gpus in job.sizes if gpus <= limit), default=next(iter(job.sizes)))
 
@@ -478,7 +478,7 @@ class Pollux(AtIntervals):
 
 
 class GeneticSearch:
-    """One genetic search."""
+    """One genetic search for an allocation."""
 
     def __init__(self, policy: Pollux, jobs: list[IntervalJob], nodes: list[int], room: np.ndarray, view: View):
         self.policy, self.jobs, self.room, self.random = policy, jobs, room, view.random
@@ -489,7 +489,7 @@ class GeneticSearch:
         age = np.array([view.now - job.task.arrival for job in jobs])
         restarts = np.array([policy.restarts(job) for job in jobs])
         self.kept = np.maximum(age - restarts * policy.restart, 0.0) / np.maximum(age + policy.restart, 1e-9)
-        """What a job's speedup is worth if it starts again."""
+        """Weight of a job's speedup if it starts again."""
         width = int(self.limits.max()) + 1
         own = [np.array([0, *job.sizes]) for job in jobs]
         self.sizes = np.array([each[np.searchsorted(each, np.arange(width), side="right") - 1] for each in own])
@@ -501,7 +501,7 @@ class GeneticSearch:
         self.base = [self._fair_speed(job) for job in jobs]
 
     def run(self, seeds: Matrices) -> Matrices:
-        """The candidates that are left, the best first."""
+        """Run the search; return the remaining candidates, best first."""
         size = self.policy.population
         candidates = self._repaired(np.concatenate([self.now[np.newaxis], seeds[: size - 1]]))
         values = self._values(candidates)

@@ -47,12 +47,12 @@ class Worker:
     """Tasks before it, by shape."""
 
     def runs(self, shape: Shape) -> list[Mode]:
-        """The modes of a shape that are for devices of its type."""
+        """Modes of a shape for devices of this worker's type."""
         return [mode for mode in shape.modes if mode.type is self.device.type]
 
 
 class Lws(Scheduler):
-    """Work stealing by locality."""
+    """Locality work stealing: an idle worker takes tasks from the nearest queues."""
 
     spreads = frozenset({"gpus"})
 
@@ -64,7 +64,7 @@ class Lws(Scheduler):
         """The task that ended last, and where."""
         self._running: dict[int, list[Worker]] = {}
         self._taken: dict[int, int] = {}
-        """What a running task has of the room of each of its workers."""
+        """Room of each of its workers that a running task has."""
         self._new: list[tuple[Task, Worker]] = []
         self._freed: dict[int, None] = {}
         """Nodes where something has ended."""
@@ -117,7 +117,7 @@ class Lws(Scheduler):
         self._ended(task)
 
     def device(self, device: Device, up: bool) -> None:
-        """Without its cores a node's accelerators cannot be used either."""
+        """Note a device's state; without its cores a node is unusable."""
         (self._down.discard if up else self._down.add)(device.index)
         host = self._nodes[device.node].cpu.index
         for worker in self._on_node[device.node]:

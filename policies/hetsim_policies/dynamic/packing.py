@@ -108,7 +108,7 @@ class Tetris(ListScheduler):
 
 
 class Similarity(ListScheduler):
-    """Similarity: jobs of a similar profile are placed together, or apart.
+    """Similarity: place jobs with similar profiles together, or apart.
 
     Decides where; tasks start in the order of arrival.  Two jobs are the more alike the closer the ratios of their
     times on the types of device are (the cosine of their speeds by type), and jobs of one class are alike altogether.
@@ -169,7 +169,7 @@ class Similarity(ListScheduler):
 
 
 def likeness(one: Task, other: Task) -> float:
-    """1 for one class, else the cosine of speeds by type; 0 without a common type."""
+    """Similarity of two jobs: 1 for one class, else the cosine of their speeds."""
     if one.class_ and one.class_ == other.class_:
         return 1.0
     first, second = _speeds(one), _speeds(other)
@@ -194,7 +194,7 @@ Moves = list[tuple[Task, int]]
 
 
 class Defragment(ListScheduler):
-    """Defragmentation by migration: move running tasks so that the oldest task fits.
+    """Defragmentation by migration: move running tasks so that the oldest fits.
 
     Decides when, and which task moves where.  What fits starts, in order of arrival.  If then the oldest waiting task
     wants whole GPUs and enough are free, but on several nodes, the cheapest set of moves is sought that empties enough

@@ -35,7 +35,7 @@ from hetsim_policies.prediction import FadingSum
 
 
 class PowerDown(ListScheduler):
-    """First come, first served, with sleeping accelerators.
+    """First come, first served, with idle accelerators put to sleep.
 
     patience: idle seconds before sleep; none: after which sleep would have paid, by the watts of the type.
     safety: standard deviations of the demand while a device wakes that are kept awake; 0: only the mean of it.
@@ -189,11 +189,11 @@ class PowerDown(ListScheduler):
 
 
 def saves(kind: DeviceType) -> bool:
-    """Return True if the type draws less when asleep."""
+    """Return True if the type uses less power when asleep."""
     return kind.power.sleep < kind.power.idle
 
 
 def break_even(kind: DeviceType) -> float:
-    """Idle seconds with a saving that pays for one waking at no more than idle power."""
+    """Idle seconds after which sleeping saves more than waking costs."""
     power = kind.power
     return power.wake * power.idle / (power.idle - power.sleep)

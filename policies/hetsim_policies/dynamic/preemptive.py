@@ -37,7 +37,7 @@ Head = tuple[Task, TaskQueue]
 
 
 class PreemptiveList(ListScheduler):
-    """As `ListScheduler`, but a head that does not fit stops tasks that rank behind.
+    """A `ListScheduler` whose heads may stop lower-ranked running tasks.
 
     The least urgent are stopped first, only as many as the head needs, and none if even all would not suffice.
     They wait again, with their work kept.  Tasks that are not preemptible are left alone.
@@ -65,32 +65,32 @@ class PreemptiveList(ListScheduler):
         """No running task ranks behind this; None when none was started.  Ranks of running tasks never grow."""
 
     def rank(self, task: Task, view: View) -> Any:
-        """The rank of a running task; must not grow while it runs (else `ranks_grew`)."""
+        """Rank of a running task; must not grow (else `ranks_grew`)."""
         return self.order(task)
 
     def yields(self, running: Any, waiting: Any) -> bool:
-        """Return True if a task of rank `waiting` preempts one of rank `running`."""
+        """Return True if a task of rank `waiting` preempts rank `running`."""
         return running > waiting
 
     def ranks_grew(self) -> None:
-        """Note that running tasks rank further behind: there may be room to be made."""
+        """Note that running tasks rank lower now: try to make room."""
         self._in_vain.clear()
 
     def beginning(self, view: View) -> None:
-        """A round begins."""
+        """Hook: a round begins."""
 
     def until(self, view: View) -> Wait | None:
-        """When a round is to come although nothing has changed; None: not at all."""
+        """Time of the next round if nothing changes; None: no such round."""
         return None
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
-        """A task is about to start."""
+        """Hook: a task is about to start."""
         key = self.order(task)
         if self._worst is None or key > self._worst:
             self._worst = key
 
     def victims(self, key: Any, view: View) -> Iterable[Task]:
-        """Running tasks that one of this rank preempts, the least urgent first."""
+        """Running tasks that a rank may preempt, least urgent first."""
         if self._worst is None or not self.yields(self._worst, key):
             return ()  # spares most heads the pass over all running tasks
         ranked = [(self.rank(other, view), other) for other in view.running("start", own=True)]
@@ -182,7 +182,7 @@ def _heads_of(queues: Iterable[TaskQueue]) -> list[Head]:
 
 
 class RunningList:
-    """Running tasks in the order of their keys.
+    """Running tasks sorted by key.
 
     Cost: a binary search to put one in; that and taking the first move what follows.
     """
@@ -196,7 +196,7 @@ class RunningList:
         """Maximum number of entries before void ones are removed."""
 
     def push(self, key: Any, task: Task) -> None:
-        """Before the task starts, with its memo set."""
+        """Add a task before it starts, with its memo set."""
         entries = self._entries
         while entries:  # where those that end first come last, nothing else has to be removed
             _, start, last = entries[-1]
@@ -212,7 +212,7 @@ class RunningList:
         self._entries.clear()
 
     def head(self) -> tuple[Any, Task] | None:
-        """The least key and its task."""
+        """The lowest key and its task."""
         entries = self._entries
         while entries:
             key, start, task = entries[0]
@@ -225,7 +225,7 @@ class RunningList:
         del self._entries[0]
 
     def until(self, reached: Callable[[Any], bool]) -> Iterator[Task]:
-        """The tasks before the first with a key for which `reached` is true."""
+        """Tasks before the first one whose key satisfies `reached`."""
         entries = self._entries
         if not entries or reached(entries[0][0]):
             return iter(())
@@ -402,7 +402,7 @@ class Las(PreemptiveList):
         self.order_of_levels = list(range(len(self.thresholds) + 1))
         """The rank of each queue; the least goes first."""
         self._level: dict[int, int] = {}
-        """Of tasks that have crossed a threshold, by row."""
+        """Queues of tasks that have crossed a threshold, by row."""
         self._starts = 0
         self._running = [RunningList() for _ in self.order_of_levels]
         """By level: running tasks, the latest arrival first."""
@@ -432,7 +432,7 @@ class Las(PreemptiveList):
     gone = finished
 
     def victims(self, key: tuple[int, float, int], view: View) -> Iterator[Task]:
-        """Running tasks behind in the order of queues and arrivals, the last first."""
+        """Running tasks behind by queue and arrival, the last first."""
         own = -key[1], -key[2]
         for level in sorted(range(len(self._running)), key=self.order_of_levels.__getitem__, reverse=True):
             rank, running = self.order_of_levels[level], self._running[level]
@@ -443,7 +443,7 @@ class Las(PreemptiveList):
                     yield task
 
     def beginning(self, view: View) -> None:
-        """Tasks that have reached their thresholds fall into the next queues."""
+        """Move tasks that reached a threshold to the next queue."""
         now = view.now
         while (entry := self._crossings.head()) is not None and entry[0] <= now:
             task = entry[1]
@@ -495,7 +495,7 @@ class Tiresias(Las):
 
 
 def gittins(sizes: np.ndarray, edges: np.ndarray, level: int) -> float:
-    """The maximum ratio, over edges ahead, of completion chance to expected service."""
+    """Maximum of completion probability / expected service over coming edges."""
     attained = edges[level]
     remaining = sizes[sizes > attained] - attained
     if not len(remaining):

@@ -24,7 +24,7 @@ from hetsim_policies.prediction import DurationHistory, Score, error_notes
 
 
 class Qssf(ListScheduler):
-    """Quasi-shortest service first.
+    """Quasi-shortest service first, by predicted GPU time from history.
 
     decay: weight of the history against the latest job in a user's mean.
     trust: number of a user's jobs at which the mean of all jobs and the user's own mean have equal weight.
@@ -54,7 +54,7 @@ class Qssf(ListScheduler):
         self._view = view
 
     def predicted(self, task: Task) -> float:
-        """GPU-seconds (core-seconds)."""
+        """Predicted GPU-seconds (or core-seconds) of a task."""
         return _width(task) * self.history.forecast(task.user, task.class_)
 
     def ready(self, task: Task) -> None:

@@ -43,7 +43,7 @@ Slowdown = Annotated[float, Field(ge=1)]
 
 
 class SharingByTable(ListScheduler):
-    """Sharing: join another job on its GPU where that shortens the mean response.
+    """Sharing: join another job on its GPU if that shortens the mean response.
 
     Decides when and where; tasks start in the order of arrival.  The head of the queue takes a place of its own if
     there is one.  Else every GPU with one job is looked at: if both were there together, each slowed down as the table
@@ -113,7 +113,7 @@ class SharingByTable(ListScheduler):
         return best
 
     def together(self, task: Task, pair: Pair, view: View) -> float:
-        """Sum of both finish times from now: slowed down until one ends, then alone."""
+        """Sum of both finish times if they share: slowed, then alone."""
         placement = view.launch_of(pair.partner).placement
         assert placement is not None
         if pair.moved is None:
@@ -129,7 +129,7 @@ class SharingByTable(ListScheduler):
         return math.fsum(finish_times(ours, first, theirs, second))
 
     def slowdown(self, task: Task, mode: Mode, partner: Task, its: Mode) -> float:
-        """Times slower than alone on the fraction."""
+        """Slowdown on the fraction relative to running alone."""
         slowdown = self.table.get(task.class_, {}).get(partner.class_)
         if slowdown is not None:
             return slowdown
@@ -145,7 +145,7 @@ class SharingByTable(ListScheduler):
 
 
 def finish_times(one: float, one_slower: float, other: float, other_slower: float) -> tuple[float, float]:
-    """When two pieces of work end that begin together and slow each other down."""
+    """When two pieces of work end that start together and slow each other."""
     first, second = one * one_slower, other * other_slower
     if first <= second:
         return first, first + other - first / other_slower
@@ -154,7 +154,7 @@ def finish_times(one: float, one_slower: float, other: float, other_slower: floa
 
 @dataclass
 class PairTrial:
-    """A pair under observation: what both had left, as parts, when it began."""
+    """A pair on trial: the remaining parts of both when it began."""
 
     newcomer: Task
     partner: Task

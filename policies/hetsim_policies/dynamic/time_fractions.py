@@ -267,6 +267,6 @@ def check_costs(costs: Mapping[str, float], cluster: Cluster) -> None:
 
 
 def prices(cluster: Cluster, costs: Mapping[str, float]) -> dict[str, float]:
-    """Price of a device and time, by type: as given, else the cluster's, else 1."""
+    """Price of a device per time, by type: given, else the cluster's, else 1."""
     hour = 3600.0
     return {name: costs.get(name) or hour * cluster.price_of(name) or 1.0 for name in cluster.types}

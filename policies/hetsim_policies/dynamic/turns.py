@@ -113,7 +113,7 @@ class RoundRobin(ListScheduler):
 
 
 class ProcessorSharing(ListScheduler):
-    """Processor sharing: start all at once, each where it would end first.
+    """Processor sharing: start every task at once, where it would end first.
 
     Decides where.  Meant for devices that share by time slices (`sharing: timeslice`) and have as many `streams` as
     tasks may be in flight at once; where they are used up, and on other devices, tasks wait in the order of arrival.
@@ -131,7 +131,7 @@ class ProcessorSharing(ListScheduler):
 
 
 def least_loaded(task: Task, view: View) -> Placement | None:
-    """The device of the earliest end if all in flight there went on sharing it."""
+    """The device of earliest end, if all launches there keep sharing it."""
 
     def finish(placement: Placement) -> tuple[float, float]:
         mode = placement.mode
@@ -167,7 +167,7 @@ class Themis(Scheduler):
         self.lease = lease
         self.rule = placement
         self._leases: dict[int, float] = {}
-        """Of running tasks, by row: when the lease ends."""
+        """When the lease of each running task ends, by row."""
         self._gpus = 1.0
 
     def begin(self, view: View) -> None:
@@ -179,7 +179,7 @@ class Themis(Scheduler):
     gone = ready = finished
 
     def rho(self, task: Task, view: View, jobs: int) -> float:
-        """Expected time shared over expected time on an exclusive 1/N of the cluster."""
+        """Expected time when shared / expected time on an exclusive 1/N of the cluster."""
         alone = task.shortest_estimate
         if alone <= 0:
             return math.inf

@@ -18,7 +18,7 @@ from hetsim_policies.dynamic.time_fractions import check_costs, prices
 
 
 class Matched(NamedTuple):
-    """A job's place: mode, type and number of the device, and the jobs after it there."""
+    """A job's place: mode, type and number of a device, and jobs after it there."""
 
     job: int
     mode: int
@@ -28,7 +28,7 @@ class Matched(NamedTuple):
 
 
 class JobMode(NamedTuple):
-    """A mode of a job: its position, the number of its type of device, time, devices."""
+    """A mode of a job: position, number of its device type, time, devices."""
 
     mode: int
     kind: int
@@ -37,7 +37,7 @@ class JobMode(NamedTuple):
 
 
 class WaitingJobs(NamedTuple):
-    """A job in the queue: its least time, number, task, and ways to run."""
+    """Waiting jobs: least time, number, task, and modes of each."""
 
     time: float
     number: int
@@ -72,9 +72,7 @@ class AlloX(Scheduler):
     """
 
     def __init__(
-        self,
-        alpha: Annotated[float, Field(gt=0, le=1)] = 1.0,
-        window: Annotated[int, Field(ge=1, strict=True)] = 64,
+        self, alpha: Annotated[float, Field(gt=0, le=1)] = 1.0, window: Annotated[int, Field(ge=1, strict=True)] = 64
     ):
         self.alpha = alpha
         self.window = window
@@ -87,7 +85,7 @@ class AlloX(Scheduler):
         self._ends: list[list[float]] = []
         """By type, when running jobs will have ended, ascending, once for each device."""
         self._held: dict[int, tuple[int, float, int]] = {}
-        """Of running jobs: number of the type, expected end, and devices."""
+        """For running jobs: number of the type, expected end, and devices."""
         self._tried = -1
 
     def begin(self, view: View) -> None:
@@ -189,7 +187,7 @@ class AlloX(Scheduler):
 
 
 def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) -> list[Matched]:
-    """Places for jobs with the minimum total completion time; some may have no place.
+    """Places for jobs with minimum total completion time; some may get none.
 
     delays: by type, of each device the seconds until it is free, ascending.
     """
@@ -274,7 +272,7 @@ ROUNDING = 1e-9
 
 
 class MultiGeneration(Scheduler):
-    """Several generations: newer devices to jobs that gain most, within a budget.
+    """Several generations: newer devices for jobs that gain most, in a budget.
 
     Decides when and in which mode.  A job may use the modes in which it needs at most `budget` times the least energy
     (or cost) of all its modes.  Of the waiting jobs that may use a device that is free, the one goes first that saves
@@ -347,7 +345,7 @@ class MultiGeneration(Scheduler):
         self._tried = view.changes.releases
 
     def ways(self, task: Task) -> list[tuple[float, int]]:
-        """Gain and position of the modes that the budget allows."""
+        """Gain and position of modes within the budget."""
         positions = task.allowed or range(len(task.modes))
         seconds = {p: task.estimate_at(p) for p in positions}
         seconds = {p: value for p, value in seconds.items() if math.isfinite(value)}
@@ -364,7 +362,7 @@ class MultiGeneration(Scheduler):
         return sorted(((gain(p), p) for p in allowed), reverse=True)
 
     def _price(self, mode: Mode) -> float:
-        """Of a second in a mode."""
+        """Price of a second in a mode."""
         if self.measure == "energy":
             return mode.width * (mode.type.power.busy - mode.type.power.idle)
         return mode.width * self._prices[mode.type.name]

@@ -38,7 +38,7 @@ Line = tuple[str, Partition | None]
 
 
 class ByUser(ListScheduler):
-    """Policies that take turns between users: one queue a user, turns by service.
+    """Base of policies with one queue per user and turns by received service.
 
     Under "block" no task passes one that does not fit, on any node of its partition; under "skip" the next user's may.
     A user's tasks go in the order of arrival, those bound to another partition in a line of their own.  Standings are
@@ -53,21 +53,21 @@ class ByUser(ListScheduler):
         self._seen = -1
 
     def standing(self, user: str) -> Any:
-        """The least goes first."""
+        """Sort key of users, lowest first."""
         raise NotImplementedError
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
-        """A task is about to start."""
+        """Hook: a task is about to start."""
 
     def leave(self, task: Task) -> None:
-        """A task has ended, or was stopped."""
+        """Note a task that has ended or was stopped."""
 
     def key(self, task: Task) -> Any:
-        """The order among a user's tasks."""
+        """Sort key of a user's tasks."""
         return task.arrival
 
     def owner(self, task: Task) -> str:
-        """The user that must have its turn for the task to go."""
+        """The user whose turn a task needs."""
         return task.user
 
     def ready(self, task: Task) -> None:
@@ -149,7 +149,7 @@ class Wfq(ListScheduler):
         self._last: dict[str, float] = {}
         """By user: the finish tag of the last task that came."""
         self._tags: dict[int, tuple[float, float]] = {}
-        """Of waiting and running tasks, by row: start and finish tag, kept through stops."""
+        """Start and finish tag of waiting and running tasks, by row; kept through stops."""
 
     def _tag(self, task: Task) -> float:
         tags = self._tags.get(task.index)
@@ -311,7 +311,7 @@ class QuotaBorrow(ByUser):
         return -self.tier(task), task.arrival
 
     def needs(self, task: Task) -> float:
-        """GPUs in its fastest mode."""
+        """GPUs of the task in its fastest mode."""
         return task.modes[task.modes_by_speed()[0]].gpu_share
 
     def within(self, task: Task) -> bool:

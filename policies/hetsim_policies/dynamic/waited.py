@@ -42,7 +42,7 @@ ROUND_COST = 1e-6
 
 
 class Waited(ListScheduler):
-    """Sorts the waiting tasks by urgency in every round.
+    """Base of policies that sort all waiting tasks by urgency in every round.
 
     formula: "paper", or "schedgym": urgency at a waiting time of -1 - arrival, which makes the order of tasks fixed.
     placement: where a task goes; None takes its fastest mode that fits now, on the first devices.
@@ -61,12 +61,12 @@ class Waited(ListScheduler):
         """By row: the task, when it became ready, its estimated seconds, its processors."""
 
     def urgency(self, wait: np.ndarray, seconds: np.ndarray, processors: np.ndarray) -> np.ndarray:
-        """The greatest goes first."""
+        """Urgency of tasks; the greatest goes first."""
         raise NotImplementedError
 
     @staticmethod
     def schedgym(task: Task) -> float:
-        """The fixed order: the least goes first."""
+        """The fixed order of SchedGym; the lowest goes first."""
         raise NotImplementedError
 
     def round_cost(self, problem: PlanProblem) -> float:

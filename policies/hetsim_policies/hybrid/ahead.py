@@ -28,7 +28,7 @@ SLACK = 1e-9
 
 @dataclass
 class First:
-    """A candidate's first action: start a task, or (None) wait for a change.
+    """A candidate for the first action: start a task, or (None) wait.
 
     alone: after that start nothing more until something changes.
     """
@@ -40,7 +40,7 @@ class First:
 
 @dataclass(frozen=True)
 class Future:
-    """A seed, future arrivals, believed estimates (None: all), ratios to draw from."""
+    """A sampled future: seed, arrivals, estimates and ratios to draw from."""
 
     seed: int
     coming: Sequence[tuple[float, Task]]
@@ -49,7 +49,7 @@ class Future:
 
 
 class Led(Relay):
-    """A base scheduler after a first decision that is not its own.
+    """A base scheduler after a first decision made for it.
 
     What another starts is gone for the base; if it is stopped, it is ready again.
     """
@@ -77,7 +77,7 @@ class Led(Relay):
             self.inner.gone(task)
 
     def take(self, task: Task) -> None:
-        """Another starts this task."""
+        """Note that another scheduler starts this task."""
         self._taken[task.index] = None
         self.inner.gone(task)
 

@@ -2,7 +2,7 @@
 
 Decides where.  Whenever tasks have become ready, they are laid out together behind what their devices have to do
 already.  For a guess λ of the time in which all of them will be done:
-1. Affinity.  Pairs of a task and a device that holds some of its data, the most bytes first: the task goes there while
+1. Affinity.  For pairs of a task and a device that has some of its data, most bytes first: the task goes there while
    such tasks fill at most the share α of what the device can do by λ.
 2. Balance.  The others by the greedy dual approximation: what takes longer than λ on one side goes to the other; the
    rest in descending order of acceleration to the accelerator on which each ends first, as long as one is busy for
@@ -45,7 +45,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Activation:
-    """Tasks that became ready together, and the lines before them.
+    """Tasks that became ready together, and the lines' earlier tasks.
 
     `seconds[j, l]` of task j on line l (inf: cannot run there), `need[j, l]` the lanes it takes, `held[j, l]` the bytes
     of its data that are there; `free[l]` when each lane of the line will have served what stands there, from now on.
@@ -59,7 +59,7 @@ class Activation:
 
 
 class Dada(Dmda):
-    """Affinity first, up to a share of each device, then dual approximation.
+    """Data affinity up to a share of each device, then dual approximation.
 
     alpha: the share of what a device can do that is given away by affinity alone; 0 is the dual approximation.
     transfers: transfers count in the time of a task.
@@ -67,10 +67,7 @@ class Dada(Dmda):
     """
 
     def __init__(
-        self,
-        alpha: Annotated[float, Field(ge=0, le=1)] = 0.25,
-        transfers: bool = True,
-        prefetch: bool = True,
+        self, alpha: Annotated[float, Field(ge=0, le=1)] = 0.25, transfers: bool = True, prefetch: bool = True
     ):
         super().__init__(prefetch)
         self.alpha = alpha
@@ -158,7 +155,7 @@ def _memory(line: DeviceLine) -> tuple[int, int]:
 
 
 class LinesLayout:
-    """Tasks on lines, as far as they are placed."""
+    """A partial assignment of tasks to lines."""
 
     def __init__(self, given: Activation) -> None:
         self.given = given
@@ -170,7 +167,7 @@ class LinesLayout:
         """When the last lane will be done."""
 
     def finish(self, task: int, line: int) -> float:
-        """When a task would end on a line."""
+        """When a task would end on a line, in this layout."""
         need, times = int(self.given.need[task, line]), self.free[line]
         start = times[0] if need == 1 else sorted(times)[need - 1]
         return start + float(self.given.seconds[task, line])
@@ -188,13 +185,13 @@ class LinesLayout:
 
     @property
     def missing(self) -> float:
-        """Bytes that are held somewhere, but not where the task will run."""
+        """Bytes that a task needs and that are elsewhere."""
         local = self.given.local
         return float(sum(local[task].max() - local[task, line] for task, line in enumerate(self.line)))
 
 
 def dealt(given: Activation, alpha: float) -> list[int]:
-    """A line for each task: the best of all layouts that the bisection meets."""
+    """A line for each task: the best layout found by the bisection."""
     best = by_finish(given)
     order = by_acceleration(given)
     pairs = by_affinity(given)
@@ -223,7 +220,7 @@ def dealt(given: Activation, alpha: float) -> list[int]:
 def laid_out(
     given: Activation, guess: float, alpha: float, order: Sequence[int], pairs: Sequence[tuple[int, int]]
 ) -> LinesLayout | None:
-    """Affinity and balance for one guess; None if it is too small."""
+    """Lay out by affinity and balance for one guess; None if it is too small."""
     layout = LinesLayout(given)
     _put_near_data(layout, guess, alpha, pairs)
     accelerators = np.flatnonzero(~given.on_cores).tolist()
@@ -271,7 +268,7 @@ def _first(layout: LinesLayout, task: int, lines: Sequence[int]) -> int | None:
 
 
 def by_finish(given: Activation) -> LinesLayout:
-    """Each task, in the order given, where it ends first."""
+    """Place each task, in order, where it ends first."""
     layout = LinesLayout(given)
     for task in range(len(given.seconds)):
         line = _first(layout, task, range(len(given.free)))
@@ -290,7 +287,7 @@ def by_acceleration(given: Activation) -> list[int]:
 
 
 def by_affinity(given: Activation) -> list[tuple[int, int]]:
-    """Pairs of a task and a line that holds data of it, the most bytes first."""
+    """Pairs of a task and a line that has its data, by descending bytes."""
     tasks, lines = np.nonzero((given.local > 0) & np.isfinite(given.seconds))
     order = np.argsort(-given.local[tasks, lines], kind="stable")
     return list(zip(tasks[order].tolist(), lines[order].tolist(), strict=True))

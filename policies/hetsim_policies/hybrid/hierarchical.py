@@ -5,9 +5,9 @@ Decides which group a task goes to; the order, the device and the mode are the i
 that each group is to run (`hetsim_policies.hybrid.common.groups`).  Newcomers are handed out in these shares, by turns,
 so that after any number of tasks of a class a group is less than one task off its share; tasks that wait already are
 moved until they lie in these shares too.  A class seen for the first time is planned for at once.  Between plans a
-group that *starves* (it has devices on which a task could start, nothing waits in it for their type, and such tasks
-wait elsewhere) takes the newest task of the class that loses least there, if the task would end earlier so by
-estimates. With an `objective`, several plans are tried out at each epoch in forks of the run (`View.fork`), with all
+group *starves* if it has devices on which a task could start, nothing waits in it for their type, and such tasks wait
+elsewhere.  It then takes the newest task of the class that loses least there, if estimates say that the task ends
+earlier so.  With an `objective`, several plans are tried out at each epoch in forks of the run (`View.fork`), with all
 that the groups do after it: the planner's, that of the epoch before, every class where it takes least time, and the
 split that ends first.  The best mean of the objective is followed, the planner's plan among equals.
 Reference: the split into a program over classes and a fast dispatcher is that of Gavel (Narayanan et al., OSDI 2020)
@@ -73,7 +73,7 @@ OPTIONS = {"planned": FILL, "kept": FILL, "fastest": math.inf, "balanced": 0.0}
 
 
 def lasting(epoch: float) -> float:
-    """Check that an epoch is long enough; raise ValueError otherwise."""
+    """Check that an epoch is long enough; else raise ValueError."""
     if epoch < SHORTEST_EPOCH:
         raise ValueError(
             f"an epoch of {epoch:g} s: it lasts at least {SHORTEST_EPOCH:g} s, for a plan is made in every one; "
@@ -83,7 +83,7 @@ def lasting(epoch: float) -> float:
 
 
 class Hierarchical(Scheduler):
-    """A plan of quotas over groups, renewed every epoch, and a scheduler in each.
+    """Plans quotas of groups every epoch, with a scheduler in each group.
 
     epoch: seconds from plan to plan, at least 1 in a scenario.
     planner: "lp", or "dual_approximation" (cores and one type of accelerator).

@@ -72,7 +72,7 @@ LOOKS = 64
 
 
 class PlanAndRepair(Scheduler):
-    """Follows a plan; reorders, steals, restarts and plans again where it goes wrong.
+    """Follows a plan; reorders, steals, restarts and replans when it goes wrong.
 
     planner: a static policy, by name or as a mapping with its parameters; none given: `dual_approximation` for
         independent tasks without transfers on cores and one type of GPU, `peft` for task graphs, else `heft`.
@@ -393,7 +393,7 @@ Known = dict[DeviceType, list[tuple[float, PlannedJob]]]
 
 
 def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> PlannedJob | None:
-    """A step behind the head of its lane that ends before those it passes start."""
+    """A step, behind the head of its lane, that delays none it passes."""
     now, limit, position = view.now, math.inf, lane.arrived
     for job in lane.queue.values():
         if not position:
@@ -409,7 +409,7 @@ def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -
 
 
 def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> tuple[PlannedJob, PlannedJob] | None:
-    """The step to steal from the lane that will be done last: as it is, and here.
+    """The step to steal from the lane that ends last: the old and the new.
 
     Of that lane's steps it is the one that makes the later end of both lanes earliest.  It must end sooner here than
     there.  If that lane has no such step, the lane that is done next to last is looked at, and so on.
@@ -454,7 +454,7 @@ def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: V
 
 
 def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> PlannedJob | None:
-    """A task that would end sooner if started over here; the latest end goes first.
+    """A task that would end sooner if restarted here; latest end first.
 
     One that is late is expected to be as late here, so that it is only ever moved to a faster lane.  Ends are asked for
     now: a forecast may be older than the last restart, and would have the same task started over and over.

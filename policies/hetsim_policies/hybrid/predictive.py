@@ -65,7 +65,7 @@ from hetsim_policies.prediction.predictors import HoltWinters
 
 
 class Predictive(Scheduler):
-    """Scales and reserves by forecast around another scheduler.
+    """Scales and reserves devices by forecast, around another scheduler.
 
     base: that scheduler; none given: fcfs that skips what does not fit.  With `reserve` it must be a list scheduler
         (fcfs, sjf, edf, priority, qssf, ...), best with the discipline "skip".
@@ -377,7 +377,7 @@ class Predictive(Scheduler):
 
 
 class ViewWithRoom(PartView):
-    """The cluster as seen by tasks that must leave room: other modes fit nowhere."""
+    """The view of tasks that must leave room: other modes fit nowhere."""
 
     def __init__(self, view: View, leaves_room: Callable[[Mode], bool]):
         super().__init__(view, None, view.cluster.types.values())
@@ -415,7 +415,7 @@ class DevicePool:
         """Times and numbers, both so that the first is the greatest within the window."""
 
     def want(self, now: float, number: float) -> None:
-        """The number of devices that suffices for the load; a fraction of one is one."""
+        """Number of devices that suffice for the load, rounded up."""
         wanted = max(self.min_awake, math.ceil(number - 1e-9))
         while self._wants and self._wants[-1][1] <= wanted:
             self._wants.pop()
@@ -440,7 +440,7 @@ class DevicePool:
             self.state[device.index] = AWAKE
 
     def steer(self, view: View) -> Iterator[Decision]:
-        """Wake devices, or send idle ones to sleep, until as many are up as are wanted."""
+        """Wake or put to sleep devices until as many are up as wanted."""
         state = self.state
         surplus = sum(one in (AWAKE, WAKING) for one in state.values()) - self.wanted
         if surplus < 0:
@@ -465,7 +465,7 @@ class DevicePool:
 
 
 def asked_of(task: Task) -> tuple[DeviceType, float] | None:
-    """The best accelerator type for a task, and its device-seconds; None if none."""
+    """A task's best accelerator type, and its device-seconds; None if none."""
     for position in task.modes_by_speed():
         mode = task.modes[position]
         if not mode.on_cpu:
@@ -474,7 +474,7 @@ def asked_of(task: Task) -> tuple[DeviceType, float] | None:
 
 
 class ServiceDemand:
-    """The requests of one service: the type that serves them, and seconds of each."""
+    """Requests of one service: the type that serves them, and their seconds."""
 
     def __init__(self, counter: Counter, view: View):
         self.queue = queue = counter.queue
@@ -490,7 +490,7 @@ class ServiceDemand:
             self.kind = mode.type
 
     def new(self) -> int:
-        """How many have come since this was asked last."""
+        """Number of requests that have come since the last call."""
         before, self.counted = self.counted, self.queue.arrived
         return self.counted - before
 
@@ -513,7 +513,7 @@ def _cost(queue: RequestQueue, mode: Mode, view: View) -> float:
 
 
 def waiting_work(view: View, requests: Sequence[ServiceDemand]) -> dict[DeviceType, float]:
-    """Device-seconds that wait, by type.  Linear in the waiting tasks."""
+    """Device-seconds of waiting tasks by type; linear in these tasks."""
     work: dict[DeviceType, float] = {}
     for one in requests:
         if one.kind is not None:

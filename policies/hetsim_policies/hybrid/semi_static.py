@@ -54,7 +54,7 @@ from hetsim_policies.static.lists import Mct
 
 
 class SemiStatic(Scheduler):
-    """Planned classes on kept lanes, all others in a queue that fills the gaps.
+    """Planned classes on kept lanes; others fill the gaps from a queue.
 
     static: the classes to plan, or "auto".
     planner: a static policy for them, by name or as a mapping with its parameters; none given: mct.
@@ -256,7 +256,7 @@ class SemiStatic(Scheduler):
 
 
 class GapView:
-    """The view of the other tasks: fits only what does not delay the plan."""
+    """The view of the unplanned tasks: only what does not delay the plan fits."""
 
     def __init__(self, view: View, planned: PlanInProgress, slack: float, margin: float):
         self._view = view
@@ -272,7 +272,7 @@ class GapView:
         return self._view.now
 
     def end(self, task: Task, placement: Placement) -> float:
-        """When a task that starts there now will have ended, cautiously."""
+        """Cautious estimate of the end of a task that starts now."""
         return self._view.now + self._margin * self._view.duration(task, placement)
 
     def leaves(self, task: Task, placement: Placement) -> bool:
@@ -303,7 +303,7 @@ class GapView:
 
 
 def fastest(tasks: Tasks) -> np.ndarray:
-    """The estimated time of every task in its fastest mode."""
+    """Estimated seconds of every task in its fastest mode."""
     return tasks.computing(tasks.estimate).min(axis=1)
 
 
@@ -320,7 +320,7 @@ def _classes(tasks: Tasks) -> list[str]:
 
 
 def kept_lanes(cluster: Cluster, part: float) -> dict[str, Device]:
-    """The last lanes of each type, at least this part and at least one of them.
+    """The last lanes of each type: at least this share, and at least one.
 
     First fit reaches them last.
     """
@@ -335,7 +335,7 @@ def kept_lanes(cluster: Cluster, part: float) -> dict[str, Device]:
 
 @dataclass(eq=False, slots=True)
 class LaneQueue:
-    """One lane and the planned tasks still to start there, by number in the plan."""
+    """One lane with its planned tasks not yet started, by number in the plan."""
 
     device: Device
     steps: deque[int] = field(default_factory=deque)
@@ -347,7 +347,7 @@ class LaneQueue:
 
 
 class PlanInProgress:
-    """A plan in progress: the next task of each lane, and when it is due."""
+    """A plan under way: the next task of each lane, and when it is due."""
 
     def __init__(self, plan: Plan, rows: np.ndarray, tasks: Tasks, cluster: Cluster):
         self.steps = [Step(int(rows[step.task]), step.mode, step.devices) for step in plan.steps]
@@ -390,7 +390,7 @@ class PlanInProgress:
         return starts
 
     def heads(self, number: int) -> bool:
-        """Return True if it is the next on all its lanes, and these are idle."""
+        """Return True if a task is next on all its lanes, which are idle."""
         lanes = [self.lanes[name] for name in self.steps[number].devices]
         return all(lane.steps and lane.steps[0] == number and not lane.busy for lane in lanes)
 
@@ -411,7 +411,7 @@ class PlanInProgress:
         self.ends[number] = end
 
     def end(self, number: int) -> None:
-        """It has ended, or will never start."""
+        """Note a task that has ended, or will never start."""
         self.waiting.pop(number, None)
         running = self.ends.pop(number, None) is not None
         for name in self.steps[number].devices:
@@ -422,7 +422,7 @@ class PlanInProgress:
                 lane.steps.remove(number)
 
     def back(self, number: int) -> None:
-        """It was stopped: it goes on before what comes after it."""
+        """Put back a stopped task, before those that come after it."""
         self.end(number)
         for name in self.steps[number].devices:
             self.lanes[name].steps.appendleft(number)
@@ -438,7 +438,7 @@ class PlanInProgress:
         return Placement(mode, tuple(cluster.by_name[name] for name in names))
 
     def forget(self, device: Device) -> list[int]:
-        """Nothing more is planned on a device: the numbers of what was."""
+        """Drop a failed device's plan; return the numbers of its tasks."""
         numbers: dict[int, None] = {}
         for lane in self.on_node.get(device.node, ()):
             if lane.device is device:
@@ -448,7 +448,7 @@ class PlanInProgress:
         return list(numbers)
 
     def claimed(self, node: int, end: float, slack: float) -> tuple[dict[Device, None], float, float]:
-        """Resources of a node that are not lent until `end`.
+        """Resources of a node that must not be lent until `end`.
 
         Accelerators on which planned tasks run, and accelerators, cores and bytes of idle lanes with a next task that
         is due by then, less `slack`.
@@ -466,7 +466,7 @@ class PlanInProgress:
         return devices, cores, memory
 
     def leaves(self, placement: Placement, end: float, slack: float, view: View) -> bool:
-        """Return True if a task from now to `end` leaves room for tasks planned before."""
+        """Return True if a task until `end` leaves room for planned ones."""
         mode = placement.mode
         by_node: dict[int, int] = {}
         for device in placement.devices:
@@ -486,7 +486,7 @@ class PlanInProgress:
         return True
 
     def spared(self, mode: Mode, end: float, slack: float, nodes: Iterable[int], view: View) -> Placement | None:
-        """A placement on one of these nodes that does not delay the plan; None if none."""
+        """A placement on one of these nodes that does not delay the plan."""
         for node in nodes:
             if not mode.gpus:
                 placement = view.first(mode, node=node)

@@ -15,7 +15,7 @@ from hetsim.policy import Accept, Admission, PlanProblem, Reject, View
 
 
 class Learned(Window):
-    """A learned scheduler: `hetsim train` makes it; here it runs, in NumPy alone.
+    """A learned scheduler that `hetsim train` made; it runs in NumPy alone.
 
     Decides which of the first waiting tasks goes on which type of device, or that all wait, by the highest score of a
     small network (`network`), from exactly what it saw in training (`hetsim.learning.observation.window`).
@@ -48,7 +48,7 @@ YES = Accept()
 
 
 class LearnedAdmission(Admission):
-    """A learned admission, made by `hetsim train --decides admission`; NumPy alone.
+    """A learned admission that `hetsim train` made; it runs in NumPy alone.
 
     Decides whether a task may wait, by which of the two has the higher score of a small network (`network`): to accept,
     scored from the task and the state of the system, or to reject, scored from the state alone; exactly what was seen

@@ -37,7 +37,7 @@ ROUNDING = 1e-9
 
 
 class Fgd(ScoredRule):
-    """The place that raises expected fragmentation least.
+    """The place that increases expected fragmentation least.
 
     growth: the mix of requests is taken again when the number of tasks seen has grown by this factor.
     scores: "published": as the simulator of Weng et al., with whole scores of 0 to 100 / (1 + exp(rise)), ties by the

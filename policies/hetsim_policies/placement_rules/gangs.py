@@ -22,7 +22,7 @@ Found = tuple[tuple[float, ...], Placement]
 
 
 def consolidate(task: Task, view: View) -> Placement | None:
-    """A spanning gang on as few nodes as possible; on one node the tightest.
+    """A spanning gang on as few nodes as possible, the fullest that suffice.
 
     Reference: the consolidation of Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (NSDI
     2019).  The largest holes first is optimal: no fewer nodes have as many free GPUs.  The last node is the tightest
@@ -90,7 +90,7 @@ def _if_it_fits(task: Task, mode: Mode, devices: Sequence[object], view: View) -
 
 
 class Topology:
-    """A gang within the fastest part: NVLink island, PCIe switch, node, rack.
+    """A gang in the fastest part with room: NVLink island, PCIe switch, node, rack.
 
     Where `span_speeds` make no difference the narrowest part, and of equals the one with the least free; over racks
     and nodes as few nodes as can be.  One GPU comes from the island or switch with the least free.
@@ -202,7 +202,7 @@ SKEWED = 0.25
 
 
 def pack_racks(task: Task, view: View) -> Placement | None:
-    """A job over several nodes in as few racks as possible.
+    """A job over several nodes, in as few racks as possible.
 
     In one rack the tightest that suffices, else the emptiest first.
 
@@ -213,7 +213,7 @@ def pack_racks(task: Task, view: View) -> Placement | None:
 
 
 def spread_racks(task: Task, view: View) -> Placement | None:
-    """A job over nodes of as many racks as possible, each from the rack most free.
+    """A job over nodes of many racks, each from the rack with most free nodes.
 
     A failed rack takes the least from it.  Reference: none, it is what others are compared with.  Weakness: all that
     it sends crosses uplinks.
@@ -222,7 +222,7 @@ def spread_racks(task: Task, view: View) -> Placement | None:
 
 
 class Skew:
-    """Consolidate jobs with one large tensor; put the others on the fullest racks.
+    """Consolidate jobs with one large tensor; others go to the fullest racks.
 
     A job with a largest tensor that is a great share of its bytes waits for as few racks as an empty cluster would give
     it; any other goes where racks have the fewest nodes free.
@@ -259,7 +259,7 @@ class Skew:
 
 
 def least_contention(task: Task, view: View) -> Placement | None:
-    """The cheapest of several places for a job over several nodes.
+    """The cheapest of several placements of a job over several nodes.
 
     Its own step there, and the steps of those that are on its links (`View.crowding`), each by the devices that the job
     has.

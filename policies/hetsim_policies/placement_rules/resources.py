@@ -85,7 +85,7 @@ class DotProduct(ScoredRule, _Weighing):
 
 
 class Pack(_Weighing):
-    """The node that would be most allocated, averaged over cores, memory and GPUs.
+    """The node that would be fullest, averaged over cores, memory and GPUs.
 
     Reference: `MostAllocated` of the Kubernetes scheduler.  Leaves whole nodes free, for gangs or to switch off.
     Weakness: a node full of cores and empty of GPUs looks half full, and its GPUs are out of reach.
@@ -96,7 +96,7 @@ class Pack(_Weighing):
 
 
 class Spread(_Weighing):
-    """The node that would be least allocated; a fraction goes on its emptiest GPU.
+    """The node that would be emptiest; a fraction goes to its emptiest GPU.
 
     Reference: `LeastAllocated` of the Kubernetes scheduler.  Least interference, and least lost with a node.
     Weakness: leaves no node whole, so wide gangs wait.
@@ -128,7 +128,7 @@ IN_USE, IDLE_GPU, IDLE_NODE = 0, 1, 2
 
 
 class GpuPacking(ScoredRule):
-    """GPU packing: fractions on used GPUs, then idle GPUs of used nodes, idle nodes.
+    """GPU packing: fractions on used GPUs, then idle GPUs of used nodes.
 
     Reference: the packing of Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale
     Heterogeneous GPU Clusters (NSDI 2022); a yardstick of Weng et al., Beware of Fragmentation (USENIX ATC 2023).
@@ -160,7 +160,7 @@ def _keys(mode: Mode, nodes: np.ndarray, view: View) -> Sequence[np.ndarray]:
 
 
 class GpuClustering(ScoredRule):
-    """GPU clustering: tasks that ask for the same share of GPUs go on the same nodes.
+    """GPU clustering: tasks with equal GPU demands go on the same nodes.
 
     Reference: the grouping of jobs by their number of GPUs in Xiao et al., Gandiva: Introspective Cluster Scheduling
     for Deep Learning (OSDI 2018); a yardstick of Weng et al., Beware of Fragmentation (USENIX ATC 2023).  What leaves

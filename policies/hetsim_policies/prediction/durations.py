@@ -23,7 +23,7 @@ from hetsim.policy import Predictor
 
 
 class DurationHistory:
-    """Durations by user and class.
+    """Past durations by user and class.
 
     decay: weight of the history against the latest job in a user's mean.
     trust: number of a user's jobs at which the mean of all jobs and the user's own mean have equal weight.
@@ -48,7 +48,7 @@ class DurationHistory:
         self._recent_all = RunningQuantile(10 * window)
 
     def observe(self, user: str, class_: str, seconds: float) -> None:
-        """A job of this user and class took so long."""
+        """Add the duration of a job of this user and class."""
         key = user, class_
         jobs, own = self._means.get(key, (0, seconds))
         self._means[key] = jobs + 1, self.decay * own + (1 - self.decay) * seconds
@@ -61,7 +61,7 @@ class DurationHistory:
             self._recent_all.add(seconds)
 
     def forecast(self, user: str, class_: str) -> float:
-        """Seconds that the next job of this user and class will take."""
+        """Predicted seconds of this user's and class's next job."""
         count, overall = self._all
         jobs, own = self._means.get((user, class_), (0, 0.0))
         if self.quantile is not None and count:
@@ -90,7 +90,7 @@ class RunningQuantile:
         insort(self._sorted, value)
 
     def at(self, quantile: float) -> float:
-        """The minimum value that this part of them does not exceed (inverse CDF)."""
+        """The smallest value that this share does not exceed (inverse CDF)."""
         last = len(self._sorted) - 1
         return self._sorted[min(last, max(0, math.ceil(quantile * (last + 1) - 1e-9) - 1))]
 
@@ -107,7 +107,7 @@ class RunningQuantile:
 
 @dataclass(frozen=True)
 class PredictionError:
-    """Forecast errors: `mape` is NaN if all were 0, `pinball` without a forecast."""
+    """Forecast errors; `mape` is NaN if all values were 0."""
 
     count: int
     mape: float
@@ -120,7 +120,7 @@ class PredictionError:
 
 
 class Score:
-    """The same in passing: O(1) a forecast, nothing kept."""
+    """Forecast errors computed on the fly: O(1) per forecast, nothing stored."""
 
     def __init__(self, quantile: float = 0.5):
         if not 0 < quantile < 1:
@@ -130,7 +130,7 @@ class Score:
         self._parts = self._loss = self._excess = 0.0
 
     def note(self, actual: float, forecast: float) -> None:
-        """This was forecast, and that came."""
+        """Add a forecast and the value that came."""
         if not (math.isfinite(actual) and math.isfinite(forecast)):
             raise UsageError(f"forecasts and what came are finite numbers, not {forecast} and {actual}")
         missed = actual - forecast
@@ -143,7 +143,7 @@ class Score:
             self.zeros += 1
 
     def skip(self, count: int) -> None:
-        """Nothing was forecast this number of times, and nothing came."""
+        """Add this number of intervals with forecast 0 and value 0."""
         self.count += count
         self.zeros += count
 
@@ -161,7 +161,7 @@ class Score:
 
 
 def prediction_error(actual: Iterable[float], forecast: Iterable[float], quantile: float = 0.5) -> PredictionError:
-    """The error of forecasts, one for each value that came.
+    """The error of forecasts, one for each value.
 
     >>> prediction_error([10, 20, 0], [12, 15, 1])
     PredictionError(count=3, mape=0.225, pinball=1.3333333333333333, bias=-0.6666666666666666, zeros=1, quantile=0.5)
@@ -189,7 +189,7 @@ def backtest(
     quantile: float = 0.5,
     skip: int = 0,
 ) -> PredictionError:
-    """The error of a fresh predictor over a series, a number of observations ahead.
+    """The error of a new predictor over a series, some observations ahead.
 
     Each forecast is asked for exactly the time of the value it is held against.  skip: forecasts of this number of
     first values do not count (a season to learn, say).

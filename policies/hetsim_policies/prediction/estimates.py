@@ -44,7 +44,7 @@ MAX_DRAWN = 1000
 
 @dataclass(frozen=True)
 class Believed:
-    """A fit: slope, mean log ratios of all and by class, and the residual ratios.
+    """A fit of times to estimates: slope, mean log ratios, and residual ratios.
 
     The residuals have mean logarithm 0.
     """
@@ -55,7 +55,7 @@ class Believed:
     residuals: np.ndarray
 
     def parts(self, tasks: Tasks) -> np.ndarray:
-        """By row: the expected time (its median) as a part of the estimate.
+        """Expected (median) time of each row, divided by its estimate.
 
         Estimates are compared with those of all tasks of the class that have come.
         """
@@ -75,16 +75,16 @@ UNKNOWN = Believed(0.0, 0.0, {}, DOUBTS)
 
 
 class EstimateHistory:
-    """The last `window` tasks that have ended."""
+    """Estimates and times of the last `window` ended tasks."""
 
     def __init__(self, window: int = 512):
         self._last: deque[tuple[str, float, float]] = deque(maxlen=window)
         self._fit: Believed | None = None
         self._wrong = 0
-        """Of these, tasks with a time that was not their estimate."""
+        """Number of these tasks whose time was not their estimate."""
 
     def observe(self, task: Task, ratio: float) -> None:
-        """A task took this part of its estimated time, above 0."""
+        """Add a task's time, divided by its estimate (above 0)."""
         if len(self._last) == self._last.maxlen:
             self._wrong -= abs(self._last[0][2]) > ALIKE
         shortest = min(map(task.estimate_at, range(len(task.modes))))  # of the whole task, in its fastest mode
@@ -94,7 +94,7 @@ class EstimateHistory:
 
     @property
     def uncertain(self) -> bool:
-        """Return True if estimates were wrong before, or too little is known."""
+        """Return True if estimates were wrong, or too few are known."""
         return len(self._last) < ENOUGH or self._wrong > 0
 
     def believed(self) -> Believed:
@@ -137,7 +137,7 @@ def _by_name(values: dict[str, Any], names: list[str]) -> np.ndarray:
 
 
 class ArrivalHistory:
-    """The last `window` arrivals, as a model of those to come."""
+    """The last `window` arrivals, as a model of coming ones."""
 
     def __init__(self, window: int = 512):
         self._last: deque[Task] = deque(maxlen=window)
@@ -147,11 +147,11 @@ class ArrivalHistory:
         return len(self._last) >= ENOUGH_ARRIVALS
 
     def observe(self, task: Task) -> None:
-        """A task has come; they are told in the order of arrival."""
+        """Add an arrival; calls are in order of arrival."""
         self._last.append(task)
 
     def sample(self, now: float, until: float, random: np.random.Generator) -> list[tuple[float, Task]]:
-        """Times in [now, until), each with a task that the coming one resembles."""
+        """Draw times in [now, until), each with an earlier task like it."""
         if not self.enough:
             return []
         times = np.array([task.arrival for task in self._last])

@@ -17,7 +17,7 @@ from hetsim_policies.prediction.recent import FadingSum
 
 
 class LastValue(Predictor):
-    """Last value: what is now will be.
+    """Last value: the forecast is the present value.
 
     The yardstick of all forecasts (the random walk's best one), and what autoscalers do that react to a measurement.
     Reference: Hyndman, Athanasopoulos, Forecasting: Principles and Practice (2021), ch. 5.2 (the naive method).
@@ -109,7 +109,7 @@ class Autoregressive(Predictor):
             self._fit()
 
     def ceiling(self) -> float:
-        """Forecasts are kept within the window's range, widened by as much again."""
+        """Upper bound of forecasts: the window's range, widened by its size."""
         return 2.0 * max(self._values, default=0.0)
 
     def _pass_over(self, count: int, time: float) -> None:

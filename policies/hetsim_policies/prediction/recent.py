@@ -19,7 +19,7 @@ MEMORIES = 7
 
 
 class Mean(NamedTuple):
-    """Recent arrivals, and those expected over the same time; both weighted alike."""
+    """Recent arrivals and expected ones over the same time, with equal weights."""
 
     value: float
     expected: float
@@ -28,31 +28,31 @@ class Mean(NamedTuple):
 
 
 class Recent:
-    """Means of what was observed, and of what was expected then."""
+    """Means of observed and of expected arrivals."""
 
     def __init__(self, memory: float):
         self._sums = [[FadingSum(memory * 2**number) for _ in range(4)] for number in range(MEMORIES)]
 
     def observe(self, time: float, value: float, expected: float, arrivals: float) -> None:
-        """Note an interval around a time: its value, its forecast, and its arrivals."""
+        """Add an interval: its time, value, forecast, and arrivals."""
         for sums in self._sums:
             for one, amount in zip(sums, (1.0, value, expected, arrivals), strict=True):
                 one.add(time, amount)
 
     def skip(self, count: int, time: float) -> None:
-        """Note intervals without arrivals or expected load, the last around a time."""
+        """Add intervals without arrivals or expected load, up to a time."""
         for sums in self._sums:
             for one, amount in zip(sums, (1.0, 0.0, 0.0, 0.0), strict=True):
                 one.add_often(count, time, amount)
 
     @property
     def ceiling(self) -> float:
-        """The greatest mean that there will be while nothing comes: each of them falls."""
+        """Upper bound of the mean while nothing arrives."""
         return max(sums[1].total / sums[0].total if sums[0].total else 0.0 for sums in self._sums)
 
     @property
     def mean(self) -> Mean:
-        """The mean over the shortest time with enough arrivals, at least one interval."""
+        """Mean over the shortest time with enough arrivals, at least one interval."""
         sums = next((sums for sums in self._sums if sums[3].total >= ENOUGH), self._sums[-1])
         weight, value, expected, arrivals = (one.total for one in sums)
         # Weights that fade over m seconds have the variance of a plain mean over 2 m.
@@ -68,7 +68,7 @@ class Recent:
 
 @dataclass(eq=False, slots=True)
 class FadingSum:
-    """Amounts noted at times that ascend."""
+    """A sum of amounts that fade with time."""
 
     memory: float
     time: float = 0.0
@@ -76,17 +76,17 @@ class FadingSum:
     """As it stood at `time`."""
 
     def add(self, time: float, amount: float) -> None:
-        """An amount that came at a time."""
+        """Add an amount at a time, in ascending order."""
         self.total = self.at(time) + amount
         self.time = time
 
     def add_often(self, count: int, time: float, amount: float) -> None:
-        """The same amount at equal distances, `count` times, the last at a time."""
+        """Add an amount `count` times at equal intervals, up to a time."""
         kept = math.exp(-(time - self.time) / self.memory)
         each = math.exp(-(time - self.time) / count / self.memory)
         self.total = kept * self.total + amount * (1.0 - kept) / (1.0 - each)
         self.time = time
 
     def at(self, time: float) -> float:
-        """The faded sum of all amounts at a time not before the last."""
+        """The faded sum at a time, not before the last addition."""
         return math.exp(-(time - self.time) / self.memory) * self.total

@@ -38,7 +38,7 @@ LEADS = 10
 
 
 class Series:
-    """A predictor with its measuring.
+    """A predictor fed with measured intervals.
 
     interval: seconds between measurements.  lead: how far ahead it is asked, in seconds.
     score: where the errors of forecasts are noted; perhaps that of several series.
@@ -70,12 +70,12 @@ class Series:
         """Absolute error of the forecast mean over a lead."""
 
     def note(self, amount: float, arrivals: float = 1.0) -> None:
-        """Add an amount (device-seconds, say) that came in a number of arrivals."""
+        """Add an amount (such as device-seconds) from a number of arrivals."""
         self._noted += amount
         self._arrivals += arrivals
 
     def measure(self, end: float) -> None:
-        """An interval is over."""
+        """End an interval."""
         value, self._noted = self._noted / self.interval, 0.0
         self._sum += value
         if len(self._said) == self._steps:
@@ -93,23 +93,23 @@ class Series:
         self.fallbacks += not self.predictor.own
 
     def ceiling(self) -> float:
-        """The greatest demand that there will be while nothing comes; inf: not known."""
+        """Upper bound of demand while nothing arrives; inf if unknown."""
         peak = self.peak_ceiling()
         return peak if self.predictor.flat else peak + max(peak, self._recent.ceiling)
 
     def peak_ceiling(self) -> float:
-        """The same of the peak."""
+        """Upper bound of peak demand while nothing arrives; inf if unknown."""
         return math.inf if self._noted else self.predictor.ceiling()
 
     @property
     def settled(self) -> bool:
-        """Return True if nothing is expected any more, so that intervals can be skipped."""
+        """Return True if nothing is expected, so that intervals can be skipped."""
         if len(self._said) < self._steps or self.ceiling() > NOTHING:
             return False
         return all(before == self._sum and expected <= NOTHING for before, expected in self._said)
 
     def skip(self, count: int, end: float) -> None:
-        """Skip empty intervals up to a time; only where the series is settled.
+        """Skip empty intervals up to a time; only if the series is settled.
 
         The same as `measure` for each but for what is below `NOTHING`.  Cost: O(1) in the count.
         """

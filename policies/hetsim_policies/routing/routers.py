@@ -11,7 +11,7 @@ from hetsim.policy import Generation, OpenReplicas, Replica, Routing
 
 
 class LeastOutstanding(Routing):
-    """Least outstanding: the replica with the fewest requests that have not ended.
+    """Least outstanding: the replica with the fewest unfinished requests.
 
     Decides which replica serves a request: join the shortest queue, counting those in service; of replicas on unlike
     devices the one with the fewest, the newcomer included, for the tokens per second that it gives (shortest expected
@@ -30,8 +30,8 @@ class LeastOutstanding(Routing):
 class PowerOfTwo(Routing):
     """Power of two choices: the less loaded of two replicas drawn at random.
 
-    Decides which replica serves a request without looking at all of them; requests count for the speed of their
-    replica.
+    Decides which replica serves a request without looking at all of them.  The load of a replica is its number of
+    requests divided by its speed.
     Reference: Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001): the longest queue falls from
     about log n / log log n (random) to log log n / log 2.
     Weakness: worse than looking at all, where that costs nothing.
@@ -50,7 +50,7 @@ class PowerOfTwo(Routing):
 
 
 class PrefixAffinity(Routing):
-    """Prefix affinity: the replica with most of the prompt, unless it is overloaded.
+    """Prefix affinity: the replica with most of the prompt, if not overloaded.
 
     Decides which replica serves a request by the tokens that need not be prefilled there.
     Reference: the cache-aware routing of Zheng et al., SGLang: Efficient Execution of Structured Language Model
@@ -89,7 +89,7 @@ class RoundRobinRouting(Routing):
         self._last = -1
 
     def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
-        """The replica with the next higher number, cyclically; replicas may come and go."""
+        """The next replica by number, cyclically; replicas may change."""
         following = [replica for replica in replicas if replica.number > self._last]
         chosen = min(following or replicas, key=lambda replica: replica.number)
         self._last = chosen.number

@@ -67,8 +67,9 @@ from hetsim_policies.static.common.flow_shop import johnson
 from hetsim_policies.static.common.instance import Instance, runnable
 from hetsim_policies.static.common.outcome import finished, plan_of
 from hetsim_policies.static.common.parts import Groups, apart, as_one, chains, dealt, in_blocks
+from hetsim_policies.static.common.prefetches import with_prefetches
 from hetsim_policies.static.common.ranks import Traffic, traffic_of
-from hetsim_policies.static.common.search import brought_ahead, simulated
+from hetsim_policies.static.common.search import simulated
 from hetsim_policies.static.programs import MAX_VARIABLES, Whole, integer_program, linear_program, rounded
 from hetsim_policies.task_graphs import graph_of, topological
 
@@ -134,7 +135,7 @@ class ConstraintInjection(PlannedScheduler):
             joined = as_one(race.best, tasks, chains(tasks, self.max_fused, self.patterns))
             if joined.fused != race.best.fused:
                 race.enter(joined)
-        ahead = brought_ahead(instance, race.best)
+        ahead = with_prefetches(instance, race.best)
         if ahead.copies:
             race.enter(ahead)
         best, best_makespan = race.best, race.makespan
@@ -207,7 +208,7 @@ class _Race:
 
 @dataclass(frozen=True)
 class ConstraintNode:
-    """Constraints that hold here and below; `children` refine them, by preference."""
+    """Constraints for this subtree; `children` refine them, by preference."""
 
     name: str
     constraints: tuple[Constraint, ...]
@@ -217,7 +218,7 @@ class ConstraintNode:
 def walk(
     siblings: Sequence[ConstraintNode], solve: Any, above: tuple[Constraint, ...] = (), names: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The names and solution of every solvable node: a node, its children, siblings.
+    """Name and solution of each solvable node: a node, its children, siblings.
 
     `solve(constraints)` gives None where they are infeasible; nothing below such a node is tried, as it has all its
     constraints and more.
@@ -239,7 +240,7 @@ def assigned(
     node_limit: int = NODES,
     max_variables: int = MAX_VARIABLES,
 ) -> np.ndarray | None:
-    """The site of every task under these constraints; None where none is found.
+    """The site of every task under these constraints; None if none is found.
 
     unit: seconds near the makespan to expect.
     """
@@ -273,7 +274,7 @@ class _Merging:
     work: dict[int, np.ndarray]
     """Seconds of each group on each site, those of merged ones as well."""
     items: dict[int, dict[int, None]]
-    """What each group reads."""
+    """Items that each group reads."""
     flow: dict[int, dict[int, float]]
     """Seconds to move what one group writes for another, both ways."""
     cost: np.ndarray
@@ -300,7 +301,7 @@ class _Merging:
 
 
 class SharingTree:
-    """The nonlinear side: groups of tasks with common data, as a constraint tree."""
+    """The nonlinear part: groups of tasks with common data, as a tree."""
 
     def __init__(self, instance: Instance, sites: Sequence[LaneSite], traffic: Traffic, makespan: float):
         self.instance = instance
@@ -334,7 +335,7 @@ class SharingTree:
     # The tree
 
     def tree(self) -> list[ConstraintNode]:
-        """Alternatives that bind tasks to groups; below, growing groups and parts.
+        """Alternatives that bind tasks to groups; below, growing groups.
 
         Where tasks are better off next to their data, that comes first, as a constraint above the others.
         """
@@ -436,7 +437,7 @@ class SharingTree:
     # Groups
 
     def groups(self, view: View, limit: float, given: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """Merge groups by saved seconds of transfers, as long as one site has the time."""
+        """Merge groups by saved transfer seconds, while one site has time."""
         merging = _Merging(
             {number: list(group) for number, group in enumerate(given)},
             {number: self.times[list(group)].sum(axis=0) for number, group in enumerate(given)},

@@ -56,7 +56,7 @@ TRIALS = 12
 
 
 class ConvexEnergy(PlannedScheduler):
-    """Least energy for a deadline, for sequential tasks with or without a task graph.
+    """Minimum energy for a deadline, for sequential tasks, graphs included.
 
     deadline: seconds from the first arrival to the last finish.
     slack: instead, a factor over the makespan at full speed (1.5 where neither is given).
@@ -168,7 +168,7 @@ def _in_time(
 
 @dataclass
 class Machine:
-    """Lanes, their devices, and what work on these costs."""
+    """Lanes and devices, and time and energy of work on them."""
 
     instance: Instance
     lane_kind: np.ndarray
@@ -211,7 +211,7 @@ class Machine:
         return self.instance.time[np.arange(self.instance.size), self.lane_kind[lanes]]
 
     def frequencies(self, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:
-        """The minimum frequency of each device with which its tasks meet the deadline.
+        """Minimum frequency of each device that meets the deadline.
 
         A lane must do, from every arrival on, all its work of this and later tasks until the deadline.  Above 1
         where that cannot be.
@@ -231,7 +231,7 @@ class Machine:
         return frequencies
 
     def cost(self, lanes: np.ndarray, deadline: float, min_frequency: float) -> float:
-        """Dynamic joules; inf where the deadline cannot be met."""
+        """Dynamic joules; inf if the deadline cannot be met."""
         frequencies = self.frequencies(lanes, deadline, min_frequency)
         if (frequencies > 1 + ROUNDING).any():
             return float("inf")
@@ -239,17 +239,17 @@ class Machine:
         return float((self.watts * work * np.minimum(frequencies, 1.0) ** 2).sum())
 
     def frugal(self) -> np.ndarray:
-        """All of each task where it costs least at full speed."""
+        """Each task entirely where it costs least at full speed."""
         possible = np.isfinite(self.instance.time)
         joules = np.where(possible, np.where(possible, self.instance.time, 0.0) * self.type_watts, np.inf)
         return np.eye(len(self.type_watts))[joules.argmin(axis=1)]
 
     def scheduled(self, lanes: np.ndarray, frequencies: np.ndarray) -> Schedule:
-        """Tasks by arrival on their lanes, at these frequencies."""
+        """Schedule tasks by arrival on their lanes, at these frequencies."""
         return by_arrival(self.instance, lanes, self.times(lanes) / frequencies[self.device[lanes]])
 
     def named(self, frequencies: np.ndarray, lanes: np.ndarray) -> dict[str, float]:
-        """By name, of devices that have work and are not at full speed."""
+        """Frequencies by name of devices with work that are not at full speed."""
         work = np.bincount(self.device[lanes], self.times(lanes), minlength=len(self.devices)).tolist()
         rows = zip(self.devices, frequencies.tolist(), work, strict=True)
         return {device.name: value for device, value, load in rows if value < 1 and load > 0}
@@ -298,7 +298,7 @@ def planned_loads(machine: Machine, seed: Schedule, min_frequency: float, deadli
 
 
 def relaxed(machine: Machine, deadline: float, min_frequency: float) -> tuple[np.ndarray | None, float]:
-    """The fraction of each task on each type in the convex program, and its joules.
+    """Fractions of tasks on types in the convex program, and its joules.
 
     Loads are in deadlines and joules in those of the thirstiest type for one deadline, so that numbers are near 1.
     """
@@ -357,7 +357,7 @@ def _tangents(
 
 
 def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
-    """A lane for each task: the type of its greatest fraction, longest first there."""
+    """A lane for each task: on its type of largest fraction, longest first."""
     kind = fractions.argmax(axis=1)
     lanes = np.empty(machine.instance.size, dtype=np.int64)
     for number, count in enumerate(machine.instance.counts):
@@ -370,7 +370,7 @@ def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
 
 
 def descended(machine: Machine, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:
-    """Move each task, the largest first, to its cheapest lane, a few times over.
+    """Move each task, the largest first, to its cheapest lane, a few times.
 
     For tasks that arrive together.  A lane that exceeds the deadline is charged for its length, so that moves repair
     it.
@@ -419,14 +419,14 @@ LATE = 1e12
 
 
 def planned_graph(machine: Machine, seed: Schedule, min_frequency: float, deadline: float) -> Plan:
-    """The seed's lanes and order, each device as slow as is best."""
+    """Keep the seed's lanes and order, with each device optimally slow."""
     frequencies = _settled(1 / slownesses(machine, seed, min_frequency, deadline))
     named = machine.named(frequencies, machine.lanes_of(seed))
     return plan_of(machine.instance, seed, frequencies=named, draft=True)
 
 
 def slownesses(machine: Machine, schedule: Schedule, min_frequency: float, deadline: float) -> np.ndarray:
-    """The slowness of each device at minimum energy, no path above the deadline."""
+    """Slowness of each device for minimum energy with all paths in time."""
     lanes = machine.lanes_of(schedule)
     number = len(machine.devices)
     joules = machine.watts * np.bincount(machine.device[lanes], machine.times(lanes), minlength=number)
@@ -502,7 +502,7 @@ def _overrun(
 
 
 def finishes(machine: Machine, schedule: Schedule, slow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """When tasks end, in lane order without transfers, and the task each waits for."""
+    """End of each task in lane order without transfers, and what it waits for."""
     tasks = machine.instance.problem.tasks
     lanes = machine.lanes_of(schedule)
     needs = (machine.times(lanes) * slow[machine.device[lanes]]).tolist()

@@ -76,7 +76,7 @@ class TwoSidedSchedule:
 
 @dataclass(frozen=True)
 class Solution:
-    """A schedule and what is proven about it: no schedule is shorter than `bound`.
+    """A schedule and a proven bound: no schedule is shorter than `bound`.
 
     `guess` is the least λ accepted, the one of the shelves; the schedule's makespan is at most `guarantee` times it.
     `guarantee` is the ratio that the algorithm promised, above the one asked for where the program was too large;
@@ -95,7 +95,7 @@ class Solution:
 
     @property
     def ratio(self) -> float:
-        """The makespan is at most this many times the optimum."""
+        """Bound on makespan / optimum."""
         return self.makespan / self.bound if self.bound > 0 else 1.0
 
 
@@ -185,7 +185,7 @@ def solve(p: np.ndarray, q: np.ndarray, m: int, k: int, ratio: float = RATIO, to
 def attempt(
     p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, ratio: float, order: np.ndarray, known: TwoSidedSchedule
 ) -> TwoSidedSchedule | None:
-    """A schedule within `ratio` of the guess, new or `known`; None refutes it.
+    """A schedule within `ratio` of the guess, or None if it is refuted.
 
     The schedule may be longer where the program is too large for fine units.
     """
@@ -233,7 +233,7 @@ def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float,
 
 
 def counts(part: np.ndarray, s: int) -> np.ndarray:
-    """⌊(s+1)x⌋/s for tasks with a part x of a device's time, just below if whole.
+    """⌊(s+1)x⌋/s for tasks with fraction x of a device's time, just below if whole.
 
     In sum at most 1 for the tasks of one device: the floors are whole and sum to less than s + 1, so to at most s.
     s = 1 counts the tasks of more than λ/2; s = 2 is the shelves' ½·medium + long.  (Dual feasible functions: Fekete
@@ -243,7 +243,7 @@ def counts(part: np.ndarray, s: int) -> np.ndarray:
 
 
 class Shelves:
-    """The dynamic program of one guess, over the tasks that are not yet on a side.
+    """The dynamic program of one guess, over tasks whose side is still open.
 
     State: (CPU shelf weight, GPU shelf weight, GPU area units) available to the tasks so far; a long task weighs 2,
     a medium one 1 (½·medium + long ≤ m is medium + 2·long ≤ 2m, one axis).  Value: least CPU area, inf if there is
@@ -273,11 +273,11 @@ class Shelves:
         return max(1, len(self.free)) * (max(self.cpu_weight, 0) + 1) * (max(self.gpu_weight, 0) + 1)
 
     def units(self, coarseness: float) -> int:
-        """GPU area units of c·λ/(3n), n free tasks, in the area that they have."""
+        """Number of units into which the free GPU area is divided."""
         return max(1, math.ceil(3 * len(self.free) * self.gpu_area / (self.guess * coarseness)))
 
     def assignment(self, units: int) -> np.ndarray | None:
-        """The tasks of the GPUs, of minimum CPU area; None refutes the guess."""
+        """The set of GPU tasks with minimum CPU area; None refutes the guess."""
         if min(self.cpu_weight, self.gpu_weight, self.gpu_area) < 0:
             return None
         unit = self.gpu_area / units
@@ -335,14 +335,14 @@ def longest_first(p: np.ndarray, q: np.ndarray, m: int, k: int, on_gpu: np.ndarr
 
 
 def shortest(schedules: Iterable[TwoSidedSchedule]) -> TwoSidedSchedule:
-    """The one of least makespan, the first of several."""
+    """The schedule of least makespan, the first of ties."""
     return min(schedules, key=lambda schedule: schedule.makespan)
 
 
 def descend(
     p: np.ndarray, q: np.ndarray, m: int, k: int, schedule: TwoSidedSchedule, enough: float
 ) -> TwoSidedSchedule:
-    """Move or exchange tasks of the longest lane while the longer of both shrinks.
+    """Move or exchange tasks of the longest lane while that shortens it.
 
     Ends at a local optimum, at a makespan that is `enough` or after `PAIRS` pairs of tasks were looked at.
     """
@@ -393,7 +393,7 @@ def descend(
 
 
 def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> TwoSidedSchedule:
-    """The schedule of tasks on lanes (the CPUs', then the GPUs'), longest first."""
+    """The schedule of tasks on lanes (CPUs', then GPUs'), longest first."""
     on_gpu = lane >= m
     time = np.where(on_gpu, q, p)
     order = np.lexsort((-time, lane))
@@ -408,7 +408,7 @@ def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> TwoSide
 
 
 def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndarray) -> TwoSidedSchedule:
-    """Each task where it finishes first, or the longest first by side, if shorter."""
+    """Schedule each task where it finishes first; or longest first, if shorter."""
     cpus, gpus = [(0.0, lane) for lane in range(m)], [(0.0, lane) for lane in range(m, m + k)]
     lanes = np.zeros(len(p), dtype=np.int64)
     cpu_times, gpu_times = p.tolist(), q.tolist()
@@ -447,7 +447,7 @@ def rest_of_two_types(
     kinds: Sequence[int | None],
     solve: Callable[[np.ndarray, np.ndarray], Solution],
 ) -> Plan:
-    """The plan of what is left, with times p and q on the two sides of types `kinds`.
+    """Plan remaining tasks, with times p and q on two sides of types.
 
     A type that is None does not exist.  The makespan is that of running and remaining tasks.
     """

@@ -46,7 +46,7 @@ class GreedyBestFit(PlannedScheduler):
 
 @dataclass
 class MemoryRoom:
-    """Memory of places and tasks.
+    """Memory of places, and memory that tasks need.
 
     A *place* is an accelerator, or the host of a node's cores.
     """
@@ -97,7 +97,7 @@ class MemoryRoom:
         )
 
     def able(self, instance: Instance, task: int, kind_of: np.ndarray) -> np.ndarray:
-        """The lanes that could run a task, items aside."""
+        """Lanes that could run a task, items aside."""
         able = np.isfinite(instance.time[task, kind_of])
         shape = int(instance.problem.tasks.shape[task])
         for kind, position in enumerate(instance.mode[task].tolist()):
@@ -107,7 +107,7 @@ class MemoryRoom:
 
 
 def best_fit(instance: Instance, room: MemoryRoom) -> Schedule:
-    """Every task on its lane, in the order of placing."""
+    """Place every task on its lane, in order of placing."""
     tasks = instance.problem.tasks
     kind_of = np.repeat(np.arange(len(instance.counts)), instance.counts)
     lane_of = np.concatenate([np.arange(count) for count in instance.counts])
@@ -155,7 +155,7 @@ def _choose(
 
 
 def ordered(instance: Instance, room: MemoryRoom, budget: float) -> list[int]:
-    """Tasks by decreasing demand; of a graph depth first, predecessors before."""
+    """Tasks by descending demand; graphs depth first, predecessors before."""
     size = instance.size
     largest = np.zeros(len(instance.types))
     kind_of = np.repeat(np.arange(len(instance.types)), instance.counts)

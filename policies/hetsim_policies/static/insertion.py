@@ -34,7 +34,7 @@ def first_finish(task: int, finish: np.ndarray) -> int:
 
 
 class InsertionPlanner(PlannedScheduler):
-    """Base of the planners that place one task after the other.
+    """Base of planners that place one task after the other.
 
     insertion: a task may go into a gap before tasks that were placed earlier.
     overlap: data move while the lane still works on the task before, as in the papers; false: once it is free, as when
@@ -64,7 +64,7 @@ class InsertionPlanner(PlannedScheduler):
 
     @classmethod
     def placed(cls, lanes: Insertion) -> Schedule:
-        """The algorithm itself, on lanes that are still empty."""
+        """Place all tasks on lanes that are empty at first."""
         return lanes.fill(*cls.priorities(lanes))
 
     @classmethod
@@ -174,7 +174,7 @@ class Peft(InsertionPlanner):
 
 
 def critical_tasks(up: Sequence[float], before: Ways) -> list[int]:
-    """One path of greatest length, from its first task to the end; ties: table order."""
+    """One critical path from its first task to the end; ties: table order."""
     after: list[dict[int, float]] = [{} for _ in before]
     for task, earlier in enumerate(before):
         for writer, seconds in earlier.items():
@@ -189,7 +189,7 @@ def critical_tasks(up: Sequence[float], before: Ways) -> list[int]:
 
 
 def lane_of_path(need: Needs, path: Sequence[int], free: np.ndarray) -> int:
-    """The lane that runs most of the tasks, then the fastest, then the first free."""
+    """The lane that can run most of a path's tasks, then the fastest."""
     seconds = need.seconds[list(path)]
     usable = np.isfinite(seconds)
     order = np.lexsort((np.where(usable, seconds, 0.0).sum(axis=0), -usable.sum(axis=0)))
@@ -201,7 +201,7 @@ def lane_of_path(need: Needs, path: Sequence[int], free: np.ndarray) -> int:
 
 
 def optimistic_costs(need: Needs, before: Ways) -> np.ndarray:
-    """The table: by task and place, the minimum time after it with all lanes idle."""
+    """By task and place, the minimum time after it with all lanes idle."""
     ahead = np.zeros(need.seconds.shape)
     for task in reversed(topological([tuple(earlier) for earlier in before])):
         here = np.where(need.lanes > 0, need.seconds[task] + ahead[task], np.inf)
@@ -212,7 +212,7 @@ def optimistic_costs(need: Needs, before: Ways) -> np.ndarray:
 
 
 class Insertion:
-    """A partial schedule on `counts[t]` lanes by type; options: `InsertionPlanner`.
+    """A partial schedule on `counts[t]` lanes by type; see `InsertionPlanner`.
 
     since: when each lane of each type is free at first; None: at 0.
     """
@@ -248,18 +248,18 @@ class Insertion:
         self._brought = None if traffic is None else np.zeros(traffic.first_cost.shape, dtype=bool)
 
     def needs_and_ways(self) -> tuple[Needs, Ways]:
-        """How long tasks hold lanes, and what they wait for, before any is placed."""
+        """Lane times and predecessors of tasks, before placing."""
         return needs(self.times, self.counts, self.traffic), ways(self.predecessors, self.traffic)
 
     def fill(self, order: Sequence[int], choice: Choice = first_finish) -> Schedule:
-        """The schedule with these tasks placed, one after the other."""
+        """Place these tasks one after the other; the schedule."""
         for task in order:
             begin, cost = self.offer(task)
             self.place(task, choice(task, begin + cost), begin, cost)
         return self.schedule
 
     def offer(self, task: int) -> tuple[np.ndarray, np.ndarray]:
-        """Begin and occupied seconds of a task on each lane, its predecessors placed."""
+        """Begin and occupied seconds of a task on each lane."""
         schedule = self.schedule
         cost = self.times[task, self.kind]
         there = max([float(self.ready[task]), *(float(schedule.finish[p]) for p in self.predecessors[task])])
@@ -293,7 +293,7 @@ class Insertion:
         return more[traffic.place]
 
     def place(self, task: int, lane: int, begin: np.ndarray, cost: np.ndarray) -> None:
-        """Put a task on one of the lanes as they were offered."""
+        """Place a task on one of the lanes offered."""
         start, tail = float(begin[lane]), float(self.free[lane])
         finish = self.schedule.put(
             task, start, float(cost[lane]), kind=int(self.kind[lane]), lane=int(self.number[lane])
@@ -319,7 +319,7 @@ Criterion = Literal["deadline", "demand", "importance"]
 
 
 class Prioritized(PlannedScheduler):
-    """Priorities: tasks in a given order, each in the first interval without conflict.
+    """Priorities: tasks in a given order, each in the first free interval.
 
     For sequential tasks, with or without a task graph.
     Decides where and when.  `by: deadline` takes the earliest deadline first (those without last), `demand` the longest
@@ -357,7 +357,7 @@ class Prioritized(PlannedScheduler):
 
 
 def missed(schedule: Schedule, tasks: Tasks) -> dict[str, float]:
-    """The number of missed deadlines, and the maximum lateness; {} without any."""
+    """Number of missed deadlines, and maximum lateness; {} without any."""
     if tasks.deadline is None or np.isnan(tasks.deadline).all():
         return {}
     # A request with stages ends with its last one, and counts once.
@@ -369,7 +369,7 @@ def missed(schedule: Schedule, tasks: Tasks) -> dict[str, float]:
 
 
 def by_criterion(tasks: Tasks, times: np.ndarray, by: Criterion) -> list[int]:
-    """Tasks in the order in which they are placed, each after its predecessors."""
+    """Tasks in placing order, each after its predecessors."""
     blank = np.zeros(len(tasks))
     if by == "deadline":
         deadline = blank if tasks.deadline is None else tasks.deadline
@@ -397,5 +397,5 @@ def prioritized(
     ready: np.ndarray | None = None,
     predecessors: Graph | None = None,
 ) -> Schedule:
-    """Each task of the order where it ends first; ties go to the first type and lane."""
+    """Place each task in order where it ends first; ties: first type, lane."""
     return Insertion(times, counts, predecessors or [()] * len(times), ready).fill(order)

@@ -56,7 +56,7 @@ class Graham(PlannedScheduler):
         return plan_of(instance, schedule, bound)
 
     def list(self, shortest: np.ndarray) -> Sequence[int]:
-        """The tasks in the order of the list, by the shortest time of each."""
+        """Tasks in the order of the list, by the shortest time of each."""
         keys = {"given": np.zeros(len(shortest)), "longest": -shortest, "shortest": shortest}
         order: Sequence[int] = np.argsort(keys[self.order], kind="stable").tolist()
         return order
@@ -177,7 +177,7 @@ def mct(
     predecessors: Graph | None = None,
     since: Free = None,
 ) -> Schedule:
-    """Each task where it finishes first, in an order that respects the graph.
+    """Place each task where it finishes first, in an order that respects the graph.
 
     Ties go to the first type and lane.
 
@@ -206,7 +206,7 @@ Between = Literal["lanes", "types"]
 class MinMin(PlainPlanner):
     """Min-min, for independent sequential and parallel tasks.
 
-    Of all tasks left, the one that can be complete first goes where it is complete first; then again.
+    Repeatedly: of all remaining tasks, the one with the earliest completion goes to the lane that gives it.
     Decides where, and in which order: short tasks come first.
     Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
     algorithm D: at most m times the least makespan on m unlike lanes.  Often good in practice (Braun et al., A
@@ -252,7 +252,7 @@ class MaxMin(PlainPlanner):
 class Sufferage(DescendingPlanner):
     """Sufferage, for independent sequential and parallel tasks.
 
-    The task that would lose most by not getting its best lane gets it; then again.
+    Repeatedly: the task that would lose most without its best lane gets that lane.
     Decides where, and in which order.  The sufferage of a task is the difference between its completion on the best and
     on the second best lane, lanes of one type included; a task that only one lane can run suffers without limit.  The
     second best of a parallel task are as many other lanes.
@@ -282,7 +282,7 @@ class Sufferage(DescendingPlanner):
 
 
 def in_rounds(problem: PlanProblem, planner: str, choice: Choice) -> Plan:
-    """The plan of independent parallel tasks, placed in the order of their values."""
+    """Plan independent parallel tasks in the order of their values."""
     refuse_graph(problem, planner)
     return listed(problem, planner, lambda instance, allowed: wide_rounds(instance, allowed, choice))
 
@@ -309,7 +309,7 @@ def sufferage(
 
 
 def suffering(between: Between) -> Choice:
-    """The value of tasks under sufferage: what each loses without its best lane."""
+    """Value of tasks under sufferage: the loss without the best lane."""
 
     def suffers(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         ends = first if between == "types" else np.concatenate([first, second])
@@ -324,7 +324,7 @@ def suffering(between: Between) -> Choice:
 def rounds(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None, choice: Choice, since: Free = None
 ) -> Schedule:
-    """Repeatedly place the task with the greatest value where it is complete first.
+    """Repeatedly place the task with the highest value where it ends first.
 
     since: when each lane of each type is free at first; None: at 0.
     """
@@ -359,7 +359,7 @@ def rounds(
 
 
 class LoadBalance(PlannedScheduler):
-    """Load balancing: each task goes to the lane with least projected load per speed.
+    """Load balancing: each task to the lane with least projected load per speed.
 
     For sequential tasks, with or without a task graph.
     Decides where, in the order of the list: by arrival, then as in the table; a task of a graph comes after its
@@ -392,7 +392,7 @@ def load_balance(
     ready: np.ndarray | None = None,
     predecessors: Graph | None = None,
 ) -> Schedule:
-    """Each task on the least loaded lane, in an order that respects the graph.
+    """Place each task on the least loaded lane, respecting the graph.
 
     Ties go to the first type and lane.
     """

@@ -62,13 +62,13 @@ class LinearProgram(DescendingPlanner):
 
 
 def linear_program(instance: Instance) -> tuple[Schedule, float]:
-    """The schedule, and a lower bound on all makespans, from the first arrival."""
+    """The schedule, and a lower bound on all makespans from the first arrival."""
     schedules, bound = roundings(instance)
     return schedules[0], bound
 
 
 def roundings(instance: Instance) -> tuple[list[Schedule], float]:
-    """The same with the schedules of both ways of rounding, the shorter first."""
+    """Schedules of both roundings, the shorter first, and the lower bound."""
     if not instance.size:
         return [Schedule.empty(0)], 0.0
     tasks, sites = instance.problem.tasks, by_type(instance)
@@ -87,7 +87,7 @@ def roundings(instance: Instance) -> tuple[list[Schedule], float]:
 
 
 def rounded(share: np.ndarray, matched: bool) -> np.ndarray:
-    """A site for every task: where most of it is, or one matched to it alone."""
+    """A site for every task: its largest share, or one matched to it alone."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
@@ -100,13 +100,13 @@ def rounded(share: np.ndarray, matched: bool) -> np.ndarray:
 
 
 def all_at_once(instance: Instance) -> bool:
-    """No graph, and no task comes later than another."""
+    """Return True without a graph if all tasks arrive together."""
     tasks = instance.problem.tasks
     return not any(tasks.predecessors or ()) and (not instance.size or float(np.ptp(tasks.arrival)) == 0)
 
 
 def by_completion(instance: Instance) -> Schedule:
-    """The schedule of `mct`: long tasks first, or in order of graph and arrival."""
+    """A `mct` schedule: long tasks first, or in order of graph and arrival."""
     tasks = instance.problem.tasks
     if any(tasks.predecessors or ()):
         order = topological(graph_of(tasks))
@@ -118,7 +118,7 @@ def by_completion(instance: Instance) -> Schedule:
 
 
 def span(instance: Instance, schedule: Schedule) -> float:
-    """Makespan from the first arrival."""
+    """Makespan, counted from the first arrival."""
     return schedule.makespan - float(instance.problem.tasks.arrival.min())
 
 
@@ -190,7 +190,7 @@ def integer_program(
     gap: float = 0.0,
     max_variables: int = MAX_VARIABLES,
 ) -> tuple[Schedule, float]:
-    """The schedule, and a lower bound on all makespans, from the first arrival."""
+    """The schedule, and a lower bound on all makespans."""
     if not instance.size:
         return Schedule.empty(0), 0.0
     relaxed, bound = linear_program(instance)
@@ -235,7 +235,7 @@ def rivals(instance: Instance) -> Iterator[Schedule]:
 
 
 def by_dual_approximation(instance: Instance, sides: Sequence[bool]) -> Schedule:
-    """Its schedule in the terms of this folder."""
+    """The schedule of `dual_approximation` as one of this module."""
     nowhere = np.full(instance.size, np.inf)
     p, q = (instance.time[:, sides.index(cpu)] if cpu in sides else nowhere for cpu in (True, False))
     m, k = (instance.counts[sides.index(cpu)] if cpu in sides else 0 for cpu in (True, False))
@@ -300,11 +300,7 @@ class Hlp(PlannedScheduler):
 
 
 def hlp(
-    times: np.ndarray,
-    counts: Sequence[int],
-    predecessors: Graph,
-    ready: np.ndarray | None = None,
-    since: Free = None,
+    times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[Schedule, float]:
     """The schedule, and a lower bound on the makespan from the first arrival."""
     share, bound = graph_linear_program(times, counts, predecessors, ready)
@@ -321,7 +317,7 @@ def hlp(
 def graph_linear_program(
     times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None
 ) -> tuple[np.ndarray, float]:
-    """The share of each task on each type, and a certified bound on the makespan.
+    """Share of each task on each type, and a certified makespan bound.
 
         Minimize λ + εW over x_jt ≥ 0 and starts s_j ≥ r_j with  Σ_t x_jt = 1,  Σ_j p_jt x_jt ≤ c_t λ,
         s_i + Σ_t p_it x_it ≤ s_j for i before j,  s_j + Σ_t p_jt x_jt ≤ λ.
@@ -446,12 +442,12 @@ class ColumnPricing(PlannedScheduler):
 
 
 def loads(times: np.ndarray, lane: np.ndarray, since: np.ndarray) -> np.ndarray:
-    """When each lane is free, given the lane of each task."""
+    """When each lane becomes free, given the lane of each task."""
     return since + np.bincount(lane, times[np.arange(len(lane)), lane], minlength=len(since))
 
 
 def cheap_pairs(times: np.ndarray, prices: np.ndarray, since: np.ndarray, makespan: float) -> np.ndarray:
-    """Pairs of task and lane of small reduced cost, by prices of the lanes.
+    """Pairs of task and lane with small reduced cost, by lane prices.
 
     If no pair is left out but by `makespan`, every shorter schedule consists of pairs that remain.
     """

@@ -22,13 +22,13 @@ from hetsim_policies.static.common.graph_bounds import graph_bound
 from hetsim_policies.static.common.instance import Instance, runnable
 from hetsim_policies.static.common.outcome import DescendingPlanner, finished, plan_of, planned
 from hetsim_policies.static.common.parallel import parallel
+from hetsim_policies.static.common.prefetches import with_prefetches
 from hetsim_policies.static.common.ranks import traffic_of
 from hetsim_policies.static.common.search import (
     Landscape,
     Loads,
     Search,
     SearchBudget,
-    brought_ahead,
     check_budget,
     seeds_of,
     simulated,
@@ -50,7 +50,7 @@ HOPES = 200
 
 
 class BudgetedSearch(DescendingPlanner):
-    """Base of the searches with a budget.
+    """Base of planners that search until a budget is spent.
 
     evaluations: number of schedules evaluated (makespan computed) before it ends; of parallel tasks, where each takes
         longer, a tenth of them.
@@ -76,7 +76,7 @@ class BudgetedSearch(DescendingPlanner):
         return search.finished(search.landscape.schedule(*self.best(search)))
 
     def best(self, search: Search) -> tuple[np.ndarray, np.ndarray]:
-        """Lanes and keys of the best schedule that the budget allows to find."""
+        """Lanes and keys of the best schedule within the budget."""
         raise NotImplementedError
 
 
@@ -214,7 +214,7 @@ class SimulatedAnnealing(BudgetedSearch):
 def mutate(
     landscape: Landscape, lanes: np.ndarray, keys: np.ndarray, mutation: float, random: np.random.Generator
 ) -> None:
-    """Change some tasks of every row: a random lane, an exchange, or a new key."""
+    """Mutate every row: random lanes, exchanges, or new keys."""
     rows, size = lanes.shape
     count = random.poisson(mutation * rows)
     row, task, other = random.integers(rows, size=count), *random.integers(size, size=(2, count))
@@ -236,7 +236,7 @@ def mutate(
 
 @dataclass
 class Moves:
-    """Changes of one schedule.
+    """Possible changes of one schedule.
 
     `task` gets `lane` and `key`, and `other` (-1: none) gets `back`, the lane it had.
     """
@@ -248,7 +248,7 @@ class Moves:
     back: np.ndarray
 
     def made(self, number: int, lanes: np.ndarray, keys: np.ndarray) -> None:
-        """Make one of them, in place."""
+        """Apply one of the moves in place."""
         lanes[self.task[number]] = self.lane[number]
         if self.other[number] >= 0:
             lanes[self.other[number]] = self.back[number]
@@ -264,7 +264,7 @@ def _height(ends: np.ndarray) -> np.ndarray:
 def propose(
     landscape: Landscape, lanes: np.ndarray, keys: np.ndarray, ends: np.ndarray, count: int, random: np.random.Generator
 ) -> Moves:
-    """Moves drawn at random, half of them of tasks on the lane that ends last."""
+    """Draw random moves, half of them of tasks on the lane that ends last."""
     size = len(lanes)
     task = random.integers(size, size=count)
     last = landscape.last_ones(lanes, ends)
@@ -284,7 +284,7 @@ def propose(
 
 
 def ends_after(landscape: Landscape, lanes: np.ndarray, keys: np.ndarray, ends: np.ndarray, moves: Moves) -> np.ndarray:
-    """The ends of all lanes after each of the moves."""
+    """Ends of all lanes after each move."""
     count = len(moves.task)
     every = np.arange(count)
     swapped = moves.other >= 0
@@ -347,7 +347,7 @@ class LocalSearch(BudgetedSearch):
 
 @dataclass(frozen=True)
 class Found:
-    """A plan with its rows in order, its simulated makespan, its original planner."""
+    """A plan with its order of rows, simulated makespan, and original planner."""
 
     rows: tuple[Placed, ...]
     plan: Plan
@@ -358,7 +358,7 @@ class Found:
 
 
 class Climb:
-    """One search."""
+    """One local search."""
 
     def __init__(self, instance: Instance, budget: SearchBudget, random: np.random.Generator, bound: float):
         self.enough = bound * (1 + 1e-9) if not instance.problem.in_mid_run else 0.0
@@ -407,7 +407,7 @@ class Climb:
         rows = tuple((step.task, *self.number[step.devices[0]]) for step in plan.steps)
         if ahead is not None:
             plan = replace(plan, copies=[])
-            plan = brought_ahead(self.instance, plan) if ahead else plan
+            plan = with_prefetches(self.instance, plan) if ahead else plan
         makespan = simulated(self.problem, plan)
         self.seeded = min(self.seeded, makespan)
         return Found(rows, plan, makespan, seed=seed, ahead=bool(plan.copies))
@@ -445,7 +445,7 @@ class Climb:
         """The rows as a plan."""
         instance = self.instance
         steps = [Step(task, int(instance.mode[task, kind]), (instance.lanes[kind][lane],)) for task, kind, lane in rows]
-        return brought_ahead(instance, Plan(steps)) if ahead else Plan(steps)
+        return with_prefetches(instance, Plan(steps)) if ahead else Plan(steps)
 
     def _changed(self, rows: list[Placed]) -> list[Placed]:
         """The rows with one task on another lane, at another place in the order, or both."""

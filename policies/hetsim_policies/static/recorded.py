@@ -25,7 +25,7 @@ MAX_PROBLEMS = 100
 
 
 class Replay(PlannedScheduler):
-    """A static plan, replayed: each task's mode and place in the order of devices.
+    """A static plan from a file: each task's mode and place, by device order.
 
     Decides nothing that the plan does not say.  A task starts when it heads the queues of all its devices, they are
     free and its predecessors are done; the plan fixes no times.  Its makespan on the estimates it was made for is the
@@ -60,7 +60,7 @@ class Replay(PlannedScheduler):
 
 
 def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
-    """The plan in a table; ScenarioError with everything that makes it impossible."""
+    """Read a plan from a table; ScenarioError lists what makes it impossible."""
     problems: list[Problem] = []
 
     def complain(text: str, line: int | None = None) -> None:
@@ -225,7 +225,7 @@ def _scattered(plan: Plan, tasks: Tasks, cluster: Cluster) -> Iterator[str]:
 
 
 class AsPlanned(PlannedScheduler):
-    """Any scheduler as a plan: rehearse it on the estimates, then follow what it did.
+    """Any scheduler as a plan: rehearse it on estimates, then follow its starts.
 
     Decides nothing of its own: mode, devices and the order on each device are those of the rehearsal, in which every
     task takes as long as estimated.  With exact estimates the run is the scheduler's own, unless that stopped tasks: a

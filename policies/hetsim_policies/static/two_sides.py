@@ -110,7 +110,7 @@ def greedy_dual(
 
 
 def fill(times: np.ndarray, counts: Sequence[int], order: np.ndarray, guess: float) -> np.ndarray | None:
-    """The tasks of the second type with none longer than the guess; None: refuted."""
+    """Tasks for the second type, none longer than the guess; None: refuted."""
     limit = guess * (1 + TOLERANCE)
     p, q = times[:, 0], times[:, 1]
     second = p > limit

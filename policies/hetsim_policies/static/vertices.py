@@ -33,8 +33,8 @@ class Lst(DescendingPlanner):
     the lanes of each type.  Two other roundings of the vertex (`roundings`) are tried too; the shortest schedule is
     taken, and the descent starts from each of them.
     Reference: Lenstra, Shmoys, Tardos, Approximation Algorithms for Scheduling Unrelated Parallel Machines (1990).
-    Theirs has a share for each lane; lanes of one type are alike, so here a type of c lanes stands for them, which
-    makes the program small (1,000 tasks on 24 lanes of three types: 3,000 variables instead of 24,000).
+    Their program has a variable for each task and lane.  Lanes of one type are equal, so here it has one for each task
+    and type: for 1,000 tasks on 24 lanes of three types 3,000 variables instead of 24,000.
     Ratio 2 without arrivals.  The least T is at most the least makespan, as the schedule of least makespan satisfies
     the program.  A type of c lanes has at most cT of tasks that are not split, and at most one task more, e.  Let s end
     last; it starts when every lane of the type is busy, so it ends by (cT + e - s)/c + s = T + e/c + s(1 - 1/c), at
@@ -55,7 +55,7 @@ class Lst(DescendingPlanner):
 def lst(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[Schedule, float]:
-    """The schedule, and the program's bound on the length of any."""
+    """The schedule, and the program's lower bound on any makespan."""
     schedules, bound = roundings(times, counts, ready, since)
     return schedules[0], bound
 
@@ -75,7 +75,7 @@ def roundings(
 
 
 def min_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.ndarray]:
-    """The least T with a solvable program, certified by prices, and a vertex for it."""
+    """Minimum T with a solvable program, certified by prices, and a vertex."""
     allowed = allowed_times(times, counts)
     if not len(times):
         return 0.0, allowed
@@ -102,7 +102,7 @@ def min_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.nd
 
 
 def first_solvable(levels: Sequence[float], at: Callable[[float], tuple[Split, float]]) -> tuple[float, Split]:
-    """The least length with a solvable program, and its vertex, by halving.
+    """Minimum length with a solvable program, and its vertex, by halving.
 
     levels: between two of them the program is the same; the last is possible, as nothing is left out there and the
         first has room for all.  at: the vertex of a level's program, and the area that it needs a lane.
@@ -122,7 +122,7 @@ def first_solvable(levels: Sequence[float], at: Callable[[float], tuple[Split, f
 
 
 def spread(share: np.ndarray, times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """The type of each task; split tasks, longest first, where a lane ends first.
+    """Type of each task; split ones, longest first, where a lane ends first.
 
     No ratio is proven of it, but it leaves less to mend than `rounded`.
     """
@@ -139,7 +139,7 @@ def spread(share: np.ndarray, times: np.ndarray, counts: Sequence[int]) -> np.nd
 
 
 def rounded(share: np.ndarray) -> np.ndarray:
-    """The type of each task; split tasks where no other one goes, by largest shares."""
+    """Type of each task; split ones where no other one goes, by largest share."""
     kind = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
     parts = np.flatnonzero(share.max(axis=1, initial=0.0) < WHOLE)
     if len(parts):
@@ -195,7 +195,7 @@ class MoldableDual(PlannedScheduler):
 
 
 def guaranteed(instance: WideTasks) -> float | None:
-    """The ratio that is proven for the instance; None: none."""
+    """The proven ratio for the instance, or None."""
     together = float(np.ptp(instance.problem.tasks.arrival)) == 0 and not instance.problem.in_mid_run
     fits = all(instance.gathered) or int(instance.width.max()) == 1
     able = np.isfinite(instance.min_areas()).any(axis=0).sum()
@@ -203,7 +203,7 @@ def guaranteed(instance: WideTasks) -> float | None:
 
 
 def min_guess(instance: WideTasks) -> tuple[float, Split]:
-    """The least makespan with a solvable program, and a vertex of that program.
+    """Minimum makespan with a solvable program, and a vertex of it.
 
     Between two lengths of options the program is the same, so guesses are such lengths, halved.
     """
@@ -219,7 +219,7 @@ def min_guess(instance: WideTasks) -> tuple[float, Split]:
 
 
 def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[PoolLanes]:
-    """Lists of a guess's allotments, dealt out by a vertex (None: computed here)."""
+    """Lists of a guess's allotments, given by a vertex (None: computed here)."""
     areas = instance.min_areas(guess * (1 + 1e-9))
     share = (found or split(areas, instance.counts, divisible=True)).share
     made = []

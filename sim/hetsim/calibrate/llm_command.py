@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def kind_of(path: Path) -> str | None:
-    """steps, log, or None for a table of batches."""
+    """Return the kind of a table: `steps`, `log`, or None for a table of batches."""
     from hetsim.calibrate import request_log, step_profile
     from hetsim.workload.mapped.propose import form_of
     from hetsim.workload.mapped.rows import rows_of

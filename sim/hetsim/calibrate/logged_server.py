@@ -17,14 +17,13 @@ from hetsim.calibrate import log_steps
 from hetsim.calibrate.log_steps import Reading
 from hetsim.calibrate.request_log import Log
 from hetsim.engine.simulation import Simulation
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import Problem, ScenarioError, file_error
 from hetsim.model.files import write_text, write_whole
 from hetsim.model.record import COMPLETED, Record
 from hetsim.model.step_times import StepTimes
 from hetsim.scenario.file import document
 from hetsim.scenario.scenario import Scenario, load
 from hetsim.scenario.schema.language_model import LanguageModel
-from hetsim.workload.rows.text_rows import problem_of
 
 HELD_BACK = 0.3
 """Share of the requests, the last that arrive, on which nothing is fitted."""
@@ -51,10 +50,10 @@ class Server:
         """Is a roofline written there?  The one that a preset brings is an estimate, which measured steps replace."""
         served = len(self._scenario.build().tasks)
         if served != len(self.log):
-            raise problem_of(self.path, f"it serves {served:,} of the {len(self.log):,} requests of the log")
+            raise file_error(self.path, f"it serves {served:,} of the {len(self.log):,} requests of the log")
 
     def start(self) -> dict[str, float]:
-        """Where the search begins: numbers read off the log, or what the scenario has."""
+        """First values of the search: read off the log, or those of the scenario."""
         log, step = self.log, self.service.step
         several = log.output > 1
         each = (log.latency - log.ttft)[several] / (log.output[several] - 1)
@@ -93,7 +92,7 @@ class Server:
         return step.model_copy(update=change).times(self.service.figures)
 
     def read_off(self, count: int) -> Reading | None:
-        """Read step times off the first `count` requests; None where they cannot tell."""
+        """Read step times off the first `count` requests; None where that is impossible."""
         service, log = self.service, self.log
         if self.wants_roofline or service.disaggregated is not None or service.autoscale is not None:
             return None
@@ -149,10 +148,10 @@ def entry_of(path: Path) -> dict[str, Any]:
     workload = document.read(path).data.get("workload")
     entries = [workload] if isinstance(workload, dict) else workload
     if not isinstance(entries, list) or len(entries) != 1 or not isinstance(entries[0], dict):
-        raise problem_of(path, "the server of a log is a scenario with one entry of workload")
+        raise file_error(path, "the server of a log is a scenario with one entry of workload")
     service = entries[0].get("service")
     if not isinstance(service, dict) or service.get("kind") != "llm":
-        raise problem_of(path, "its entry has no service: {kind: llm, ...}")
+        raise file_error(path, "its entry has no service: {kind: llm, ...}")
     return entries[0]
 
 

@@ -21,7 +21,7 @@ MAX_SPREAD = 0.1
 
 
 class CalibrationError(HetsimError):
-    """A device does not behave as the linear model has it."""
+    """A device does not behave as the linear model says."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class MeasuredStages:
     remarks: list[str] = field(default_factory=list)
 
     def stage(self, name: str) -> FittedLine:
-        """The line of a stage; of a transfer that from the memory a server would use."""
+        """The line of a stage; for transfers, from the memory that a server would use."""
         if name == "compute" or not self.device.memories:
             return self.lines.get(name, FittedLine(0.0, 0.0, ()))
         return self.lines[f"{name} {self.device.memories[0]}"]
@@ -203,7 +203,7 @@ class FittedLine:
 
 
 def fit(sizes: Sequence[int], seconds: Sequence[float]) -> FittedLine:
-    """The line nearest to these times (`nearest_line`); 0 where they are all 0."""
+    """Return the line nearest to these times (`nearest_line`); 0 if all times are 0."""
     n, tau = np.asarray(sizes, float), np.asarray(seconds, float)
     if not tau.any():
         return FittedLine(0.0, 0.0, (0.0,) * len(n))

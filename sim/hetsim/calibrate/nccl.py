@@ -22,7 +22,7 @@ import click
 
 from hetsim.cli import console
 from hetsim.cli.options import FOLDER, JSON, PATH, QUIET
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import Problem, ScenarioError, file_error
 
 DEEPEST = 0.5
 """A bandwidth below this share of that of a smaller size is refused."""
@@ -42,10 +42,6 @@ _TEST = re.compile(r"\b(" + "|".join((*BOTH_WAYS, *ONE_WAY, *EACH_TO_ALL, *DIREC
 _VALUE = re.compile(r"\S+")
 
 
-def _wrong(path: str | Path, text: str, line: int | None = None, column: int | None = None) -> ScenarioError:
-    return ScenarioError(Problem(text, file=str(path), line=line, column=column))
-
-
 @dataclass(frozen=True)
 class MeasuredCollective:
     """A test of a collective: seconds by size, and the ranks as the file states them."""
@@ -63,7 +59,7 @@ class MeasuredCollective:
 
     @property
     def remark(self) -> str | None:
-        """The changes that made the curve rise."""
+        """A remark on the measured rates that were changed so that the curve rises."""
         changed = [
             (abs(level / rate - 1), size)
             for size, rate, level in zip(self.sizes, self.measured, self.curve, strict=True)
@@ -93,18 +89,18 @@ def read_nccl(path: str | Path, in_place: bool = False) -> MeasuredCollective:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise _wrong(path, "this is not a text file in UTF-8") from None
+        raise file_error(path, "this is not a text file in UTF-8") from None
     except OSError as error:
-        raise _wrong(path, f"cannot be read: {error.strerror}") from None
+        raise file_error(path, f"cannot be read: {error.strerror}") from None
     lines = [_TAG.sub("", line) for line in lines]
     ranks = {match[1]: (match[2], match[3].strip()) for line in lines if (match := _RANK.search(line))}
     named = {match[1] for line in lines if line.startswith("#") and (match := _TEST.search(line))}
     rows = _rows(lines, str(path), in_place)
     if not rows:
         text = "there is no table of nccl-tests: lines of size, count, type, redop, root, time, algbw, busbw"
-        raise _wrong(path, text)
+        raise file_error(path, text)
     if len(named) > 1:
-        raise _wrong(path, f"there are the tests {' and '.join(sorted(named))}; give a file for each")
+        raise file_error(path, f"there are the tests {' and '.join(sorted(named))}; give a file for each")
     collective = next(iter(named), "")
     factor = _factor(collective, len(ranks), rows)
     measured = tuple(factor * row.size / row.seconds for row in rows)
@@ -136,25 +132,25 @@ def _rows(lines: list[str], file: str, in_place: bool) -> list[_Row]:
             continue
         if len(words) < values + 2:
             text = f"a row has a size, a count, a type and {values} values; here are {len(words)} words"
-            raise _wrong(file, text, number, words[0].start() + 1)
+            raise file_error(file, text, number, words[0].start() + 1)
         if in_place and values < 8:
-            raise _wrong(file, "there are no columns in place", number, words[-1].start() + 1)
+            raise file_error(file, "there are no columns in place", number, words[-1].start() + 1)
         first = len(words) - (4 if in_place else values)
         time, algorithm, bus = (_number(words[first + k], file, number, k == 0) for k in range(3))
         wrong = words[first + 3]
         if wrong[0].isdecimal() and int(wrong[0]):  # 4e-07 is an error of old versions, N/A no check
             text = f"{wrong[0]} wrong results: the test failed at this size, and its time says nothing"
-            raise _wrong(file, text, number, wrong.start() + 1)
+            raise file_error(file, text, number, wrong.start() + 1)
         size = int(words[0][0])
         if size == 0:
             continue
         row = _Row(number, words[first].start() + 1, size, seconds=time / 1e6, algorithm=algorithm * 1e9, bus=bus * 1e9)
         if rows and size <= rows[-1].size:
             text = f"sizes rise from row to row; {size:,} B come after {rows[-1].size:,} B: give a file for each test"
-            raise _wrong(file, text, number, words[0].start() + 1)
+            raise file_error(file, text, number, words[0].start() + 1)
         if abs(size / row.seconds - row.algorithm) > AGREE * row.algorithm + ROUNDED * 1e9:
             text = f"{size:,} B in {time:g} us are {size / row.seconds / 1e9:.4g} GB/s, and algbw is {algorithm:g}"
-            raise _wrong(file, f"{text}; time is in us, algbw in GB/s", number, row.column)
+            raise file_error(file, f"{text}; time is in us, algbw in GB/s", number, row.column)
         rows.append(row)
     return rows
 
@@ -166,7 +162,7 @@ def _number(word: re.Match[str], file: str, line: int, positive: bool) -> float:
         value = math.nan
     if not 0 <= value < 1e15 or (positive and not value):
         text = f'expected a number {"above" if positive else "of at least"} 0, not "{word[0]}"'
-        raise _wrong(file, text, line, word.start() + 1)
+        raise file_error(file, text, line, word.start() + 1)
     return value
 
 
@@ -180,13 +176,13 @@ def _factor(collective: str, ranks: int, rows: list[_Row]) -> float:
 
 
 def _check(rows: list[_Row], measured: tuple[float, ...], file: str) -> None:
-    """ScenarioError for a fall that is not a dip."""
+    """Raise ScenarioError for a fall that is not a dip."""
     highest, at = 0.0, 0
     for row, rate in zip(rows, measured, strict=True):
         if rate < DEEPEST * highest:
             text = f"the curve falls from {highest / 1e9:.4g} GB/s at {at:,} B to {rate / 1e9:.4g} GB/s at"
             text = f"{text} {row.size:,} B, which is more than noise: measure again, or delete the row"
-            raise _wrong(file, text, row.line, row.column)
+            raise file_error(file, text, row.line, row.column)
         if rate > highest:
             highest, at = rate, row.size
 
@@ -258,7 +254,7 @@ def _kind(found: MeasuredCollective, file: Path) -> str:
 
 
 def _suits(found: MeasuredCollective, kind: str, file: Path) -> None:
-    """ScenarioError for a test that does not tell the rate of this link."""
+    """Raise ScenarioError for a test that does not tell the rate of this link."""
     if kind == "network" and found.collective and found.collective not in RINGS:
         text = f"{found.collective}_perf over nodes tells what a rank has of the network, not a node's rate; "
         raise ScenarioError(Problem(f"{text}give the output of all_reduce_perf", file=str(file)))

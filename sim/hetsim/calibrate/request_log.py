@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from hetsim.errors import file_error
 from hetsim.workload.mapped.picked_columns import PickedColumns
-from hetsim.workload.rows.text_rows import problem_of
 
 ARRIVAL = ("arrival", "arrival_time", "timestamp", "arrived_at")
 PROMPT = ("prompt_tokens", "input_tokens", "num_prefill_tokens", "prompt_size", "prompt")
@@ -47,7 +47,7 @@ def is_log(names: list[str]) -> bool:
 
 
 def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
-    """The log in a file; ScenarioError with file, line and column for what cannot be."""
+    """Read a log; ScenarioError names file, line and column of what is wrong."""
     columns = PickedColumns(path, where)
     arrival = np.array(columns.seconds(ARRIVAL, unit or _plain(columns, ARRIVAL), positive=False), dtype=float)
     prompt, output = columns.whole_numbers(PROMPT), columns.whole_numbers(OUTPUT)
@@ -64,7 +64,7 @@ def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
     user = columns.texts(USER) if columns.has(USER) else None
     order = np.argsort(arrival, kind="stable")
     if len(order) < MIN_REQUESTS:
-        raise problem_of(path, f"has {len(order)} requests; at least {MIN_REQUESTS} are needed to fit and to judge")
+        raise file_error(path, f"has {len(order)} requests; at least {MIN_REQUESTS} are needed to fit and to judge")
     begin = arrival[order[0]]
     users = None if user is None else [user[place] for place in order.tolist()]
     tokens = [np.array(values)[order] for values in (prompt, output)]

@@ -27,9 +27,8 @@ import numpy as np
 from hetsim.calibrate import log_steps
 from hetsim.calibrate.log_steps import Reading
 from hetsim.calibrate.logged_server import Server
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import Problem, ScenarioError, file_error
 from hetsim.model.step_times import LinearSteps, StepTimes
-from hetsim.workload.rows.text_rows import problem_of
 
 TRIALS = 300
 REACHES = (0.5, -1.0, 1.5, -0.5, 2.5)
@@ -205,12 +204,12 @@ def _by_simplex(search: _Search, tell: Callable[[str], None]) -> tuple[dict[str,
         shown = ", ".join(f"{name} = {value:.3g}" for name, value in numbers.items())
         why = f"after {search.trials} trials the mean error is still {best:.0%} ({shown})"
         hint = "does the scenario describe this server (GPUs, memory, max_num_seqs, max_num_batched_tokens, batching)?"
-        raise problem_of(server.log.path, f"the fit does not converge: {why}; {hint}")
+        raise file_error(server.log.path, f"the fit does not converge: {why}; {hint}")
     return numbers, _Found(server.times_of(numbers), numbers["front_end"], best)
 
 
 def figures_of(server: Server, times: StepTimes, front_end: float, first: int) -> list[Figure]:
-    """Simulate the whole log, and compare the requests from this one on."""
+    """Simulate the whole log, and compare the requests from index `first` on."""
     log = server.log
     ttft, latency, record = server.simulated(times, front_end)
     rest = slice(first, None)

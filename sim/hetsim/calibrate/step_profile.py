@@ -71,7 +71,7 @@ def is_step_profile(names: list[str]) -> bool:
 
 
 def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[MeasuredSetting]:
-    """The settings of a file; ScenarioError with file, line and column otherwise."""
+    """Read the settings in a file; ScenarioError names file, line and column."""
     columns = PickedColumns(path, where)
     prompt, batch = columns.whole_numbers(PROMPT), columns.whole_numbers(BATCH)
     output = columns.whole_numbers(OUTPUT) if columns.has(OUTPUT) else None

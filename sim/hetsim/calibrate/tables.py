@@ -15,13 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hetsim.errors import ScenarioError
+from hetsim.errors import ScenarioError, file_error
 from hetsim.workload.mapped import picked_columns
 from hetsim.workload.mapped.cells import bounded, plain
 from hetsim.workload.mapped.picked_columns import PickedColumns
 from hetsim.workload.mapped.propose import form_of
 from hetsim.workload.mapped.rows import FileRows, rows_of, tidied
-from hetsim.workload.rows.text_rows import problem_of
 
 PERF = "Inferences/Second"
 """By which a file of perf_analyzer is known."""
@@ -45,7 +44,7 @@ BUSY = 0.05
 
 @dataclass
 class Elsewhere:
-    """Seconds of each stage by batch size, and what there is to say of them."""
+    """Seconds of each stage by batch size, measured elsewhere, and remarks on them."""
 
     what: str
     stages: dict[str, dict[int, float]]
@@ -79,7 +78,7 @@ def _usual(path: Path, names: Sequence[str], wanted: Sequence[str], option: str)
     column = next((columns[name] for name in wanted if name in columns), None)
     if column is None:
         listed = ", ".join(names[:20])
-        raise problem_of(path, f"no column {wanted[0]} (or {', '.join(wanted[1:])}); {option} names it, of {listed}", 1)
+        raise file_error(path, f"no column {wanted[0]} (or {', '.join(wanted[1:])}); {option} names it, of {listed}", 1)
     return column
 
 
@@ -100,9 +99,9 @@ def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
             if before is None or at < before.load:
                 measured[of_size] = _Measured(at, _stages(path, line, row), path, load == LOADS[0] and at > 1)
             elif at == before.load and before.path != path:
-                raise problem_of(path, f"batches of {of_size} are measured in {before.path} too", line)
+                raise file_error(path, f"batches of {of_size} are measured in {before.path} too", line)
     if not measured:
-        raise problem_of(files[0][1], "has no rows")
+        raise file_error(files[0][1], "has no rows")
     stages, left_out = _by_stage(measured)
     source = ", ".join(str(path) for _, path in files)
     return Elsewhere(source, stages, [*remarks, *_under_load(measured), *left_out])
@@ -116,7 +115,7 @@ class _Measured:
     stages: dict[str, float]
     path: Path
     overlapping: bool
-    """Was more than one request in flight?"""
+    """True if more than one request was in flight."""
 
 
 def _under_load(found: Mapping[int, _Measured]) -> Iterator[str]:
@@ -148,7 +147,7 @@ def _rows(path: Path, rows: FileRows) -> list[tuple[int, dict[str, Any]]]:
     needed = [] if OLD_COMPUTE in names else list(STAGES.values()) if has_stages else CLIENT[1:]
     for name in (PERF, *needed):
         if name not in names:
-            raise problem_of(path, f'no column "{name}", as perf_analyzer writes', 1)
+            raise file_error(path, f'no column "{name}", as perf_analyzer writes', 1)
     return [
         (line, dict(zip(names, map(tidied, cells), strict=True)))
         for line, cells in rows.cells(names)
@@ -166,13 +165,13 @@ def _size(path: Path, line: int, row: dict[str, Any], given: int | None) -> int:
     if name is None:
         if given is None:
             text = "perf_analyzer does not write the batch size (its -b): name it, as in --from 8=FILE, for each file"
-            raise problem_of(path, f"{text}; or add a column Batch")
+            raise file_error(path, f"{text}; or add a column Batch")
         return given
     batch_size = _number(path, line, row, name)
     if batch_size % 1 or not 1 <= batch_size <= picked_columns.MAX_SIZE:
-        raise problem_of(path, f"column {name}: {batch_size:g} is not a batch size", line)
+        raise file_error(path, f"column {name}: {batch_size:g} is not a batch size", line)
     if given is not None and given != batch_size:
-        raise problem_of(path, f"column {name} says {batch_size:g}, and --from {given}={path}", line)
+        raise file_error(path, f"column {name} says {batch_size:g}, and --from {given}={path}", line)
     return int(batch_size)
 
 
@@ -180,7 +179,7 @@ def _number(path: Path, line: int, row: dict[str, Any], name: str) -> float:
     try:
         return bounded(plain(row[name]))
     except ValueError as error:
-        raise problem_of(path, f'column {name}: "{row[name]}" {error}', line) from None
+        raise file_error(path, f'column {name}: "{row[name]}" {error}', line) from None
 
 
 def _stages(path: Path, line: int, row: dict[str, Any]) -> dict[str, float]:
@@ -193,5 +192,5 @@ def _stages(path: Path, line: int, row: dict[str, Any]) -> dict[str, float]:
         seconds = {"upload": 0.0, "compute": _number(path, line, row, column) / 1e6, "download": 0.0}
     if not seconds["compute"]:
         again = "measure again" if column in CLIENT else "run perf_analyzer again with server-side statistics"
-        raise problem_of(path, f'column "{column}" is 0 µs; {again}', line)
+        raise file_error(path, f'column "{column}" is 0 µs; {again}', line)
     return {**seconds, "queue": _number(path, line, row, QUEUE) / 1e6 if QUEUE in row else 0.0}

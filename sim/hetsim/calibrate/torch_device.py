@@ -154,7 +154,7 @@ def _unit(before: int, after: int, size: int, stride: int = 1) -> list[nn.Module
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions with a way around them."""
+    """A residual block of three convolutions with a shortcut connection."""
 
     def __init__(self, before: int, width: int, stride: int):
         super().__init__()

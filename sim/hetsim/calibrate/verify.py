@@ -24,13 +24,13 @@ SPIN = 5e-4
 
 
 class RequestClock:
-    """The time that requests arrive in: the machine's."""
+    """The clock by which requests arrive: that of this machine."""
 
     def now(self) -> float:
         return time.perf_counter()
 
     def wait(self, until: float) -> None:
-        """Return at a time, or at once if it has passed."""
+        """Sleep until a time; return at once if it has passed."""
         while (remaining := until - time.perf_counter()) > 0:
             if remaining > SPIN:
                 time.sleep(remaining - SPIN)
@@ -74,7 +74,7 @@ def poisson(rate: float, seconds: float, seed: int) -> np.ndarray:
 
 
 def serve_serial(device: MeasuredDevice, arrivals: np.ndarray, most: int, clock: RequestClock) -> np.ndarray:
-    """Serve as serial_greedy: an idle device takes all that waits; response times."""
+    """Serve as serial_greedy (an idle device takes all that waits); response times."""
     finish, done = np.empty(len(arrivals)), 0
     due = clock.now() + arrivals  # by the clock's own numbers: what has been waited for is there
     memory = device.memories[0] if device.memories else ""
@@ -121,7 +121,7 @@ def serve_overlapped(
 
 
 def warm(device: MeasuredDevice, most: int) -> None:
-    """Compute at the sizes to come: a first time may take longer.
+    """Compute at the coming sizes once: the first time at a size may take longer.
 
     On a GPU all of them, the largest first: its libraries choose kernels for each size of a batch.
     """
@@ -162,7 +162,7 @@ class VerifiedRow:
 
     @property
     def error(self) -> float:
-        """Of the simulated mean latency, as a share of the measured one."""
+        """Error of the simulated mean latency, as a share of the measured one."""
         return float(self.simulated.mean() / self.measured.mean() - 1)
 
     def figures(self) -> list[tuple[str, float, float]]:

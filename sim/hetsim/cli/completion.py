@@ -76,7 +76,7 @@ COMPLETERS: dict[str, Completer] = {
 
 
 def completed(command: click.Command) -> click.Command:
-    """Make a command and its own commands complete what `COMPLETERS` knows."""
+    """Add completion to a command and its subcommands, as `COMPLETERS` says."""
     for parameter in command.params:
         if parameter._custom_shell_complete is None and parameter.name in COMPLETERS:
             parameter._custom_shell_complete = COMPLETERS[parameter.name]

@@ -48,14 +48,14 @@ def lines(texts: Iterable[str], verdicts: Mapping[str, str] | None = None) -> No
 
 
 def as_json(value: Any) -> None:
-    """Data, as JSON on stdout."""
+    """Print data as JSON on stdout."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     # A name of a file cannot write to the terminal here either: in JSON such characters stand only in texts.
     click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
 def note(text: str, quiet: bool = False) -> None:
-    """For people, on stderr."""
+    """Print a line for people on stderr."""
     if not quiet:
         click.echo(visible_lines(text), err=True)
 
@@ -141,7 +141,7 @@ def shard_reports(to_json: bool) -> Iterator[None]:
 def making(
     directory: Path | None, otherwise: Path, cache: str | Path | None, to_json: bool, quiet: bool, cases: bool = False
 ) -> Iterator[TerminalBar | CaseLines | None]:
-    """Run a study: as `searching`, and keep the tables of a run that fails."""
+    """Run a study as `searching` does, and keep the tables of a run that fails."""
     kept = None if cache is None else _goes_on(cache)
     with keeping_partial(directory, otherwise, quiet), searching(kept, to_json, quiet, cases) as bar:
         yield bar
@@ -166,7 +166,7 @@ def searching(
 
 
 def of_cache(cache: str | Path | None) -> str:
-    """Return the note on a search that ends early."""
+    """Return the note on a search that ended early: how the cache continues it."""
     return "nothing was kept; with --cache DIR it can be resumed" if cache is None else _goes_on(cache)
 
 
@@ -176,7 +176,7 @@ def _goes_on(cache: str | Path) -> str:
 
 @contextmanager
 def keeping_partial(directory: Path | None, otherwise: Path, quiet: bool) -> Iterator[None]:
-    """Of a run that fails, keep the tables up to then and say where they are.
+    """If a run fails, keep its tables up to then and say where they are.
 
     They lie in `partial` of the directory asked for, of `otherwise` if none was.
     """

@@ -17,7 +17,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def together(*decorators: Decorator) -> Decorator:
-    """Several decorators as one, the first outermost."""
+    """Combine several decorators into one, the first outermost."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for decorator in reversed(decorators):

@@ -70,7 +70,7 @@ MAX_PROBLEMS = 500
 
 
 class Verbs(click.Group):
-    """A group that suggests the verb that was meant."""
+    """A group of commands that suggests a near name for an unknown one."""
 
     def resolve_command(self, context: click.Context, args: list[str]) -> Any:
         name = args[0] if args else ""
@@ -83,7 +83,7 @@ class Verbs(click.Group):
 
 
 class Program(Verbs):
-    """All of hetsim."""
+    """The command `hetsim` with all its verbs."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(VERBS)
@@ -141,7 +141,7 @@ def termination_heard() -> Iterator[None]:
 
 
 def guarded(context: click.Context, action: Callable[[], Any]) -> int:
-    """Do it; what goes wrong is told on stderr and becomes an exit code."""
+    """Run a command; errors are printed on stderr and become an exit code."""
     try:
         action()
         if sys.stdout is not None:  # closed by the process that started this one
@@ -193,7 +193,7 @@ def _writing(context: click.Context | None) -> list[str]:
 
 
 def tell(error: HetsimError) -> None:
-    """Print an error of ours: problems of an input by line, others as a sentence."""
+    """Print one of our errors: problems of an input by line, others as a sentence."""
     if isinstance(error, ScenarioError):
         number = len(error.problems)
         for problem in error.problems[:MAX_PROBLEMS]:
@@ -216,7 +216,7 @@ def fail(message: str) -> None:
 
 
 def defect(error: Exception) -> str:
-    """One line for an unexpected exception."""
+    """One line for an unexpected exception, which is a defect of hetsim."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if f"{os.sep}hetsim{os.sep}" in frame.filename] or list(frames)
     where = f" at {os.path.basename(ours[-1].filename)}:{ours[-1].lineno}" if ours else ""

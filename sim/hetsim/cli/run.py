@@ -196,7 +196,7 @@ def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], table
 
 
 def default_directory(scenario: Any, seed: int | None) -> Path:
-    """`runs/NAME-HASH`: four digits that differ where the scenario or the seed does."""
+    """Return `runs/NAME-HASH`; the four digits depend on scenario and seed."""
     from hetsim.experiment.directory import folder_name
 
     what = f"{scenario.content_hash} {seed}"

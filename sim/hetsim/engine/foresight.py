@@ -69,7 +69,7 @@ def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
 
 
 def expected(request: Generation, replica: Replica) -> int:
-    """Estimated tokens of the answer: as many as a replica to itself gives.
+    """Estimated tokens of the answer: as many as an otherwise idle replica gives.
 
     Never more than it announces, or than the replica can hold.
     """

@@ -50,7 +50,7 @@ MISSING = object()
 
 
 def named(text: str) -> frozenset[str]:
-    """The names that a text lists."""
+    """The names that a list in a text has."""
     return frozenset(text.split())
 
 
@@ -85,7 +85,7 @@ Fill = Callable[[list[Any], list[Any]], None]
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """The copies of one class: those still empty with their originals, and all."""
+    """The copies of one class: all, and those still empty, with their originals."""
 
     fill: Fill
     keyed: bool = False
@@ -98,7 +98,7 @@ class Batch:
 def slot_filler(
     kind: type, slots: tuple[str, ...], value: Callable[[Any], Any], all_of: Callable[[list[Any]], list[Any]]
 ) -> Fill:
-    """A function that copies these fields, written out: three times as fast as a loop.
+    """Make a function that copies these fields; three times as fast as a loop.
 
     `value` and `all_of` are the copies of a value and of several.
     """
@@ -117,7 +117,7 @@ def slot_filler(
 
 @lru_cache(None)
 def filling(kind: type, slots: tuple[str, ...]) -> CodeType:
-    """The code of a function that copies these fields; compiled once."""
+    """The compiled code of a function that copies these fields; compiled once."""
     plain, owned = PLAIN.get(kind, frozenset()), OWNED.get(kind, frozenset())
     looked = [name for name in slots if name not in plain]
     lines = ["def fill(originals, copies):", " try:"]
@@ -151,7 +151,7 @@ Run = TypeVar("Run")
 
 
 def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
-    """A copy of a simulation, and with it of its state, made between two decisions.
+    """Copy a simulation with its state between two decisions.
 
     One that is made while the policy decides (`within_round`) begins that round again: its policy is asked at the same
     instant, after what has been decided so far.
@@ -169,7 +169,7 @@ def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
 
 
 class Copier:
-    """Copies what hangs together: every object once, shared ones never.
+    """Copies connected objects: each once, shared ones never.
 
     Objects are made empty where they are met and filled later, all of one class together and field by field: most of
     what runs and waits are thousands of equal objects, and a column of values is looked at in a fifth of the time.
@@ -206,12 +206,12 @@ class Copier:
                 gc.enable()
 
     def close(self) -> None:
-        """Drop all copies: makers keep the copier, and nothing is collected in a run."""
+        """Drop all copies: makers refer to the copier, and no collector runs in a run."""
         self._makers.clear()
         self._batches.clear()
 
     def copies(self, kind: type) -> list[Any]:
-        """All copies of objects of a class and of those below it."""
+        """All copies of objects of a class and of its subclasses."""
         return [one for made, batch in self._batches.items() if issubclass(made, kind) for one in batch.copies]
 
     def _copy(self, root: Any) -> Any:
@@ -230,7 +230,7 @@ class Copier:
         return new
 
     def value(self, old: Any) -> Any:
-        """The copy of a value: itself if it cannot change, else an object to be filled."""
+        """The copy of a value: itself if immutable, else an object to be filled."""
         kind = old.__class__
         if kind in ATOMS:
             return old

@@ -160,7 +160,7 @@ def _make_known(copy: Parts, copier: Copier, seed: int, drawn: _Drawn | None) ->
 
 
 def _check_coming(run: RunState, coming: Sequence[tuple[float, Task]]) -> None:
-    """UsageError where such arrivals cannot be imagined."""
+    """Raise UsageError where such arrivals cannot be imagined."""
     if not coming:
         return
     if run.graph is not None or run.tasks.items:

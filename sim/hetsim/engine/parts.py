@@ -121,7 +121,7 @@ class Parts:
         )  # fmt: skip
 
     def hooks(self) -> None:
-        """Look again which hooks the policies have; the others are not called."""
+        """Look again which hooks the policies override; the others are not called."""
         self.waiting.hooks()
         self.completion.hooks()
         self.decisions.hooks()

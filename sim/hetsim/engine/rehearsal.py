@@ -21,7 +21,7 @@ from hetsim.policy.request_queue import Requests
 
 
 def problem_of(run: RunInput, random: np.random.Generator, play: Callable[[RunInput], Record]) -> PlanProblem:
-    """The problem of a run, with an engine: `play` runs something to its end."""
+    """The plan problem of a run; `play` runs something to its end."""
     stage = RehearsedStage(run, play)
     return PlanProblem(
         stage.tasks, run.cluster, random, simulate=stage.simulate, rehearse=stage.rehearse, unplanned=run.unplanned
@@ -71,14 +71,14 @@ def makespan_of(record: Record, tasks: Tasks) -> float:
 
 
 class WatchedRun(Relay):
-    """A scheduler with a record of the last start of each task, by decision."""
+    """A scheduler that records each task's last start, by decision."""
 
     def __init__(self, inner: Scheduler) -> None:
         super().__init__(inner)
         self.starts: dict[int, tuple[Placement, float]] = {}
         self.copies: list[Copy] = []
         self._last: tuple[int | None, Moment] = None, "start"
-        """What happened last: the moment of a copy decided now."""
+        """The last event: the moment of a copy that is decided now."""
 
     def prepare(self, problem: PlanProblem) -> None:
         self.inner.prepare(problem)
@@ -114,7 +114,7 @@ class WatchedRun(Relay):
 
 
 def plan_of(starts: dict[int, tuple[Placement, float]], record: Record, copies: Sequence[Copy] = ()) -> Plan:
-    """Placements in their order as a plan.
+    """Return placements, in their order, as a plan.
 
     Cores that the policy left unnamed are named here, whichever are free by then.  Of a task that was stopped the
     last start counts, so the plan of a policy that takes work up again where it stopped does more than the policy did.

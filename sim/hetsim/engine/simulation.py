@@ -31,7 +31,7 @@ from hetsim.policy.iterating import Foreseen
 
 
 class Simulation:
-    """The engine."""
+    """One run of the engine."""
 
     def __init__(self, run: RunInput, *, check: bool = False, progress: Progress | None = None):
         self.parts = parts = Parts(run, check, progress)
@@ -80,7 +80,7 @@ class Simulation:
                 gc.enable()
 
     def fork(self, within_round: bool = False) -> Simulation:
-        """A copy that goes on by itself, to the same bytes; see `hetsim.engine.fork`."""
+        """A copy that goes on independently, to the same bytes."""
         from hetsim.engine.fork import fork  # which few runs need
 
         return fork(self, self.state, within_round)
@@ -142,7 +142,7 @@ class Simulation:
                 return
 
     def at(self, time: float, action: Callable[[], None]) -> None:
-        """Call at a time, in the order of faults (after finishes, before arrivals)."""
+        """Call at a time, in the rank of faults (after finishes, before arrivals)."""
         clock = self.state.clock
         if time < clock._now:
             raise UsageError(f"t = {time:g} s is past: it is {clock._now:g} s")
@@ -174,7 +174,7 @@ class Simulation:
             raise deadlock(state)
 
     def record(self, end: float) -> Record:
-        """Close the books at a time."""
+        """Close the accounts at a time, and return the record."""
         state, serving = self.state, self.parts.serving
         state.closed = True
         state.sources.note_arrived()
@@ -231,5 +231,5 @@ class Simulation:
 
 
 def play(run: RunInput) -> Record:
-    """A run from its beginning to its end."""
+    """Run from the beginning to the end."""
     return Simulation(run).run()

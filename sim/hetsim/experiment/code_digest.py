@@ -123,14 +123,14 @@ _DESCRIBING = frozenset((
 
 
 def stated_identity(item: Any) -> str | None:
-    """The text `identity` by which an object says itself what it is."""
+    """The text `identity` by which an object identifies itself."""
     said = vars(item if inspect.isclass(item) else type(item)).get("identity")
     said = getattr(item, "__dict__", {}).get("identity", said)
     return said if isinstance(said, str) and said is not _MISSING else None
 
 
 def code_digest(item: Any, own: str = "") -> tuple[str, tuple[str, ...]]:
-    """The digest of an object with the code that it reaches; reasons of what it omits.
+    """Digest of an object and the code that it reaches; reasons of what is left out.
 
     own: a package whose code counts as the user's, even where it is installed.
     UsageError if the source of a function is not what was imported.

@@ -51,7 +51,7 @@ class Refusals:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """The message of each without the place of the policy, which is the policy itself."""
+        """The messages, without the policy's name."""
         return {
             label: "; ".join(": ".join(filter(None, (one.key, one.message))) for one in error.problems)
             for label, error in self.errors.items()
@@ -121,7 +121,7 @@ def asked_for(
     metrics: Iterable[str] | None, by: str | Iterable[str], best: str | None = None, probability: float | None = None,
     delta: float | None = None, replications: int | Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """`Comparison.asked`; what was left out is not in it."""
+    """`Comparison.asked`, without what was left out."""
     asked: dict[str, Any] = {"metrics": list(metrics or ()), "by": [by] if isinstance(by, str) else list(by)}
     if best is not None:
         asked |= {"best": best, "probability": probability, "delta": delta, "replications": replications}
@@ -193,7 +193,7 @@ def run_policies(
     by: str | Iterable[str] = (),
     refusals: Refusals | None = None,
 ) -> dict[str, Result | Replications]:
-    """The runs themselves, by label: what `compare` evaluates.
+    """Run each policy; the runs by label, which `compare` evaluates.
 
     Where replications are given as a precision, each policy has as many as it needs; a comparison takes those
     that all have.
@@ -239,7 +239,7 @@ def prepared(
 def groups_to_keep(
     cases: Mapping[str, Case], metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions
 ) -> list[str]:
-    """`to_keep` of the first case that can be built: the workload is that of all."""
+    """`to_keep` of the first case that can be built; all share the workload."""
     refusal: ScenarioError | None = None
     for case in cases.values():
         try:

@@ -58,7 +58,7 @@ MAX_BARS = 20_000
 
 
 def folder_name(text: str) -> str:
-    """A text as the name of a folder."""
+    """Turn a text into the name of a folder."""
     return re.sub(r"[^\w.+-]+", "-", re.sub(r"\s*\+\s*", "+", text)).strip("-.") or "run"
 
 
@@ -80,7 +80,7 @@ def save(
 
 
 def check_target(directory: str | Path) -> Path:
-    """The directory, if it can be written; UsageError now rather than after the run."""
+    """Check that a directory can be written; UsageError now, not after the run."""
     target = Path(directory)
     try:
         if os.access(target, os.F_OK) or target.is_symlink() or target.exists():
@@ -100,7 +100,7 @@ def check_target(directory: str | Path) -> Path:
 
 
 def save_partial(result: Result, directory: str | Path) -> Path:
-    """Keep the tables of a run that failed, in the `partial` of its directory."""
+    """Save the tables of a failed run in `partial` of its directory."""
     return result.save(Path(directory) / PARTIAL)
 
 
@@ -260,7 +260,7 @@ def _kind_of(folder: Path) -> type[Result | Replications | Comparison | Sweep] |
 
 
 def first_run(directory: str | Path) -> Result:
-    """The run of a directory; of replications the first."""
+    """The run in a directory; of replications the first."""
     folder = _not_comparison(Path(directory))
     return Result.load(folder / FIRST if (folder / REPLICATIONS).is_file() else folder)
 

@@ -20,7 +20,7 @@ START = 1.5
 
 @dataclass(frozen=True)
 class Estimate:
-    """Numbers of runs to make and `there` already; `spent`: seconds of each one tried."""
+    """Numbers of runs to make and already `there`, and the seconds of those tried."""
 
     runs: int
     there: int
@@ -30,7 +30,7 @@ class Estimate:
 
     @property
     def total(self) -> float:
-        """Seconds in all, of the least number of runs; NaN if no run could be tried."""
+        """Seconds of the minimum number of runs; NaN if none could be tried."""
         if not self.spent:
             return float("nan")
         each = sum(self.spent) / len(self.spent)

@@ -73,7 +73,7 @@ def mark_of(about: Mapping[str, Any]) -> str:
 
 
 def check_folder(target: str | Path, about: Mapping[str, Any], mark: str = "", *, resume: bool, fresh: bool) -> str:
-    """`new`, `same`, `extended` (another sweep with some runs that fit) or `replaced`.
+    """Return `new`, `same`, `extended` (some runs of another fit) or `replaced`.
 
     mark: the contents that `sweep.json` is to have.
     UsageError if the directory is not to be used for this sweep, and why; nothing is written.
@@ -155,7 +155,7 @@ def _differences(there: Mapping[str, Any], about: Mapping[str, Any]) -> list[str
 def claim(
     target: str | Path, about: Mapping[str, Any], scenario: str, *, resume: bool, fresh: bool, shared: bool = False
 ) -> Directory:
-    """Make the directory ready for the runs of a sweep.
+    """Prepare the directory for the runs of a sweep, and hold it.
 
     UsageError, and nothing touched, if that cannot be.
     shared: others may be at work on the same sweep there.  What they write has the same names and contents.

@@ -57,7 +57,7 @@ def _tree(folder: Path) -> bytes:
 
 
 class Identity:
-    """Digests of runs.  Every file is read once, and again after it has changed."""
+    """Computes digests of runs; each file is read once, and again after a change."""
 
     def __init__(self, check: bool = False) -> None:
         self.check = check
@@ -78,7 +78,7 @@ class Identity:
         return {**fingerprint(), "scenario": plain_digest([FORMAT, values, self.check]), **inputs}
 
     def inputs(self, scenario: Scenario) -> dict[str, str]:
-        """Digests of the files that a scenario names, and of code that is not hetsim's."""
+        """Digests of files that a scenario names, and of code outside of hetsim."""
         files = {f"file {os.path.relpath(path, scenario.base)}": self._file(path) for path in scenario.files}
         return {**files, **self._sources_of(scenario)}
 
@@ -92,7 +92,7 @@ class Identity:
         return digest
 
     def run(self, scenario: str, seed: int, replication: int) -> str:
-        """Digest of one run of a scenario with that digest."""
+        """Digest of one run of a scenario whose digest is given."""
         return hashlib.sha256(f"{scenario} {seed} {replication}".encode()).hexdigest()
 
     def _file(self, path: Path) -> str:
@@ -124,7 +124,7 @@ class Identity:
         return parts
 
     def at_first(self, scenario: Scenario) -> dict[str, str]:
-        """The parts, with files as they were when they were first asked for."""
+        """The parts, with files as they were when first read."""
         first = {f"file {os.path.relpath(path, scenario.base)}": self._first.get(path) for path in scenario.files}
         return {**self.parts(scenario), **{name: digest or "none" for name, digest in first.items()}}
 
@@ -143,7 +143,7 @@ def plain_digest(value: Any) -> str:
 
 
 def differences(here: Mapping[str, str], there: Mapping[str, str], where: tuple[str, str] = ("there", "here")) -> str:
-    """The inputs that differ: `numpy 2.1.0 there, 2.2.0 here; file x: sha256 …`."""
+    """List the inputs that differ: `numpy 2.1.0 there, 2.2.0 here; ...`."""
     texts = []
     for name in {**here, **there}:
         one, other = there.get(name, "none"), here.get(name, "none")
@@ -172,7 +172,7 @@ def _named(scenario: Scenario) -> list[tuple[str, str, Any]]:
 
 
 def undeclared(scenario: Scenario, opened: InputFiles) -> str:
-    """A warning of files that a run opened and no digest covers.
+    """A warning about files that a run opened and no digest covers.
 
     Empty where all code of the user's states its identity, and so what it reads.
     """
@@ -206,7 +206,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 @cache
 def packages_of(module: str) -> dict[str, str]:
-    """Versions of the packages that a policy of hetsim's imports: `package pydantic`."""
+    """Versions of the packages that one of hetsim's policies imports."""
     packages: dict[str, str] = {}
     todo, seen = [module], set[str]()
     while todo:

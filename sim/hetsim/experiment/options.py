@@ -108,7 +108,7 @@ class StudyOptions:
 
 
 class RunKeywords(TypedDict, total=False):
-    """Of one run, in this process."""
+    """Options of one run in this process."""
 
     overrides: Overrides
     seed: int | None
@@ -118,7 +118,7 @@ class RunKeywords(TypedDict, total=False):
 
 
 class LocalKeywords(TypedDict, total=False):
-    """Of whatever makes runs on this machine only."""
+    """Options of functions that make runs on this machine only."""
 
     overrides: Overrides
     workers: int | None
@@ -126,7 +126,7 @@ class LocalKeywords(TypedDict, total=False):
 
 
 class SearchKeywords(LocalKeywords, total=False):
-    """Of studies that decide themselves how many replications they make."""
+    """Options of studies that choose their number of replications."""
 
     seed: int | None
     dask: str | None
@@ -140,13 +140,13 @@ class SearchKeywords(LocalKeywords, total=False):
 
 
 class StudyKeywords(SearchKeywords, total=False):
-    """All."""
+    """All options of studies."""
 
     replications: int | Mapping[str, Any] | None
 
 
 def declared_options(names: Iterable[str]) -> dict[str, Field[Any]]:
-    """The options of these names, in the order in which they are declared."""
+    """The options of these names, in order of declaration."""
     wanted = set(names)
     return {one.name: one for one in fields(StudyOptions) if one.name in wanted}
 

@@ -55,13 +55,13 @@ class PointRow:
 
     @property
     def label(self) -> str:
-        """`point 3 (cluster.nodes.0.count=8, sjf)`: how messages name it."""
+        """How messages name a row: `point 3 (cluster.nodes.0.count=8, sjf)`."""
         parts = [f"{key}={shown_value(value)}" for key, value in self.values.items()]
         return f"point {self.point} ({', '.join([*parts, *([self.policy] if self.policy else [])])})"
 
 
 class PointValues:
-    """The values of points, one mapping each."""
+    """The values of the points of a sweep, one mapping each."""
 
     def __init__(self, points: Sequence[dict[str, Any]]):
         self.points = points
@@ -74,7 +74,7 @@ class PointValues:
         return self.points[point]
 
     def column(self, key: str, convert: Callable[[list[Any]], list[Any]]) -> list[Any]:
-        """The values of a key at all points, as `convert` gives them for a list."""
+        """The values of a key at all points, converted as a list by `convert`."""
         return convert([self.at(point)[key] for point in range(len(self))])
 
 
@@ -137,7 +137,7 @@ class PointRows(Sequence[PointRow]):
 
 
 def shown_value(value: Any) -> Any:
-    """A value for tables and messages: of a mapping or a list its short text."""
+    """A value for tables and messages; a mapping or list as a short text."""
     if isinstance(value, Mapping) and ("name" in value or "scheduler" in value):
         return named_policy(value)[0]
     if isinstance(value, Mapping | list | tuple):
@@ -169,7 +169,7 @@ def parse_over(text: str) -> tuple[str, Any]:
 
 
 def read_points(path: str | Path) -> list[dict[str, Any]]:
-    """Points from a CSV file: a header of keys, and rows of values as in a scenario.
+    """Read points from a CSV file: a header of keys, and rows of values.
 
     UsageError, with the line, for what is not such a table and for a point that is there twice.
     """

@@ -99,7 +99,7 @@ class PrecisionPlan:
         return f"about {seconds(float(f'{total:.2g}'))} with {by}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but the time, which depends on the machine."""
+        """Return all figures but the time, which depends on the machine."""
         return {
             "metric": self.metric, "precision": self.precision, "confidence": self.confidence, "mean": self.mean,
             "half_width": self.half_width, "pilot": self.pilot, "replications": self.replications, "low": self.low,
@@ -142,7 +142,7 @@ def plan_precision(
     runs, spent = _pilot(Case(loaded, seed=seed), metric, pilot, study_options.progress)
     values = runs.contributions(metric).to_numpy(dtype=np.float64)
     if not np.isfinite(values).all():
-        raise UsageError(f"{metric} is undefined or infinite in some replication of the pilot: no precision of it")
+        raise UsageError(f"{metric} is not finite in every replication of the pilot: give another metric")
     if runs.identical:
         raise UsageError(runs.without_chance)
     mean, spread = float(values.mean()), deviation(values)
@@ -166,7 +166,7 @@ def plan_precision(
 
 
 def needed(spread: float, mean: float, precision: float, confidence: float, metric: str = "") -> int:
-    """The minimum number of replications (ten or more) for an interval this narrow."""
+    """The minimum number of replications (ten or more) for a precision."""
     if not spread:
         return MIN_FOR_PRECISION
 

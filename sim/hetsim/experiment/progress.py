@@ -31,7 +31,7 @@ PATIENCE = 2.0
 
 
 class NotebookBar:
-    """`42 % done, 12 s passed, about 17 s left`, in an output that is replaced."""
+    """A progress line in a notebook's output, replaced as it goes on."""
 
     def __init__(self) -> None:
         from IPython.display import display
@@ -87,7 +87,7 @@ class TerminalBar:
 
 @contextmanager
 def reporting(progress: Progress | bool | None) -> Iterator[Progress | None]:
-    """The function that progress is reported to; True: a bar, where one can be shown."""
+    """The function to report progress to; True: a bar, where one can be shown."""
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise UsageError(f"progress must be True, or a function of the share done, not {progress!r}")
     bar = None

@@ -94,7 +94,7 @@ def replicate(
 
 
 def one_run(scenario: Scenario, options: StudyOptions | None = None, most: int = 1) -> Result:
-    """The first of `most` replications, which share a warm-up that is found in them."""
+    """The first of `most` replications, which share a detected warm-up."""
     options = options or StudyOptions()
     case = Case(scenario, seed=options.seed)
     with begun(options, Setup((scenario,), (), options.check, options.audit), 1) as study:
@@ -122,7 +122,7 @@ def begun(options: StudyOptions, setup: Setup, runs: int = 0, identity: Identity
 
 
 def stop_at_part(options: StudyOptions, study: Study, series: Iterable[Replicates]) -> None:
-    """Of a shard: make its part of these cases, and raise ShardOver."""
+    """Make the part of a shard of these cases, and raise ShardOver."""
     part = part_of(options)
     if part is not None:
         raise ShardOver(make_part(study, series, part))
@@ -164,14 +164,14 @@ def run_cases(
 def whole_series(
     case: Case, goal: int, *, keep: bool = False, most: int = 0, several: bool = False, **more: Any
 ) -> Replicates:
-    """Replications of which the first run is kept entire; with `keep` all."""
+    """Replications whose first run is kept entirely; with `keep` all are."""
     maximum = max(goal, most)
     runs = Replications() if several or maximum > 1 else None
     return Replicates(case, goal, most=maximum, whole=maximum if keep else 1, strict=True, runs=runs, **more)
 
 
 def tell_all(found: Iterable[Replicates], remarks: list[str], warnings: list[str]) -> None:
-    """Add the remarks and warnings of all cases to the figures of each."""
+    """Add the remarks and warnings of all cases to each."""
     for series in found:
         if series.runs is not None:
             series.runs.remarks[:0] = remarks
@@ -179,13 +179,13 @@ def tell_all(found: Iterable[Replicates], remarks: list[str], warnings: list[str
 
 
 def rehearse(scenario: Scenario) -> RunInput:
-    """Do all that `run` does before its clock starts: the input of the run."""
+    """Do everything that `run` does before its clock starts; return the input."""
     checked_amount(scenario, None)
     return scenario.begin().input
 
 
 def to_keep(scenario: Scenario, metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions) -> list[str]:
-    """The further metrics and groups that replications are to keep.
+    """The further metrics and groups for replications to keep.
 
     Which users have a row of their own is decided by the workload of the first replication, for all of them.
     """

@@ -36,7 +36,7 @@ _SUM = 32
 
 
 def plain(run: str, outcome: RunOutcome) -> dict[str, Any]:
-    """An outcome as JSON has it."""
+    """Convert an outcome to plain data for JSON."""
     marks: dict[str, Any] = {"refused": True} if outcome.refused else {}
     marks |= {"unknown": outcome.unknown} if outcome.unknown else {}
     marks |= {"reduced": True} if outcome.reduced else {}
@@ -45,7 +45,7 @@ def plain(run: str, outcome: RunOutcome) -> dict[str, Any]:
 
 
 def outcome_of_plain(kept: Mapping[str, Any], values: Mapping[str, float] | None) -> RunOutcome:
-    """The outcome with these notes; TypeError or KeyError if they are none."""
+    """Read an outcome from plain data; TypeError or KeyError if it is not one."""
     if not all(isinstance(text, str) for text in (kept["error"], kept.get("unknown", ""), *kept["warnings"])):
         raise TypeError
     return RunOutcome(
@@ -55,12 +55,12 @@ def outcome_of_plain(kept: Mapping[str, Any], values: Mapping[str, float] | None
 
 
 def line_of(run: str, outcome: RunOutcome) -> bytes:
-    """The line of a journal; such a line alone is also what a file of one run was."""
+    """The journal line of a run; alone, it is also the older file of one run."""
     return sealed(plain(run, outcome)).encode()
 
 
 def parse_line(path: Path, text: bytes) -> tuple[str, RunOutcome]:
-    """The run of a line, and its outcome; UsageError if that is not what was written."""
+    """Read a run and its outcome from a line; UsageError if the line was changed."""
     kept = unsealed_text(path, text)
     try:
         values = kept["values"]
@@ -74,7 +74,7 @@ def parse_line(path: Path, text: bytes) -> tuple[str, RunOutcome]:
 
 
 def segment_of(outcomes: Mapping[str, RunOutcome]) -> bytes:
-    """The contents of the segment of these runs."""
+    """The contents of a segment with these runs."""
     order = sorted(outcomes)
     names = list(dict.fromkeys(name for run in order for name in outcomes[run].values or ()))
     place = {name: number for number, name in enumerate(names)}
@@ -110,7 +110,7 @@ def _check(row: bytes) -> bytes:
 
 
 class Segment:
-    """A segment: its index, and its rows after `load`; DamagedFile for a bad head."""
+    """A file of many runs: an index, then rows; DamagedFile for a bad index."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -146,7 +146,7 @@ class Segment:
         return bytes(self.index["run"][number]).hex()
 
     def load(self) -> list[int]:
-        """Read the rows; those that are damaged."""
+        """Read the rows; return those that are damaged."""
         if self._rows is None:
             with open_stored(self.path) as stream:
                 stream.seek(self._begin)
@@ -166,7 +166,7 @@ class Segment:
         return self._rows[self._size * number : self._size * (number + 1)]
 
     def outcome(self, number: int) -> RunOutcome:
-        """That of a row; they must be loaded, and this one whole."""
+        """The outcome in a row, which must be loaded and undamaged."""
         row = self._row(number)
         own = int.from_bytes(row[:4], "little")
         note, places, names = self.notes[int.from_bytes(row[4:8], "little")], self.sets[own], self._names[own]

@@ -25,7 +25,7 @@ _Above = Mapping[ast.AST, ast.AST]
 
 
 def takes_order(function: types.FunctionType) -> bool:
-    """Return True if code takes the members of a set that it makes in order.
+    """Return True if code makes a set and uses the order of its members.
 
     False, too, where no file has the code.
     """

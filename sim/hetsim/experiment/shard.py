@@ -43,13 +43,13 @@ class Shard:
 
 
 def part_of(options: StudyOptions) -> Shard | None:
-    """The part that a study is asked for, if it is."""
+    """The shard that a study is asked for, or None."""
     return None if options.shard is None else Shard.parse(options.shard)
 
 
 @dataclass(frozen=True)
 class ShardReport:
-    """The counts of a shard: runs that it `made`, and that were `there` already."""
+    """Counts of a shard: runs `made` now, and runs `there` before."""
 
     shard: Shard
     made: int
@@ -73,7 +73,7 @@ class ShardReport:
 
 
 class ShardOver(Exception):  # noqa: N818
-    """A study stops here, for it was asked for a part only."""
+    """Ends a study of which only one part was asked for."""
 
     def __init__(self, report: ShardReport):
         super().__init__(report.sentence)
@@ -81,7 +81,7 @@ class ShardOver(Exception):  # noqa: N818
 
 
 def make_part(study: Study, series: Iterable[Replicates], shard: Shard) -> ShardReport:
-    """Make the shard's part of the replications that these cases need for certain."""
+    """Make the shard's part of the replications that are certain to be needed."""
     single = (
         Replicates(one.case, 1, begin=one.begin + number, warmup=one.warmup)
         for one in series for number in range(one.whole, one.goal)
@@ -91,7 +91,7 @@ def make_part(study: Study, series: Iterable[Replicates], shard: Shard) -> Shard
 
 
 def make_all(study: Study, series: list[Replicates], shard: Shard) -> ShardReport:
-    """Make these cases, all of which are in the shard."""
+    """Make these cases, which all belong to the shard."""
     before = study.found
     study.make(series)
     there = study.found - before

@@ -36,13 +36,13 @@ class Amount:
     confidence: float = 0.95
 
     def enough(self, runs: Replications) -> bool:
-        """Is the precision reached?  Never by an interval that is not defined."""
+        """Return True if the precision is reached; never without an interval."""
         if self.precision is None or len(runs) < MIN_FOR_PRECISION:
             return False
         return runs.identical or runs.relative_half_width(self.metric, self.confidence) <= self.precision
 
     def remark(self, runs: Replications) -> tuple[str, bool]:
-        """A sentence on the precision asked for, and whether it is a warning."""
+        """A sentence on the requested precision, and whether it is a warning."""
         assert self.precision is not None
         wanted = f"± {100 * self.precision:g} %"
         level = f"{100 * self.confidence:g} % interval of {self.metric}"
@@ -63,11 +63,11 @@ class Amount:
 
     @property
     def first(self) -> int:
-        """Replications that are made in any case."""
+        """The number of replications that are made in any case."""
         return self.maximum if self.precision is None else min(MIN_FOR_PRECISION, self.maximum)
 
     def rule(self, study: Study) -> Callable[[Replicates], None] | None:
-        """A rule that asks for more replications until those that count are enough.
+        """A rule that asks for replications until enough of them count.
 
         How many more there may be follows from the spread seen so far; after one that failed there are no more.
         """
@@ -89,7 +89,7 @@ class Amount:
 
 
 def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
-    """The number of replications of a scenario, or `replications` in its place."""
+    """Number of replications of a scenario, or `replications` instead."""
     wanted: Any = scenario.model.replications if replications is None else replications
     if isinstance(wanted, Mapping):
         from pydantic import ValidationError
@@ -108,7 +108,7 @@ def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) 
 
 
 def checked_amount(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
-    """The same; ScenarioError if it is too small for `warmup: auto`."""
+    """As `amount_of`; ScenarioError if too small for `warmup: auto`."""
     amount = amount_of(scenario, replications)
     if replications is None and scenario.model.warmup == "auto" and amount.maximum < MIN_REPLICATIONS:
         raise ScenarioError(scenario.document.problem(("warmup",), TOO_FEW.format(MIN_REPLICATIONS)))
@@ -116,7 +116,7 @@ def checked_amount(scenario: Scenario, replications: int | Mapping[str, Any] | N
 
 
 def select(study: Study, race: Race, series: Mapping[str, Replicates], first: int, most: int) -> None:
-    """Make as many replications of these cases as a selection of the best takes.
+    """Make as many replications of these cases as selecting the best takes.
 
     most: the maximum of each case.
     Those that are there count, in their order: what is selected depends neither on the workers nor on how many of a
@@ -160,7 +160,7 @@ def select(study: Study, race: Race, series: Mapping[str, Replicates], first: in
 
 
 def pilot_size(most: int) -> int:
-    """Replications of a pilot of a case that has `most`; UsageError if too few."""
+    """Replications of a pilot, out of `most`; UsageError if too few."""
     if most < MIN_REPLICATIONS:
         raise UsageError(f"warmup: {TOO_FEW.format(MIN_REPLICATIONS)}")
     return min(PILOT, most)
@@ -170,7 +170,7 @@ Refusal = Callable[[ScenarioError], None]
 
 
 class Pilot(Replicates):
-    """The first replications of a case with `warmup: auto`, for a `cut` or an `error`."""
+    """The first replications of a case with `warmup: auto`: a `cut` or an `error`."""
 
     def __init__(self, case: Case, size: int, *, strict: bool = False, on_refusal: Refusal | None = None):
         super().__init__(case, size, pilot=True, strict=strict, on_refusal=on_refusal)
@@ -182,11 +182,11 @@ class Pilot(Replicates):
         self._mean = WarmupSeries()
 
     def key(self, study: Study) -> str:
-        """The digest under which the store has the cut."""
+        """The digest under which the store keeps the cut."""
         return study.identity.run(f"{study.digest(self.case)} warmup", self.case.own_seed, self.size)
 
     def look(self) -> None:
-        """Take in the replication that counts now."""
+        """Take in the next replication."""
         outcome = self.taken[-1]
         if outcome.series is None:
             number = len(self.taken) - 1
@@ -205,7 +205,7 @@ class Pilot(Replicates):
                 self.error, self.too_short = RunOutcome(None, error=str(error)), error
 
     def restore(self, kept: RunOutcome) -> None:
-        """Take what the store has of it."""
+        """Read the result of the pilot from the store."""
         if kept.values is None:
             self.error = kept
         else:
@@ -214,7 +214,7 @@ class Pilot(Replicates):
 
     @property
     def outcome(self) -> RunOutcome:
-        """The outcome that the store keeps."""
+        """The outcome to be stored."""
         if self.cut is None:
             assert self.error is not None
             return self.error
@@ -223,7 +223,7 @@ class Pilot(Replicates):
 
 
 def missing(study: Study, pilots: Sequence[Pilot]) -> list[Pilot]:
-    """The pilots that have to be made; what the store has of the others is taken."""
+    """The pilots that must be made; others are read from the store."""
     to_make = []
     for pilot in pilots:
         kept = study.store.get(pilot.key(study)) if study.store.folder is not None else None
@@ -236,7 +236,7 @@ def missing(study: Study, pilots: Sequence[Pilot]) -> list[Pilot]:
 
 
 def find_cuts(study: Study, pilots: Sequence[Pilot]) -> None:
-    """Make the pilots, and keep what they found."""
+    """Make the pilots, and store their cuts."""
 
     def look(pilot: Any) -> None:
         pilot.look()
@@ -264,7 +264,7 @@ class Warmup:
 
 
 def shared(pilots: Sequence[Pilot]) -> Warmup:
-    """The longest cut: cases that are compared are measured over the same tasks.
+    """The longest cut: compared cases are measured over the same tasks.
 
     A case with a pilot that fails for good has no part in it; of one that would be tried again nothing is known yet.
     """
@@ -276,7 +276,7 @@ def shared(pilots: Sequence[Pilot]) -> Warmup:
 def cut_warmup(
     study: Study, cases: Sequence[Case], most: Sequence[int], on_refusal: Sequence[Refusal] | None = None
 ) -> tuple[list[float | None], list[str], list[str]]:
-    """The warm-ups of cases with `warmup: auto`; remarks; warnings."""
+    """Warm-ups of cases with `warmup: auto`, with remarks and warnings."""
     auto = [number for number, case in enumerate(cases) if case.auto_warmup]
     if not auto:
         return [None] * len(cases), [], []

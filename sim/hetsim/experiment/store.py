@@ -39,7 +39,7 @@ LOADED = 4
 
 
 class Store:
-    """Outcomes by the digest of their run, in a folder; without one nothing is kept.
+    """Stored outcomes, by digest of the run, in a folder; none without a folder.
 
     damaged     files that were found and are not what was written
     """
@@ -49,7 +49,7 @@ class Store:
         self.folder, self.fresh, self.trust = folder, fresh, trust
         self.damaged: list[Path] = []
         self._pending: dict[Hashable, dict[str, RunOutcome]] = {}
-        """Of blocks that are not sealed, by block."""
+        """Outcomes of blocks that are not sealed, by block."""
         self._journals: dict[Hashable, io.FileIO] = {}
         self._journal_count = 0
         self._incomplete: set[Hashable] = set()
@@ -60,7 +60,7 @@ class Store:
     def get(
         self, run: str, metrics: Iterable[str] = (), block: Hashable = None, reduced: bool = False
     ) -> RunOutcome | None:
-        """The stored outcome of a run, with these metrics; None if there is none.
+        """The stored outcome of a run, with these metrics; None if not stored.
 
         block: the one that an unsealed run is sealed with.  reduced: these metrics are enough.
         """
@@ -76,7 +76,7 @@ class Store:
         return None
 
     def kept(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """The stored outcomes of a run, each with whether this study need not seal it."""
+        """Stored outcomes of a run, each with whether this study need not seal it."""
         for pending in self._pending.values():
             if run in pending:
                 yield pending[run], True
@@ -99,7 +99,7 @@ class Store:
         return self._files
 
     def put(self, run: str, outcome: RunOutcome, unknown: str = "", block: Hashable = None) -> None:
-        """Write an outcome to the disk.  unknown: the inputs that its digest leaves out."""
+        """Write an outcome to disk; `unknown` names inputs missing in its digest."""
         if self.folder is None:
             return
         if not outcome.lasting:
@@ -132,11 +132,11 @@ class Store:
                 return io.FileIO(path, "xb")
 
     def leave(self, block: Hashable) -> None:
-        """Do not seal this block: the next call has runs of it to make."""
+        """Leave a block unsealed: the next call makes runs of it."""
         self._incomplete.add(block)
 
     def seal(self, block: Hashable = None) -> None:
-        """Make a segment of the runs of a block, all of which have ended."""
+        """Write the finished runs of a block as a segment."""
         pending = self._pending.pop(block, {})
         journal = self._journals.pop(block, None)
         if journal is not None:
@@ -166,7 +166,7 @@ class Store:
         self._journals.clear()
 
     def tell(self) -> None:
-        """Warn of the files that were damaged."""
+        """Warn about damaged files."""
         if self.damaged:
             said = f"files of finished runs that are damaged: {len(self.damaged):,}, such as {self.damaged[0]}"
             warnings.warn(f"{said}; what was lost was made again", DamageWarning, stacklevel=3)
@@ -317,7 +317,7 @@ class _StoredFiles:
 
 
 def stored_runs(folder: Path) -> dict[str, RunOutcome]:
-    """All finished runs in a cache, or in the directory of a sweep, by their digests."""
+    """All finished runs in a cache or a sweep's directory, by digest."""
     return dict(_StoredFiles(_runs_of(folder), []).all())
 
 
@@ -336,7 +336,7 @@ def open_cache(cache: str | Path | None) -> Path | None:
 
 @dataclass(frozen=True)
 class Merged:
-    """The outcome of `merge_stores`: runs `copied` and `there`, files `damaged`."""
+    """Result of `merge_stores`: runs `copied` and already `there`, `damaged` files."""
 
     copied: int
     there: int
@@ -351,7 +351,7 @@ class Merged:
 
 
 def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
-    """Copy finished runs from caches, or directories of sweeps, into one.
+    """Copy finished runs from several caches or sweep directories into one.
 
     Segments of which no run is there are copied as they are; other runs get into a journal.
     UsageError if a folder has no runs, or two have different outcomes under one digest: one of the machines that made

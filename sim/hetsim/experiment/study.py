@@ -44,7 +44,7 @@ LOST = "a worker process died in this run, and another when it was tried again (
 
 @dataclass(frozen=True)
 class Case:
-    """A scenario with some values changed; `digest`: of the result, once computed."""
+    """A scenario with some values changed, and the digest of its result."""
 
     scenario: Scenario
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Replicates:
         return any(outcome.values is None for outcome in self.taken)
 
     def add(self, outcome: RunOutcome) -> None:
-        """Count one more."""
+        """Add a finished replication."""
         number = len(self.taken)
         outcome = outcome.packed()
         self.taken.append(outcome)
@@ -118,7 +118,7 @@ Place = tuple[Replicates, int]
 
 
 class Study:
-    """A context that makes replications of cases: here, by workers, or from the store."""
+    """A context that makes replications: here, by workers, or from the store."""
 
     def __init__(
         self, setup: Setup, workers: Workers, *, store: Store | None = None, meter: Meter | None = None,
@@ -177,7 +177,7 @@ class Study:
             self._land(*here, self._here(*here))
 
     def more(self, series: Replicates, goal: int, likely: int = 0) -> None:
-        """For rules: this case needs `goal` replications, and perhaps `likely`."""
+        """Request (for rules) `goal` replications of a case, and perhaps `likely`."""
         if goal > series.most:
             self.meter.expect(goal - series.most)
             series.most = goal
@@ -188,7 +188,7 @@ class Study:
             self._untold.extend([] if series in self._untold else [series])
 
     def outstanding(self, wanted: Iterable[Replicates | None]) -> list[Place]:
-        """The replications that are needed and not in the store; those that are count."""
+        """Replications needed and not stored; stored ones are counted."""
         self._source = iter(wanted)
         return list(iter(self._next, None))
 
@@ -292,12 +292,12 @@ class Study:
         return ", ".join([*parts, scenario.policies.label])
 
     def key(self, series: Replicates, number: int) -> str:
-        """The digest under which the store has a replication."""
+        """The digest under which a replication is stored."""
         warmup = "" if series.warmup is None else f" warmup {series.warmup!r}"
         return self.identity.run(self.digest(series.case) + warmup, series.case.own_seed, series.begin + number)
 
     def digest(self, case: Case) -> str:
-        """The digest of the scenario of a case; warns of inputs that it does not cover."""
+        """Digest of a case's scenario; warns about inputs that it does not cover."""
         if not case.digest:
             object.__setattr__(case, "digest", self.identity.scenario(_scenario(case)))
         if self.identity.unknown:
@@ -317,7 +317,7 @@ class Study:
     # Making it --------------------------------------------------------------------------------------------------
 
     def job(self, series: Replicates, number: int) -> RunJob:
-        """The job of a replication, as a worker is sent it."""
+        """The job of a replication, as it is sent to a worker."""
         case = series.case
         which = next(index for index, one in enumerate(self.setup.scenarios) if one is case.scenario)
         digest = self._digest(case)
@@ -406,13 +406,13 @@ class _Flight:
         self.again = first
         """To be submitted before anything else."""
         self.suspects = deque[Place]()
-        """Whose workers died twice: tried alone."""
+        """Jobs whose workers died twice: they are tried alone."""
         self.deaths: dict[tuple[int, int], int] = {}
         self.tasks: dict[Future, list[Place]] = {}
         self.size = 1
         """Runs that a worker is sent: twice as many as long as they take less than its span."""
         self.alone = False
-        """Was what is under way submitted as a suspect?"""
+        """True if the jobs under way were submitted as suspects."""
 
     def submit(self) -> bool:
         """Submit what there is room for; False if the pool turned out to be broken."""

@@ -71,7 +71,7 @@ def sweep(
     resume: bool = False,
     **options: Unpack[StudyKeywords],
 ) -> Sweep:
-    """Run a scenario at every point under every policy, a row of `Sweep.table` each.
+    """Run a scenario at every point under every policy, one row of the table each.
 
     A run that fails is a row with its error.
 
@@ -128,14 +128,14 @@ def sweep_plan(plan: SweepPlan, out: str | Path | None = None, resume: bool = Fa
 
 
 class Checked:
-    """The columns of planned rows, of which nothing else is kept in memory."""
+    """Columns of the planned rows, the only part of them kept in memory."""
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
         self.policy, self.seeds, self.warmups = array("i"), list[int](), array("d")
         self.scenarios, self.runs = bytearray(), bytearray()
         self.pilots: dict[bytes, Pilot] = {}
-        """Of cases with `warmup: auto`, by the digest of their first run."""
+        """Pilots of cases with `warmup: auto`, by the digest of their first run."""
 
     def add(self, label: str, scenario: str, run: str, seed: int, warmup: float) -> None:
         """Add a row.
@@ -159,7 +159,7 @@ class Checked:
 
     @cached_property
     def same(self) -> np.ndarray:
-        """Of each row, the first that has the same runs."""
+        """For each row the first one that has the same runs."""
         digests = np.frombuffer(self.runs, dtype=">u8").reshape(-1, 4)
         _, first, which = np.unique(digests[:, 0], return_index=True, return_inverse=True)  # 20 times as fast
         if (digests[first[which]] != digests).any():
@@ -178,14 +178,14 @@ class SweepPlan:
     amount: Amount
     identity: Identity
     metrics: list[str] = field(default_factory=list)
-    """Those asked for."""
+    """The metrics asked for."""
     checked: Checked = field(default_factory=Checked)
     remarks: list[str] = field(default_factory=list)
     options: StudyOptions = StudyOptions()
 
     @property
     def replications(self) -> int | dict[str, Any]:
-        """Of every row: a number, or what they are to reach."""
+        """Replications of every row: a number, or a precision to reach."""
         amount = self.amount
         if amount.precision is None:
             return amount.maximum
@@ -200,7 +200,7 @@ class SweepPlan:
 
     @property
     def pilots(self) -> list[Pilot]:
-        """Each once."""
+        """The pilots of all rows, each once."""
         return list(self.checked.pilots.values())
 
     @property
@@ -209,7 +209,7 @@ class SweepPlan:
 
     @cached_property
     def block(self) -> int:
-        """Rows of a block, all of whole points; the last one may have fewer."""
+        """The rows of a block of whole points; the last may be shorter."""
         if not isinstance(self.rows, PointRows):
             return max(1, len(self.rows))  # of a list of points that name their policies, in any order
         policies, amount = len(self.rows.policies), self.amount
@@ -330,7 +330,7 @@ class SweepPlan:
 
     @property
     def about(self) -> dict[str, Any]:
-        """The contents of `sweep.json`."""
+        """The contents of the file `sweep.json`."""
         columns = self._points().values()
         return {
             "name": self.base.name,
@@ -350,7 +350,7 @@ class SweepPlan:
 
     @property
     def table(self) -> pd.DataFrame:
-        """Every row's point, values as written, and policy."""
+        """Point, values as written and policy of every row."""
         values = [[shown_value(row.values[key]) for key in self.keys] for row in self.rows]
         frame = pd.DataFrame(values, columns=pd.Index(self.keys), dtype=object)
         frame.insert(0, "point", [row.point for row in self.rows])
@@ -358,7 +358,7 @@ class SweepPlan:
         return frame
 
     def tables(self, directory: Directory | None = None) -> SweepTables:
-        """The empty tables; those of many blocks grow in the directory, if there is one."""
+        """Empty tables; if large, they grow in the directory."""
         on_disk = directory is not None and len(self.rows) > self.block
         return SweepTables(
             {key: self._column(key) for key in self.keys},
@@ -367,7 +367,7 @@ class SweepPlan:
         )  # fmt: skip
 
     def result(self, tables: SweepTables, directory: Directory | None = None) -> Sweep:
-        """The sweep; its tables are finished, and written if there is a directory."""
+        """Finish the tables, write them to the directory if any; the sweep."""
         columns = self._points()
         count = len(columns[self.keys[0]]) if self.keys else 1
         points = pd.DataFrame(columns, index=range(count), columns=pd.Index(self.keys), dtype=object)
@@ -405,7 +405,7 @@ class SweepPlan:
 
 
 class OpenBlocks:
-    """The blocks of a sweep that are being made, each finished in its turn."""
+    """The blocks of a sweep under way, finished in order."""
 
     def __init__(self, size: int, rows: int, finish: Callable[[int, list[RowRuns]], None]):
         """size: rows of a block, of `rows` in all; finish: is given its number and rows."""
@@ -422,12 +422,12 @@ class OpenBlocks:
 
     @property
     def crowded(self) -> bool:
-        """Return True if no other block is to be begun yet."""
+        """Return True if no other block may begin yet."""
         self.settle()
         return len(self._open) > OPEN_BLOCKS
 
     def settle(self) -> None:
-        """Finish those that are done."""
+        """Finish the blocks whose runs are done."""
         while self._open:
             number, rows = self._open[0]
             while self._done < len(rows) and rows[self._done].done:
@@ -441,7 +441,7 @@ class OpenBlocks:
 
 @dataclass(slots=True)
 class RowRuns:
-    """The replications of a row, or the error for which it has none."""
+    """The replications of a row, or why it has none."""
 
     series: Replicates | None = None
     error: str = ""
@@ -476,7 +476,7 @@ def plan_sweep(
     keep: str | Iterable[str] = (),
     **options: Unpack[StudyKeywords],
 ) -> SweepPlan:
-    """Everything of a sweep but the runs; all points are checked."""
+    """Plan a sweep: check all points, make no runs."""
     study_options = StudyOptions(**options)
     seed = study_options.seed
     base = load(scenario, study_options.overrides).moved()
@@ -555,7 +555,7 @@ def _place(plan: SweepPlan, out: str | Path | None, resume: bool) -> Iterator[tu
 
 
 def estimate_sweep(plan: SweepPlan, out: str | Path | None, resume: bool) -> Estimate:
-    """Estimate the cost of the rest; a lower bound if precisions are to be reached."""
+    """Estimate the cost of the remaining runs (a bound for precisions)."""
     options = plan.options
     folder = None if options.cache is None else Path(options.cache).expanduser()
     if out is not None:

@@ -38,7 +38,7 @@ SHELF = 4
 
 @dataclass(frozen=True)
 class Setup:
-    """The common part of all runs of a study: scenarios, further metrics, checks.
+    """The common part of a study's runs: scenarios, further metrics, checks.
 
     audit: workers watch what runs open; this process does since it was asked to.
     """
@@ -73,7 +73,7 @@ class RunJob:
 
 
 class OtherInputs(Exception):
-    """The inputs of a job differ where it was to be made, or cannot be read."""
+    """The inputs of a job differ on the worker, or cannot be read there."""
 
     def __init__(self, job: RunJob, parts: Mapping[str, str], problem: str = "", host: str = ""):
         self.job, self.parts, self.problem, self.host = job, dict(parts), problem, host or platform.node()
@@ -85,7 +85,7 @@ class OtherInputs(Exception):
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The figures of a run; `values` is None where it failed, and `error` says why.
+    """The figures of a run; if it failed, `values` is None and `error` says why.
 
     `series`: arrivals and responses, of a pilot.  `lasting`: another try would fail in the same way.  `refused`: the
     checks of the scenario did, before anything ran.  `unknown`: what decided it and is in no digest.  `reduced`:
@@ -102,13 +102,13 @@ class RunOutcome:
     reduced: bool = False
 
     def packed(self) -> RunOutcome:
-        """The same in a tenth of the memory: a study may have a million of them."""
+        """The outcome in a tenth of the memory, for studies of a million."""
         if not self.values or isinstance(self.values, Packed):
             return self
         return replace(self, values=Packed(self.values))
 
     def only(self, figures: Sequence[str]) -> RunOutcome:
-        """The same with these figures and what their estimates take; with all if none."""
+        """The outcome with only these figures and what their estimates need."""
         if not figures or self.values is None:
             return self
         wanted = needed_for(figures)
@@ -118,7 +118,7 @@ class RunOutcome:
 
 
 class Packed(Mapping[str, float]):
-    """Numbers by name; the names are held once for all that have the same."""
+    """Numbers by name; outcomes with the same names share them."""
 
     __slots__ = ("_at", "_names", "numbers")
 
@@ -157,14 +157,14 @@ def _positions(names: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, int]]
 
 @lru_cache(16)
 def needed_for(figures: Sequence[str]) -> frozenset[str]:
-    """The names of all that is kept of a run where only these figures are."""
+    """Names of all that must be kept of a run for these figures."""
     return frozenset({*figures, *(weight_of(name) or "" for name in figures), *ALWAYS})
 
 
 def simulate(
     scenario: Scenario, job: RunJob, *, check: bool = False, meter: Meter | None = None, described: bool = True
 ) -> Result:
-    """One run.  A RunError carries the tables up to then as `result`.
+    """Make one run; a RunError carries the tables up to then as `result`.
 
     described: the result has its scenario as text and the digests of its inputs, which take longer than a short run.
     """
@@ -196,7 +196,7 @@ def simulate(
 
 
 def outcome_of(setup: Setup, scenario: Scenario, job: RunJob, meter: Meter | None = None) -> RunOutcome:
-    """The outcome of a run, as numbers."""
+    """The figures of a run."""
     result = simulate(scenario, job, check=setup.check, meter=meter, described=False)
     if job.pilot:
         return RunOutcome({}, series=response_series(result))
@@ -210,7 +210,7 @@ def outcome_of(setup: Setup, scenario: Scenario, job: RunJob, meter: Meter | Non
 
 
 def outcome_or_error(setup: Setup, shelf: Shelf, digest: str, job: RunJob, meter: Meter | None = None) -> RunOutcome:
-    """The outcome of a run, or why it failed."""
+    """The figures of a run, or why it failed."""
     try:
         return outcome_of(setup, shelf.scenario(setup, digest, job), job, meter)
     except OtherInputs:
@@ -225,12 +225,12 @@ def outcome_or_error(setup: Setup, shelf: Shelf, digest: str, job: RunJob, meter
 
 
 def described(error: BaseException) -> str:
-    """`OSError: the disk is full`, on one line."""
+    """An error on one line, as in `OSError: the disk is full`."""
     return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
 
 
 def of_environment(error: BaseException | None) -> bool:
-    """Return True if the cause is the machine (full disk, memory, missing module)."""
+    """Return True if the machine is the cause (full disk, no memory, ...)."""
     while error is not None:
         if isinstance(error, OSError | MemoryError | ImportError):
             return True
@@ -239,7 +239,7 @@ def of_environment(error: BaseException | None) -> bool:
 
 
 class Shelf:
-    """The scenarios and traces of the last jobs, which the next ones often share."""
+    """Scenarios and traces of recent jobs, which the next ones often share."""
 
     def __init__(self) -> None:
         self.scenarios: OrderedDict[str, Scenario] = OrderedDict()
@@ -299,7 +299,7 @@ _setups: OrderedDict[str, Setup] = OrderedDict()
 
 
 def work(packed: bytes, jobs: Sequence[RunJob]) -> list[RunOutcome]:
-    """Run some jobs: the first, and those after it that begin within `SPAN`.
+    """Run the first of some jobs, and those after it that begin within `SPAN`.
 
     UsageError if this worker is not like the machine that sent them, OtherInputs if its files are not.
     """

@@ -102,7 +102,7 @@ def process_pool(workers: int, initializer: Callable[..., None], *arguments: Any
 
 
 def close_pool(pool: ProcessPoolExecutor, *, at_once: bool) -> None:
-    """End the processes of a pool; `at_once` does not wait for the runs under way."""
+    """End a pool's processes; `at_once` does not wait for runs under way."""
     if at_once:
         for process in list((getattr(pool, "_processes", None) or {}).values()):
             process.terminate()
@@ -110,7 +110,7 @@ def close_pool(pool: ProcessPoolExecutor, *, at_once: bool) -> None:
 
 
 def as_worker() -> None:
-    """In a worker: leave interrupts to the parent process, and end with it."""
+    """Make this process a worker: ignore interrupts, end with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     if parent is not None:
@@ -119,7 +119,7 @@ def as_worker() -> None:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits meanwhile, and processes started now never see it.
+    """Defer Ctrl-C for a block; processes started in it never see it.
 
     One that is still importing would answer it with a traceback.
     """
@@ -144,14 +144,14 @@ def packed(setup: Any) -> bytes:
 
 
 def unpacked(sent: bytes) -> Any:
-    """In a worker: the setup that was packed; its policies are registered here too."""
+    """Unpickle the setup in a worker, and register its policies there."""
     registered, setup = pickle.loads(sent)
     registry.receive(registered)
     return setup
 
 
 class GivenPool:
-    """A pool around an executor of the caller, which stays open."""
+    """A pool around the caller's executor, which stays open."""
 
     elsewhere = True
     """Its workers may have other code or libraries than this process."""
@@ -171,11 +171,11 @@ class GivenPool:
         return self.executor.submit(function, *arguments)
 
     def renew(self) -> None:
-        """After a worker died and took the executor with it."""
+        """Replace the executor after a worker's death broke it."""
         raise RunError("the executor is broken: a worker of it died")
 
     def close(self, *, at_once: bool) -> None:
-        """Close the pool: all jobs are done, or (`at_once`) no longer wanted."""
+        """Close the pool after all jobs, or (`at_once`) drop them."""
 
 
 class Processes(GivenPool):

@@ -19,12 +19,12 @@ WAYS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
 
 
 def rate_at(rate: Rate, size: float) -> float:
-    """Bytes per second of a collective of this size."""
+    """Bytes per second of a collective at this size."""
     return rate if isinstance(rate, float | int) else rate.rate(size)
 
 
 def capped(rate: Rate, limit: float) -> Rate:
-    """A rate, or a measured curve, that a slower hop on the way limits."""
+    """A rate or measured curve, limited by a slower hop on the path."""
     if isinstance(rate, BandwidthCurve):
         return BandwidthCurve(rate.sizes, tuple(min(one, limit) for one in rate.rates))
     return min(rate, limit)

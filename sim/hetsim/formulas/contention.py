@@ -39,7 +39,7 @@ SWEEPS = 500
 
 @dataclass(frozen=True)
 class LinkDelays:
-    """Delays that the jobs on a link meet when they begin to send there.
+    """Delays of the jobs on a link as they begin to send.
 
     A row for each job, a column for each number of other jobs that send: its probability, and the seconds by which
     sending takes longer among them."""
@@ -165,7 +165,7 @@ def step_times(
 
 
 def stretches(own: np.ndarray, spent: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """How many times as long as alone each job sends; O(2^N) for N jobs.
+    """How many times longer than alone each job sends; O(2^N) for N jobs.
 
     own, spent: seconds of computing (above 0) and of sending alone; share: part of a link (column) that a job uses."""
     count = len(own)

@@ -36,7 +36,7 @@ UPDATE = 30
 
 @dataclass(frozen=True)
 class Block:
-    """A layer by its matrices: grouped heads of keys and values, a gate, experts."""
+    """A layer given by its matrices: grouped heads, a gate, experts."""
 
     shared: float
     """Weights that every token is multiplied with."""
@@ -50,12 +50,12 @@ class Block:
     activations: float
     """Bytes of activations of a token that tensor-parallel ranks divide."""
     tied: bool
-    """Is the first matrix of the vocabulary the last one too?"""
+    """True if the first and the last matrix of the vocabulary are one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """A decoder by its figures."""
+    """A decoder model given by its dimensions."""
 
     layers: Degree = field(metadata=OPTIONAL)
     """Number of layers."""
@@ -133,9 +133,9 @@ class ParallelPlan:
     recomputation: Recomputation = "none"
     """Which activations are computed again for the backward pass."""
     sequence_parallel: bool = False
-    """Do tensor-parallel ranks divide the remaining activations too?"""
+    """True if tensor-parallel ranks also divide the remaining activations."""
     sharded_optimizer: bool = False
-    """Do data-parallel ranks divide the state of the optimizer?"""
+    """True if data-parallel ranks divide the state of the optimizer."""
     experts: Degree = 1
     """Degree of expert parallelism: the number of data-parallel ranks that divide the experts."""
     buckets: Degree = 1
@@ -161,7 +161,7 @@ class ParallelPlan:
 
 @dataclass(frozen=True)
 class TrainingMachine:
-    """GPUs and links: `each` GPUs a node with `cards`; bytes a second one way."""
+    """GPUs and links: `each` GPUs per node with `cards`; bytes/s one way."""
 
     flops: float
     bandwidth: float
@@ -181,22 +181,22 @@ class TrainingMachine:
     """Rate from a GPU to one of another island of its node."""
 
     def within(self, span: int) -> Rate:
-        """Rate of a ring among some GPUs of a node: that of its slowest hop."""
+        """Rate of a ring among some GPUs of a node: its slowest hop's."""
         if self.island is None or span <= self.island or self.beyond == math.inf:
             return self.inside
         return capped(self.inside, self.beyond)
 
     def used(self, cards: int) -> float:
-        """Share of a node's cards of which this number is used."""
+        """Share of a node's network cards used by this number of GPUs."""
         return min(cards, self.cards) / self.cards
 
     def excess(self, size: float) -> float:
-        """Extra seconds of each byte to other nodes in messages of this size."""
+        """Extra seconds per byte to other nodes, in messages of this size."""
         return 0.0 if self.network is None else self.network.excess(size)
 
     @property
     def share(self) -> float:
-        """The share of its node's cards that a rank has while all ranks use them."""
+        """A rank's share of its node's cards while all ranks use them."""
         return self.card * min(self.cards, self.each) / self.each
 
 
@@ -268,7 +268,7 @@ def pipeline_seconds(stages: int, micro_batches: int, forward: float, backward: 
 
 
 def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> dict[str, Phase]:
-    """Messages among the ranks in a step, by purpose.
+    """Messages among the ranks during a step, by purpose.
 
     Tensor-parallel ranks lie side by side, then the data-parallel ranks of a stage, then the stages.
     """
@@ -362,7 +362,7 @@ def _update_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMac
 
 
 def step_pipeline(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> StepPipeline | None:
-    """How the micro-batches of a step go through its stages; None of a single stage."""
+    """How a step's micro-batches pass its stages; None for a single stage."""
     if plan.pipeline == 1:
         return None
     each = model.layers / plan.pipeline
@@ -384,7 +384,7 @@ def step_pipeline(model: Transformer, plan: ParallelPlan, machine: TrainingMachi
 def step(
     model: Transformer, plan: ParallelPlan, machine: TrainingMachine, across: Callable[[Phase], float] | None = None
 ) -> StepSeconds:
-    """Time and traffic of a step on this machine, with its links to itself.
+    """Time and traffic of a step on this machine with uncontended links.
 
     across: seconds of a phase on the links between nodes; those on `machine.card` unless given.
     """

@@ -33,7 +33,7 @@ Key = documents.Path_
 
 @dataclass(frozen=True)
 class TableCase:
-    """One scenario as it is run for a table."""
+    """One scenario run for a table."""
 
     table: str
     labels: Labels
@@ -48,7 +48,7 @@ class TableCase:
 
 @dataclass
 class Entry:
-    """One entry: what its expected file says, and where it lies."""
+    """A gallery entry: the contents of its expected file, and where it lies."""
 
     name: str
     path: Path
@@ -140,7 +140,7 @@ class Entry:
     # Cases --------------------------------------------------------------------------------------------------------
 
     def ways(self, number: int, table: FiguresTable) -> dict[str, dict[str, AxisValue]]:
-        """By axis and value, what is changed in the scenario; `extra_values` included."""
+        """Changes to the scenario by axis and value, `extra_values` included."""
         return {name: self._ways(number, table, name, axis) for name, axis in table.axes.items()}
 
     def _ways(self, number: int, table: FiguresTable, name: str, axis: Axis) -> dict[str, AxisValue]:
@@ -206,7 +206,7 @@ class Entry:
     def cases_of(
         self, number: int, table: FiguresTable, chosen: Mapping[str, list[str]] | None = None
     ) -> Iterator[TableCase]:
-        """Those of one table, averaged axes included."""
+        """The cases of one table, averaged axes included."""
         ways = self.ways(number, table)
         kept = {}
         for axis, values in ways.items():
@@ -233,7 +233,7 @@ class Entry:
             yield TableCase(table.name, labels, here, policy=policy, overrides=tuple(overrides.items()))
 
     def short_cases(self) -> Iterator[tuple[TableCase, int | None]]:
-        """The cases that are run at every change, and how many replications."""
+        """The cases that CI runs at every change, and their replications."""
         for number, table in enumerate(self.expected.tables):
             if not table.short:
                 continue
@@ -247,7 +247,7 @@ class Entry:
                 yield case, count if isinstance(count, int) else None
 
     def missing(self, case: TableCase) -> str | None:
-        """Why a case cannot run for want of a file that does not ship; None where it can.
+        """Why a case lacks a file that does not ship; None if none is missing.
 
         ScenarioError if the file is there with another SHA-256 than the stated one.
         """
@@ -269,7 +269,7 @@ class Entry:
     # Checks -------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """All that can be known to be wrong before anything runs; ScenarioError lists it."""
+        """Check all that can be checked before a run; ScenarioError lists problems."""
         problems: list[Problem] = []
         if self.expected.notice is not None and not (self.folder / self.expected.notice).is_file():
             text = f"there is no file {self.folder / self.expected.notice}: inputs under {self.expected.license} ship"
@@ -310,7 +310,7 @@ class Entry:
 
     @staticmethod
     def replications(table: FiguresTable, scenario: Any) -> int:
-        """Runs of each case."""
+        """Number of runs of each case."""
         if table.replications is not None:
             return table.replications
         count = scenario.model.replications
@@ -348,7 +348,7 @@ def filled(way: AxisValue, value: str, row: Mapping[str, str]) -> AxisValue:
 
 
 def shipped() -> dict[str, Path]:
-    """The expected files that ship, by name of the entry."""
+    """Expected files of shipped entries, by name."""
     from hetsim.scenario.file.shipped import _folder
 
     folder = _folder()
@@ -374,12 +374,12 @@ def entry(name: str | Path) -> Entry:
 
 
 def entries() -> list[Entry]:
-    """All that ship, by name."""
+    """All shipped entries, by name."""
     return [read(path) for path in shipped().values()]
 
 
 def read(path: Path) -> Entry:
-    """The entry of an expected file."""
+    """Read the entry of an expected file."""
     document = documents.read(path)
     if not isinstance(document.data, Mapping):
         raise ScenarioError(document.problem((), "an expected file is a mapping"))

@@ -28,7 +28,7 @@ COLUMNS = ("table", "case", "value", "runs", "seconds")
 
 @dataclass(frozen=True)
 class Ran:
-    """One case: the measured values of each replication, and the time that it took."""
+    """One finished case: measured values by replication, and the time taken."""
 
     case: TableCase
     values: dict[str, list[float]]
@@ -37,13 +37,13 @@ class Ran:
 
 @dataclass
 class Outcome:
-    """An entry and what came out of it: rows as recorded, and the comparison."""
+    """An entry's results: rows as recorded, and the comparison."""
 
     entry: Entry
     recorded: pd.DataFrame
 
     def comparison(self) -> pd.DataFrame:
-        """One row for each figure of the authors and each case besides, in their order.
+        """One row per figure of the authors and per further case, in order.
 
         Columns: table, the axes, value, paper, paper_deviation, hetsim, deviation, runs, difference, allowed, within;
         hetsim is NaN and within missing where a case was not run.
@@ -287,7 +287,7 @@ def ran_case(entry: Entry, case: TableCase, count: int | None = None) -> Ran:
 def measured(
     entry: Entry, table: FiguresTable, case: TableCase, result: Result, column: str, value: FigureValue
 ) -> float:
-    """One value of one run."""
+    """One measured value of one run."""
     if value.column is not None:
         return float(_equal(entry, table, case, result=result, column=column, value=value))
     assert value.metric is not None
@@ -339,7 +339,7 @@ def written(labels: Sequence[tuple[str, str]]) -> str:
 
 
 def parsed(text: str) -> tuple[tuple[str, str], ...]:
-    """The inverse of `written`."""
+    """Parse the text that `written` makes."""
     parts = [part.partition("=") for part in text.split("; ") if part]
     return tuple((axis, value) for axis, _, value in parts)
 
@@ -359,7 +359,7 @@ def recorded(entry: Entry) -> Outcome:
 
 
 def record(outcome: Outcome) -> None:
-    """Keep what came out next to the entry; cases that were not run again stay."""
+    """Store the results next to the entry; cases not run again stay."""
     import pandas as pd
 
 
@@ -402,7 +402,7 @@ def sentence(comparison: pd.DataFrame) -> str:
 
 
 def number(value: float) -> str:
-    """A figure for people."""
+    """Format a figure for people."""
     if value != value:
         return "–"
     if value == int(value) and abs(value) < 1e9:

@@ -22,7 +22,7 @@ MAX_GROUPS = 40
 
 
 def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
-    """Draw two bars a figure, one for places; None where nothing was run."""
+    """Draw two bars per figure, one for places in an order; None if nothing was run."""
     rows = comparison[(comparison["table"] == table.name) & comparison["hetsim"].notna()]
     if not len(rows) or table.picture == "none":
         return None

@@ -43,7 +43,7 @@ class Axis(Model):
     values: dict[str, AxisValue] | None = None
     """By value, what it changes."""
     each: AxisValue | None = None
-    """What every value that occurs in the figures changes."""
+    """The changes for every value that occurs in the figures."""
     table: str | None = None
     """A file with a row for each value: its first column, or that of the axis's name, has the value."""
     where: dict[str, Cell] = {}
@@ -68,17 +68,17 @@ class FigureValue(Model):
     column: Name | None = None
     """A column of the result's tasks, compared task by task with the figures' column."""
     key: Name = "id"
-    """Of a column: the column of the figures that has the id of the task."""
+    """For a column of tasks: the column of the figures that has the task's id."""
     start: Annotated[Seconds | None, Field(alias="from")] = None
     """Where the metric's window begins; that of the run unless given.  For metrics of devices."""
     to: Seconds | None = None
     """Where it ends."""
     scale: Number = 1.0
-    """What the metric is multiplied by to be the paper's figure: 100 for percent."""
+    """Factor from the metric to the paper's figure: 100 for percent."""
     unit: str = ""
     """Unit of the figure, for tables."""
     label: str = ""
-    """What it is, for tables and pictures; its name unless given."""
+    """Its title in tables and pictures; by default its name."""
 
     @model_validator(mode="after")
     def _one(self) -> FigureValue:
@@ -92,7 +92,7 @@ class FigureValue(Model):
 
 
 class Tolerance(Model):
-    """The difference that is close enough, as the source allows; the first given."""
+    """The allowed difference, as the source states it; the first given rule counts."""
 
     absolute: NotNegative | None = None
     """At most this far from it."""
@@ -119,7 +119,7 @@ class Tolerance(Model):
 
     @property
     def text(self) -> str:
-        """In words."""
+        """The tolerance in words."""
         if self.absolute is not None:
             return "exact" if self.absolute == 0 else f"± {self.absolute:g}"
         if self.relative is not None:
@@ -145,7 +145,7 @@ class WideFigures(Model):
 
 
 class FiguresTable(Model):
-    """One table of figures, and how it comes about."""
+    """One table of figures, and how its values are measured here."""
 
     name: Name
     """Name of the table, unique in the entry."""
@@ -160,7 +160,7 @@ class FiguresTable(Model):
     wide: WideFigures | None = None
     """For figures with a column for each value of an axis."""
     axes: dict[Name, Axis] = {}
-    """What was run, by column of the figures.  The mean is taken over an axis that the figures lack."""
+    """The runs, by column of the figures.  The mean is taken over an axis that the figures lack."""
     seeds: Name | None = None
     """Column of the figures with the authors' seeds, over which their mean is taken."""
     replications: Count | None = None
@@ -217,7 +217,7 @@ class Expected(Model):
     measured_on: str = ""
     """Where the figures are of a real machine: which."""
     property: Text | None = None
-    """What readers would not expect of the published setup, with figures."""
+    """Surprising properties of the published setup, with figures."""
     differences: Text | None = None
     """Why what comes out here differs, as far as it does."""
     tables: Annotated[list[FiguresTable], Field(min_length=1)]

@@ -20,7 +20,7 @@ ENVIRONMENTS = {
 
 
 def register() -> None:
-    """Make the names known to Gymnasium; harmless if they are."""
+    """Register the environments with Gymnasium; harmless if they already are."""
     from gymnasium.envs.registration import register, registry
 
     for name, where in ENVIRONMENTS.items():

@@ -22,7 +22,7 @@ WIDE = 8.0
 
 
 def learning_curve(policy: LearnedPolicy, curve: pd.DataFrame, beside: Mapping[str, float]) -> Figure:
-    """Draw the curve of a training, the kept policy, and a line for every baseline."""
+    """Draw a learning curve, the kept policy, and a line for every baseline."""
     about = policy.training
     parts = about["reward"]
     name, sign = "weighted reward per task", 1.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BandwidthCurve:
-    """Measured bus bandwidth by the bytes of a rank in a collective; both rise.
+    """Measured bus bandwidth by bytes per rank of a collective; both rise.
 
     Between two sizes the logarithm of the bandwidth is linear in that of the size.  Below the first size a collective
     takes the time of the first, above the last size it has the bandwidth of the last.  Latencies are part of it.
@@ -36,5 +36,5 @@ class BandwidthCurve:
         return rates[place - 1] * (rates[place] / rates[place - 1]) ** share
 
     def excess(self, size: float) -> float:
-        """Seconds per byte above those at the highest bandwidth, at this size."""
+        """Seconds per byte at this size beyond those at the top bandwidth."""
         return 1 / self.rate(size) - 1 / self.top if size > 0 else 0.0

@@ -21,7 +21,7 @@ MAX_POINTS = 64
 
 @dataclass(frozen=True)
 class TimeSpread:
-    """Scattering times of one batch size: values at probabilities, linear in between.
+    """Random times of one batch size: quantiles, linear in between.
 
     Below the first probability it is the first value, beyond the last the last.  Samples are as many steps: each is
     drawn as often as any other (`probabilities` is then empty).
@@ -38,7 +38,7 @@ class TimeSpread:
 
     @property
     def mean(self) -> float:
-        """Of what is drawn."""
+        """Mean of the drawn times."""
         if not self.probabilities:
             return math.fsum(self.values) / len(self.values)
         p, v = (0.0, *self.probabilities, 1.0), (self.values[0], *self.values, self.values[-1])
@@ -47,7 +47,7 @@ class TimeSpread:
 
 @dataclass(frozen=True)
 class NearestLine:
-    """`per_item · n + fixed`; its largest relative error, and the size that has it."""
+    """A line `per_item · n + fixed`, with its largest relative error and where."""
 
     per_item: float
     fixed: float
@@ -57,7 +57,7 @@ class NearestLine:
 
 @dataclass(frozen=True, eq=False)
 class StageTable:
-    """Seconds of a stage by rising batch size, in place of a `StageTime`."""
+    """Seconds of a stage by ascending batch size, instead of a `StageTime`."""
 
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
@@ -69,7 +69,7 @@ class StageTable:
     _known: dict[int, float] = field(default_factory=dict, repr=False)
 
     def above(self, floor: float) -> StageTable:
-        """The same times, of which so much does not depend on the size."""
+        """The same times, `floor` seconds of which do not depend on the size."""
         return StageTable(self.sizes, self.seconds, self.between, spread=self.spread, floor=floor)
 
     def seconds_for(self, count: int) -> float:
@@ -81,7 +81,7 @@ class StageTable:
 
     @property
     def fixed(self) -> float:
-        """A launch of one; none of it is by item."""
+        """Seconds of a launch of one task; no part counts per task."""
         return self.seconds_for(1)
 
     @property
@@ -89,7 +89,7 @@ class StageTable:
         return 0.0
 
     def factor(self, count: int, u: float) -> float:
-        """A drawn time as a share of the expected one; `u` is uniform in [0, 1).
+        """A drawn time divided by the expected one; `u` is uniform in [0, 1).
 
         Between two sizes the times at the same probability are weighted as expected ones are.
         """
@@ -137,7 +137,7 @@ class StageTable:
         return min(self.seconds_for(size) for size in self._measured(limit))
 
     def min_per_item(self, limit: int) -> float:
-        """Minimum seconds a task in batches of up to `limit` tasks."""
+        """Minimum seconds per task in batches of up to `limit` tasks."""
         return min(self.seconds_for(size) / size for size in self._measured(limit))
 
     def _measured(self, limit: int) -> list[int]:
@@ -154,7 +154,7 @@ class StageTable:
         return NearestLine(per_item, fixed, float(off[worst]), self.sizes[worst])
 
     def falls(self, noise: float) -> tuple[int, int] | None:
-        """First size faster than a smaller one by over this share, and that smaller one."""
+        """First size that is faster than a smaller one by this share, and that one."""
         slowest = 0
         for place, seconds in enumerate(self.seconds):
             if seconds < self.seconds[slowest] * (1 - noise):
@@ -164,7 +164,7 @@ class StageTable:
 
 
 def nearest_line(sizes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """The line through one or two of the points with the smallest worst error.
+    """The line through one or two of the points with the least maximum error.
 
     No coefficient is negative.  Near is the sum of |log(seconds / line)|: relative, because medians scatter in
     proportion to their size and the largest batches alone would otherwise say what `fixed` is; and without squares,

@@ -41,7 +41,7 @@ class RetryWait:
             raise KeyProblem("factor", f"a wait never becomes shorter; give 1 or more, not {self.factor:g}")
 
     def seconds(self, retry: int, drawn: float) -> float:
-        """Wait before a retry, counted from 0; `drawn`: the part that jitter leaves."""
+        """Wait before the retry of this number; `drawn`: the part after jitter."""
         try:
             return min(self.longest, self.first * self.factor**retry) * drawn
         except OverflowError:
@@ -50,12 +50,12 @@ class RetryWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """A call whose attempt ended badly is sent again, at most `times` times."""
+    """Retries: a call whose attempt failed is sent again, at most `times` times."""
 
     times: Count
     """Most retries of a call."""
     on: list[Cause] = field(default_factory=lambda: ["timeout", "rejected", "failed"])
-    """What is sent again: an attempt that timed out, was rejected (or expired), or failed."""
+    """Causes of a retry: an attempt that timed out, was rejected (or expired), or failed."""
     wait: RetryWait = RetryWait()
     """Wait before each retry."""
     size: Literal["same", "new"] = "same"
@@ -74,7 +74,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
-    """Clients, whose calls are attempts one after the other until one is answered."""
+    """Clients whose calls are series of attempts until one is answered."""
 
     timeout: Seconds = math.inf
     """Time that an attempt may take, waiting or running."""

@@ -60,7 +60,7 @@ def micro_share(gpus: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Bandwidth per direction; a direction that is not given has that of the other.
+    """Bandwidth per direction; if one direction is given, it holds for both.
 
     With `half` duplex both directions share one rate (that of `upload`).
     """
@@ -78,7 +78,7 @@ class Link:
 
     @classmethod
     def given(cls, upload: float | None = None, download: float | None = None, **others: Any) -> Link:
-        """A direction that is not given is as fast as the other; neither given: no limit."""
+        """Fill in a missing direction from the other; without both there is no limit."""
         if 0 in (upload, download):
             raise KeyProblem("upload" if upload == 0 else "download", "a bandwidth must be above 0")
         rates = [rate for rate in (upload, download) if rate is not None] or [math.inf]
@@ -87,7 +87,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Sharing:
-    """How an accelerator serves several launches; `sharing: mps` alone is the kind.
+    """How an accelerator serves several launches; `sharing: mps` is the short form.
 
     exclusive: launches compute one after the other in start order; fractions run side by side, undisturbed.
     timeslice: all launches in flight compute at once, each at min(1, 1 / sum of shares) of its rate, and at
@@ -100,37 +100,37 @@ class Sharing:
     """
 
     kind: Literal["exclusive", "timeslice", "mps", "mig"] = field(default="exclusive", metadata=REQUIRED)
-    """What computes at once: exclusive (in start order), timeslice (all, in turn), mps (side by side), mig (slices)."""
+    """How launches share it: exclusive (in start order), timeslice (in turn), mps (at the same time), mig (slices)."""
     switch_cost: Fraction = 0.0
     """Share of the rate that time slices lose while several launches take turns."""
     interference: NotNegative = 0.0
     """Under mps a launch runs at 1 / (1 + interference × shares of the others)."""
     layouts: tuple[Layout | tuple[float, ...], ...] = field(default=((1.0,),), metadata=NO_KEY)
     reconfigure: Seconds = 0.0
-    """Of mig the time until slices that are newly cut can be used."""
+    """For mig: the time until newly cut slices can be used."""
     pairs: tuple[tuple[str, str, float], ...] = field(default=(), metadata=NO_KEY)
     recut: Literal["empty", "idle"] = "empty"
-    """Of mig when a GPU takes on another layout: when it is empty, or idle slices next to busy ones as well."""
+    """For mig: when a GPU may change its layout: only when empty, or also its idle slices next to busy ones."""
 
     def check(self) -> None:
-        """Raise KeyProblem for a share of 1, at which nothing is left."""
+        """Raise KeyProblem for a share of 1, which leaves nothing."""
         if not 0 <= self.switch_cost < 1:
             raise KeyProblem("switch_cost", f"switch_cost is a share from 0 to below 1, not {self.switch_cost:g}")
 
     @cached_property
     def slower(self) -> dict[tuple[str, str], float]:
-        """Times slower by class and class next to it."""
+        """Slowdown by class and class of the neighbor."""
         return {(one, other): times for one, other, times in self.pairs}
 
     @cached_property
     def cuts(self) -> tuple[Layout, ...]:
-        """The layouts, each as its slices in ascending order; none if it is not mig."""
+        """MIG layouts, each as its slices in ascending order; empty unless mig."""
         layouts = self.layouts if self.kind == "mig" else ()
         return tuple(tuple(sorted(x if isinstance(x, Slice) else Slice(x) for x in layout)) for layout in layouts)
 
     @cached_property
     def slices(self) -> Layout:
-        """The different slices of all layouts."""
+        """The distinct slices of all layouts."""
         return tuple(dict.fromkeys(one for layout in self.cuts for one in layout))
 
     def share_of(self, profile: str | None) -> float | None:
@@ -140,7 +140,7 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """How a running launch is preempted; `preemption: drain` alone is the kind.
+    """How a running launch is preempted; `preemption: drain` is the short form.
 
     context_switch: at once; the task's state is saved, over the device's link or at `rate` bytes per second.
     drain: the blocks under way run to their end first; nothing is saved and nothing lost.
@@ -155,12 +155,12 @@ class Preemption:
     kind: Literal["context_switch", "drain", "flush", "flep"] = field(default="context_switch", metadata=REQUIRED)
     """How running work is left: context_switch (save state), drain (end the block), flush (drop it), flep (yield)."""
     rate: BytesPerSecond | None = None
-    """Of context_switch the rate at which state goes to the device's own memory; over its link unless given."""
+    """For context_switch: the rate at which state is saved to the device's own memory; by default over its link."""
     overhead: Fraction = 0.0
-    """Of flep the share by which every launch there is slower."""
+    """For flep: the share by which every launch on the device is slower."""
 
     def check(self) -> None:
-        """Raise KeyProblem for figures that the kind does not have."""
+        """Raise KeyProblem for keys that do not belong to this kind."""
         if self.rate is not None and self.kind != "context_switch":
             raise KeyProblem("rate", "state is saved only by context_switch")
         if self.rate == 0:
@@ -190,7 +190,7 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Money for a time in which a device (of a CPU: a core) or a node is up or asleep.
+    """Price per time of a device (CPU: of a core) or node, when up and when asleep.
 
     `price: 2.5/h` alone is that of both.  Nothing is paid while a device is down.
     """
@@ -202,14 +202,14 @@ class Price:
 
     @classmethod
     def given(cls, up: float, asleep: float | None = None) -> Price:
-        """Asleep it costs what it costs when up, unless that is said."""
+        """Fill in the price when asleep: the same as when up, unless given."""
         return cls(up, up if asleep is None else asleep)
 
     def __add__(self, other: Price) -> Price:
         return Price(self.up + other.up, self.asleep + other.asleep)
 
     def over(self, parts: int) -> Price:
-        """An equal part of it."""
+        """The price of one of `parts` equal parts."""
         return Price(self.up / parts, self.asleep / parts)
 
 
@@ -222,7 +222,7 @@ class DeviceType:
 
     name: str = field(metadata=NO_KEY)
     kind: Name = field(default="gpu", metadata=OPTIONAL)
-    """What it is if no GPU, such as npu; needed under accelerators."""
+    """Its kind if it is not a GPU, such as npu; required under accelerators."""
     speed: Positive = 1.0
     """How many times as fast as the GPU for which gpu_time is given, or of a CPU as the core of cpu_time."""
     memory: Bytes | None = None
@@ -238,7 +238,7 @@ class DeviceType:
     multiprocessors: Count | None = None
     """Number of streaming multiprocessors, for work given by kernels; that of a known device unless given."""
     price: Price = field(default=FREE, metadata=OPTIONAL)
-    """What each costs (of a CPU each core), as 2.5/h or with up and asleep; that under cluster.prices, or nothing,
+    """Price of each (of a CPU: of each core), as 2.5/h or with up and asleep; that under cluster.prices, or nothing,
     unless given."""
     peak: object | None = None
     """Best rates of each (of a CPU of a core), for work and profiles: figures or the name of a known device; looked up
@@ -295,7 +295,7 @@ class NodeSpec:
     island_size: Count | None = field(default=None, metadata={"alias": "island"})
     """Accelerators that NVLink joins directly, in order."""
     nvlink: Link = field(default_factory=Link, metadata=OPTIONAL)
-    """What joins its GPUs, for parallel training: a rate, rate and latency, or a curve; no limit unless given."""
+    """The link between its GPUs, for parallel training: a rate, rate and latency, or a curve; by default no limit."""
     cards: Count = 1
     """Network cards that share the rate of its network equally, for parallel training."""
     switch: Link = field(default_factory=Link, metadata=NO_KEY)
@@ -306,7 +306,7 @@ class NodeSpec:
     first: int | None = field(default=None, metadata=NO_KEY)
     """Number of the first of them, where they are part of a larger group of nodes (those of one rack)."""
     price: Price = field(default=FREE, metadata=OPTIONAL)
-    """Of the node as a whole, in addition to those of its devices; its accelerators share it equally, or its cores."""
+    """Price of the node as a whole, added to those of its devices, in equal parts for its accelerators (else cores)."""
     partitions: tuple[str, ...] = ()
     """Partitions (virtual clusters) to which they belong; rules stand under `site`."""
     driver_cores: Whole = 0
@@ -320,13 +320,13 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """A named part of the cluster with rules; parts may overlap. Compared by identity."""
+    """A named part of the cluster with its rules; partitions may overlap."""
 
     name: str = field(metadata=NO_KEY)
     mask: int = field(default=0, metadata=NO_KEY)
     """Bitmask of the indexes of its nodes."""
     default: bool = False
-    """Is it the one of tasks that name none?"""
+    """True for the partition of tasks that name none."""
     default_time: Seconds | None = None
     """Time limit of tasks that ask for none; max_time unless given."""
     max_time: Seconds = math.inf
@@ -344,8 +344,8 @@ class Partition:
     accounts: tuple[str, ...] | None = None
     """Accounts that may use it; all unless given."""
     claims: int = field(default=0, metadata=NO_KEY)
-    """What its jobs compete for, as a bitmask (`Cluster.claims`): jobs of partitions that share a bit do.  Its nodes
-    unless given."""
+    """Bitmask of what its jobs compete for (`Cluster.claims`): jobs of partitions that share a bit do.  By default its
+    nodes."""
 
     def __post_init__(self) -> None:
         if not self.claims:
@@ -446,7 +446,7 @@ class Cluster:
         return device
 
     def claims(self, mask: int, kind: DeviceType | None = None) -> int:
-        """Bitmask of what tasks bound to these nodes compete for.
+        """Bitmask of the nodes for which tasks bound to these nodes compete.
 
         The nodes, and where a node has several types of accelerator each of them; of tasks that take nothing but a
         `kind` of them, that type alone.
@@ -486,7 +486,7 @@ class Cluster:
 
     @cached_property
     def powered_units(self) -> list[int]:
-        """Units of each device that draw power and cost money, driver cores included."""
+        """Units of each device that use power and cost money, with driver cores."""
         return [
             self.nodes[d.node].cpus + self.nodes[d.node].spec.drivers if d.type.kind == "cpu" else 1
             for d in self.devices
@@ -494,7 +494,7 @@ class Cluster:
 
     @cached_property
     def prices(self) -> list[Price]:
-        """Price of each device (of a CPU: a core), its part of its node's included."""
+        """Price of each device (CPU: of a core) with its part of the node's price."""
         by_device = []
         for device in self.devices:
             node = self.nodes[device.node]
@@ -514,7 +514,7 @@ class Cluster:
         return any(price != FREE for price in self.prices)
 
     def price_of(self, kind: str) -> float:
-        """Mean price of a second of a device of this type (a core); 0 without any."""
+        """Mean price per second of a device of this type (or core); 0 without any."""
         devices = zip(self.devices, self.prices, self.units, strict=True)
         paid = [(price.up, count) for device, price, count in devices if device.type.name == kind]
         number = sum(count for _, count in paid)

@@ -22,11 +22,11 @@ class WorkCurve(Protocol):
     def packed(self) -> Layout: ...
 
     def seconds_left(self, layout: Layout, done: float) -> float:
-        """Seconds from the fraction `done` to the end on a layout; inf where impossible."""
+        """Seconds from the fraction `done` to the end; inf if impossible."""
         ...
 
     def reached(self, layout: Layout, done: float, time: float) -> float:
-        """The fraction of the work done after this time on a layout, from `done` on."""
+        """The fraction done after this time on a layout, starting from `done`."""
         ...
 
     def rate(self, layout: Layout, done: float) -> float:
@@ -39,7 +39,7 @@ class WorkCurve(Protocol):
 
 
 def layout_of(devices: Sequence[Device]) -> Layout:
-    """How many of these devices lie on each node, node by node as they stand."""
+    """The number of these devices on each node, in node order."""
     counts: dict[int, int] = {}
     for device in devices:
         counts[device.node] = counts.get(device.node, 0) + 1

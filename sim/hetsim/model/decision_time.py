@@ -28,10 +28,10 @@ class DecisionTime:
     max_starts: Count | None = None
     """Starts of one cycle at most; what else could start is left to the next cycle."""
     overlap: bool = False
-    """May the next cycle begin before the starts of the last one are in effect, as with asynchronous binding?"""
+    """True if a cycle may begin before the starts of the last one take effect, as with asynchronous binding."""
 
     def check(self) -> None:
-        """Raise ValueError or KeyProblem where these keys say nothing."""
+        """Raise ValueError or KeyProblem where these keys have no effect."""
         if self == DecisionTime():
             raise ValueError("says of no step how long it takes; give cycle, per_cycle, per_waiting or per_start")
         if self.overlap and not self.per_start:
@@ -39,5 +39,5 @@ class DecisionTime:
 
     @property
     def shortest_cycle(self) -> float:
-        """Seconds between two cycles at least."""
+        """The minimum number of seconds between two cycles."""
         return max(self.cycle, self.per_cycle)

@@ -26,7 +26,7 @@ Kind = TypeVar("Kind", bound=BaseModel)
 
 
 class Described(BaseModel):
-    """A model with fields that its JSON Schema describes by the strings below them."""
+    """A model whose fields are described in its JSON Schema by their docstrings."""
 
     FIRST: ClassVar[tuple[str, ...]] = ()
     """Keys that stand first in the schema, where base classes declare others before them."""
@@ -36,7 +36,7 @@ class Described(BaseModel):
     """Values by key for keys that are left out and have the default null."""
 
     def used(self, key: str) -> Any:
-        """The value of a key, or what is used where it is left out."""
+        """The value of a key, or the value used where it is not given."""
         value = getattr(self, key)
         return used_without(type(self))[key] if value is None else value
 
@@ -60,7 +60,7 @@ class Described(BaseModel):
 
 
 def shipped(kind: type[Kind], module: str, table: str) -> dict[str, Kind]:
-    """Models of a table next to a module, by name; `.part` is a part of others."""
+    """Models of a table next to a module, by name; `.part` ones are parts of others."""
     rows = yaml.load(package_data(module, table), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return {name: kind.model_validate(figures) for name, figures in rows.items() if name[0] != "."}
 
@@ -94,7 +94,7 @@ def with_default(sentence: str, default: Any, metadata: Iterable[Any] = ()) -> s
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Texts below a model's fields, those of its base classes included.
+    """Docstrings of a model's fields, those of base classes included.
 
     A field that can only be one word, the kind of the model, says that word unless a text says more.
     """

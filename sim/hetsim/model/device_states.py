@@ -23,7 +23,7 @@ class DeviceStates:
         self.of = list(self._power)
 
     def change(self, index: int, what: str) -> list[int]:
-        """Take in an entry; the devices that it puts into another state."""
+        """Apply an entry; return the devices whose state changes."""
         device = self._cluster.devices[index]
         touched = [index]
         if what in _POWER:

@@ -58,13 +58,13 @@ class Phase:
     """Seconds that links within nodes need at the same time: the slowest hop of a ring sets its pace."""
 
     def over(self, card: float, cards: int) -> float:
-        """Seconds over this number of cards of this rate, without uplink and latencies."""
+        """Seconds over this number of cards at this rate; no uplinks, no latencies."""
         return max(self.inside, self.bytes / (card * min(self.cards, cards)))
 
 
 @dataclass(frozen=True)
 class Load:
-    """The demand of a phase on one link: seconds of use, and seconds at its full rate.
+    """The need of a phase for one link: seconds of use, and seconds at full rate.
 
     `alone`: no other job can be in its way there."""
 
@@ -81,7 +81,7 @@ many it may send longer before the step takes longer."""
 
 @dataclass(frozen=True)
 class StepPipeline:
-    """Passage of a step's micro-batches through the stages of its pipeline."""
+    """How a step's micro-batches pass through the stages of its pipeline."""
 
     schedule: Literal["gpipe", "1f1b", "interleaved"]
     stages: int
@@ -135,7 +135,7 @@ class TrafficProfile:
         return total, bubble, spent
 
     def exposed(self) -> list[float]:
-        """Seconds of each phase that are not hidden."""
+        """Seconds of each phase that computing does not hide."""
         longest = [max([phase.inside, *(load.seconds for load in loads)]) for phase, loads in self.phases]
         return [max(0.0, one.fixed + over - one.hidden) for (one, _), over in zip(self.phases, longest, strict=True)]
 
@@ -150,7 +150,7 @@ class TrafficProfile:
 
     @cached_property
     def busy(self) -> dict[int, float]:
-        """Seconds of full rate of each link in a step."""
+        """Seconds at full rate of each link in a step."""
         busy_seconds: dict[int, float] = {}
         for _, loads in self.phases:
             for load in loads:
@@ -161,7 +161,7 @@ class TrafficProfile:
 
 @dataclass(eq=False)
 class Exchange:
-    """The step of the jobs of a mode; their times are made of `nominal`."""
+    """The training step of a mode's jobs; their times were measured as `nominal`."""
 
     cluster: Cluster
     compute: float
@@ -191,14 +191,14 @@ class Exchange:
         return [numbers.get(node.spec.rack) for node in self.cluster.nodes]  # type: ignore[arg-type]
 
     def rate(self, devices: Sequence[Device]) -> float:
-        """Rate of a launch on these devices, with every link to itself."""
+        """Rate of a launch on these devices with unshared links."""
         seconds = self.profile_of(devices).seconds
         if abs(seconds - self.nominal) <= ROUNDING * self.nominal:
             return 1.0
         return self.nominal / seconds
 
     def profile_of(self, devices: Sequence[Device]) -> TrafficProfile:
-        """The step on these devices."""
+        """The traffic of a step on these devices."""
         nodes: list[int] = []
         for device in devices:
             if not nodes or nodes[-1] != device.node:
@@ -208,7 +208,7 @@ class Exchange:
         return self.on(tuple(nodes))
 
     def on(self, nodes: tuple[int, ...]) -> TrafficProfile:
-        """The step on these nodes, in the order of the ranks."""
+        """The traffic of a step on these nodes, in the order of the ranks."""
         profile = self._profiles.get(nodes)
         if profile is None:
             if len(self._profiles) > KNOWN:

@@ -21,7 +21,7 @@ Draw = Callable[[np.random.Generator, int], np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class FaultProcess:
-    """Independent repeated faults of some devices; with `factor` slowdowns.
+    """Repeated independent faults of some devices; with `factor`, slowdowns.
 
     `between` are the times from being sound to the next fault, `lasting` those from fault to repair.  With
     `together`, every other device of the same group (`groups`, by device) falls ill with the first with that
@@ -40,9 +40,9 @@ class FaultProcess:
     """Probability that each other node of the same rack fails along."""
     groups: dict[int, tuple[int, ...]] | None = field(default=None, metadata=NO_KEY)
     mean: float = field(default=math.inf, metadata=NO_KEY)
-    """Of `between`."""
+    """Mean of `between`."""
     longest: float = field(default=math.inf, metadata=NO_KEY)
-    """What `between` never exceeds."""
+    """Upper bound of `between`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +75,15 @@ class Maintenance:
     announced: Seconds = field(default=0.0, metadata={"optional": True})
     """When policies are told; when it begins unless given."""
     drain: bool = True
-    """Do the nodes take nothing new from the announcement on?"""
+    """True if the nodes take no new launches from the announcement on."""
 
     @classmethod
     def given(cls, start: float, announced: float | None = None, **others: Any) -> Maintenance:
-        """It is announced when it begins, unless that is said."""
+        """Fill in the announcement: at the begin, unless given."""
         return cls(start=start, announced=start if announced is None else announced, **others)
 
     def check(self) -> None:
-        """Raise KeyProblem for a window of no time, or one that is announced too late."""
+        """Raise KeyProblem for an empty window or one announced too late."""
         if not self.length:
             raise KeyProblem("for", "a maintenance takes some time")
         if self.announced > self.start:

@@ -66,7 +66,7 @@ def record_input(path: Path, key: str | None = None, text: Any = None) -> Path:
 
 
 def open_input(path: Path) -> io.BufferedReader:
-    """Open and record an input; libraries are handed this, never a path."""
+    """Open and record an input; libraries get this stream, never a path."""
     for one in _recording.get():
         one.opened[path] = None
     return path.open("rb")
@@ -82,12 +82,12 @@ watching: set[str] = set()
 
 
 def package_data(module: str, name: str) -> bytes:
-    """The bytes of a file next to a module, which count with hetsim's code."""
+    """The bytes of a file next to a module, which is part of hetsim's code."""
     return Path(module).with_name(name).read_bytes()
 
 
 def watch_opens(reason: str = "code") -> None:
-    """Record all files that this process opens to read from now on, but for code."""
+    """Record all files, except code, that this process opens to read from now on."""
     _add_hook()
     watching.add(reason)
 
@@ -118,7 +118,7 @@ def _add_hook() -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name `path` in OSErrors raised inside that name no or a temporary file."""
+    """Name `path` in OSErrors raised inside that name a temporary file or none."""
     try:
         yield
     except OSError as error:
@@ -135,7 +135,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = False) -> None:
-    """Have `write` make a temporary file, then move it to `path`, which OSErrors name.
+    """Let `write` make a temporary file, then move it to `path`.
 
     durable: when this returns the file is on the disk, and outlives a power cut.
     """
@@ -159,7 +159,7 @@ def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = Fal
 
 
 def temporary_folder(target: Path, what: str) -> Path:
-    """A new folder next to another, cleared of leavings of dead processes.
+    """Make a temporary folder next to another; remove those of dead processes.
 
     `what`: new or old.
     """
@@ -207,7 +207,7 @@ def is_left(path: Path) -> bool:
 
 
 def flush(path: Path) -> None:
-    """Write a file, or the names in a folder, to the disk where the system can."""
+    """Write a file, or a folder's entries, to disk where the system can."""
     with suppress(OSError):
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -218,7 +218,7 @@ def flush(path: Path) -> None:
 
 @cache
 def umask() -> int:
-    """Of this process; it can only be asked for by setting it."""
+    """The umask of this process, which can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
@@ -236,13 +236,13 @@ _BUFFER = 1 << 17
 
 
 def is_gzip(path: Path) -> bool:
-    """Does the file begin as gzip's do?  Its name is not asked."""
+    """Return True if the file's first bytes are those of gzip, whatever its name."""
     with open_input(path) as stream:
         return stream.read(2) == b"\x1f\x8b"
 
 
 def opened(path: Path) -> IO[bytes]:
-    """The bytes of a file, decompressed where it is compressed with gzip.
+    """Open a file, decompressing gzip.
 
     ScenarioError where it holds more than the limit, at once if it says so itself and else where reading comes to it:
     so a small file cannot fill the memory.  ScenarioError as well where the compressed data are damaged.
@@ -271,7 +271,7 @@ def _limited(path: Path) -> IO[bytes]:
 
 
 def limit_of(size: int) -> int:
-    """Bytes that a compressed file of this size may hold."""
+    """Maximum number of bytes that a compressed file of this size may contain."""
     return max(ALWAYS, MAX_RATIO * size)
 
 

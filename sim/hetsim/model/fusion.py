@@ -23,7 +23,7 @@ from hetsim.model.tasks import Mode, StageTime, Tasks
 
 
 def fused_mode(modes: Sequence[Mode]) -> Mode:
-    """The mode of a fused launch: the maximum of what its tasks' modes need."""
+    """The mode of a fused launch: the maximum of its tasks' demands."""
     first = modes[0]
     return Mode(
         name="+".join(dict.fromkeys(mode.name for mode in modes)),
@@ -42,7 +42,7 @@ def fused_mode(modes: Sequence[Mode]) -> Mode:
 
 
 def fusible(modes: Sequence[Mode]) -> str | None:
-    """Reason why tasks in these modes cannot be fused, as the end of a sentence."""
+    """Why tasks in these modes cannot be fused, to end a sentence; None if they can."""
     first = modes[0]
     for mode in modes:
         one = mode.gpus == 1 and mode.whole_devices if mode.gpus else mode.millicores == MILLI
@@ -88,7 +88,7 @@ class Fusion:
 
 
 def fusion_of(tasks: Tasks, rows: Iterable[int], readers: Sequence[int], writers: Sequence[int]) -> Fusion:
-    """Items that tasks launched as one in this order read, write and keep inside.
+    """Items that tasks fused in this order read, write and keep inside.
 
     readers, writers: tasks that (still) have to read and write each item, these among them (`users_of_items`).
     Cost: linear in what they read and write.
@@ -131,7 +131,7 @@ def fused_seconds(
     tasks: Tasks, fusion: Fusion, positions: Sequence[int], modes: Sequence[Mode], own: Sequence[float],
     left: Sequence[float],
 ) -> float:  # fmt: skip
-    """Seconds that the launch computes; `left` is the part of each still to do."""
+    """Compute seconds of the launch; `left` is the remaining part of each task."""
     fixed = overhead = operations = traffic = 0.0
     work = tasks.work
     for row, saved, position, mode, seconds, part in zip(

@@ -90,7 +90,7 @@ def split_cores(devices: Sequence[Device], cores: int, cluster: Cluster) -> list
 
 
 def cores_on(devices: Sequence[int], cores: Sequence[int] | None, cluster: Cluster) -> list[list[int]]:
-    """Core numbers of a recorded placement, by device; empty lists where unnamed."""
+    """Core numbers of a recorded placement, by device; empty where unnamed."""
     by_place: list[list[int]] = [[] for _ in devices]
     position = shift = 0
     for core in sorted(cores or ()):
@@ -121,7 +121,7 @@ Moment = Literal["ready", "start", "finish"]
 
 @dataclass(frozen=True)
 class Copy:
-    """A plan's prefetch of an item to an accelerator before a step, or drop from one.
+    """A prefetch of an item to an accelerator before a step, or a drop from it.
 
     It is made in the round in which task `after` becomes ready, has started or has ended (None: in the first round);
     an item that nothing has written by then, or for which there is no room, waits until that changes.
@@ -156,7 +156,7 @@ class Plan:
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """The expected makespan and the bound by name, as notes of runs have them."""
+        """Expected makespan and bound by name, as they appear in notes of runs."""
         return {PLANNED_MAKESPAN: self.makespan, "lower_bound": self.bound}
 
     def queues(self) -> dict[str, list[int]]:
@@ -168,7 +168,7 @@ class Plan:
         return queues
 
     def launches(self) -> list[list[int]]:
-        """Step numbers launched together, by the first of each; most are alone."""
+        """Numbers of steps launched together, by the first; most are alone."""
         groups: list[list[int]] = []
         fused: dict[int, list[int]] = {}
         for number, step in enumerate(self.steps):
@@ -183,11 +183,11 @@ class Plan:
 
     @property
     def fused(self) -> list[list[int]]:
-        """Step numbers of the launches of several tasks."""
+        """Step numbers of launches with several tasks."""
         return [numbers for numbers in self.launches() if len(numbers) > 1]
 
     def problems(self, tasks: Tasks, cluster: Cluster) -> list[str]:
-        """Everything that makes the plan impossible, as sentences; empty if nothing."""
+        """Everything that makes the plan impossible, as sentences."""
         texts: list[str] = []
         lanes = lane_names(cluster)
         for device, frequency in self.frequencies.items():

@@ -10,20 +10,20 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """Row k is `values[starts[k]:starts[k + 1]]`."""
+    """Rows of unequal length: row k is `values[starts[k]:starts[k + 1]]`."""
 
     values: np.ndarray
     starts: np.ndarray
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[int]]) -> Ragged:
-        """From lists of whole numbers."""
+        """Make it from lists of integers."""
         starts = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
         return cls(np.array([value for row in rows for value in row], dtype=np.int64), starts)
 
     @classmethod
     def empty(cls, count: int) -> Ragged:
-        """This number of empty rows."""
+        """Make this number of empty rows."""
         return cls(np.zeros(0, np.int64), np.zeros(count + 1, np.int64))
 
     @classmethod

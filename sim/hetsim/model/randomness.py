@@ -23,7 +23,7 @@ APART = 2**32 - 1
 
 
 def root(seed: int, loads: str = JUDGED) -> tuple[int, tuple[int, ...]]:
-    """Entropy and first keys of the streams of these loads, unique to the arguments."""
+    """Entropy and first keys of the random streams of these loads."""
     if loads != JUDGED:
         return (FIRST[loads] + seed, ()) if seed < SPAN else (seed, (APART, _key(loads)))
     taken = any(first <= seed < first + SPAN for first in FIRST.values())
@@ -35,7 +35,7 @@ def _key(name: str) -> int:
 
 
 class RandomTree:
-    """Streams by name: `RandomTree(7, replication=3).stream("arrivals", "training")`."""
+    """Random streams by name, as `RandomTree(7, 3).stream("arrivals", "training")`."""
 
     def __init__(self, seed: int, replication: int = 0, loads: str = JUDGED):
         if not 0 <= replication < APART:

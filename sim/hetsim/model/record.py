@@ -61,7 +61,7 @@ class ClosedStream:
 
 @dataclass
 class RunInput:
-    """One run, ready to start; `policy` is the long form for messages."""
+    """The input of one run; `policy` is the long form for messages."""
 
     name: str
     cluster: Cluster
@@ -82,7 +82,7 @@ class RunInput:
     iteration: list[tuple[Any, Any]] = field(default_factory=list)
     """The batching and the routing policy of each language model."""
     warnings: list[str] = field(default_factory=list)
-    """What a reader of the results must know beforehand: a load beyond every capacity, ..."""
+    """Warnings that a reader of the results needs first: a load beyond every capacity, ..."""
     overloads: list[tuple[str, float, float]] = field(default_factory=list)
     """Services whose waits must grow, in a line: the warning, the number of requests that are served at most until the
     last one arrives, and the seconds that the last of these has waited at least."""
@@ -172,7 +172,7 @@ class Record:
     planning: float = math.nan
 
     def stage(self, name: str) -> np.ndarray | None:
-        """Seconds of `upload`, `compute` or `download` of each task, as they counted.
+        """Seconds of `upload`, `compute` or `download` counted for each task.
 
         None in a run where every task only computed. Where all launches are batches they follow from these: columns of
         millions of requests.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResultCache:
-    """A cache of `size` results (`evict`: lru or clock) that answers in `hit` seconds.
+    """A cache of `size` results, evicted by lru or clock, that answers in `hit`.
 
     The inputs of the requests are the column `input` of `Tasks.extra`.
     """
@@ -50,7 +50,7 @@ class Service:
     noise: Fraction = 0.0
     """Relative standard deviation of all stage times, from 0 to 30%."""
     alike: bool = True
-    """Do all requests take `per_item` exactly?"""
+    """True if all requests take exactly `per_item`."""
     bytes_in: float = 0.0
     bytes_out: float = 0.0
     """Private data of a request, on average."""
@@ -60,7 +60,7 @@ class Service:
     response_delay: Seconds = field(default=0.0, metadata={"alias": "response"})
     """Time of a response back to the front end."""
     about: dict[str, object] = field(default_factory=dict)
-    """What else its scenario entry says that policies may want to know (tokens, cache, ...)."""
+    """Further facts of its scenario entry for policies (tokens, cache, ...)."""
     policy_key: str = "policy.batching"
     """Where the scenario names its batching policy, for messages."""
 
@@ -70,7 +70,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoscaling:
-    """`min` to `max` replicas for `target` requests each; a change each `cooldown`."""
+    """From `min` to `max` replicas, by a target load for each replica."""
 
     min_replicas: Count = field(default=1, metadata={"alias": "min"})
     """Fewest replicas."""
@@ -90,7 +90,7 @@ class Autoscaling:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplicaKind:
-    """Replicas on one type of device: step times, KV blocks, weights, initial counts.
+    """Replicas on one type of device: step times, KV blocks, weights, first count.
 
     `prefillers` only prefill; `replicas` are the others.
     """
@@ -104,7 +104,7 @@ class ReplicaKind:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LanguageService:
-    """A language model that generates by tokens; requests join and leave at steps.
+    """A language model with continuous batching: members change at steps.
 
     `rows` are its rows of `Tasks`; the columns `prompt_tokens` and `output_tokens` (of `Tasks.extra`) say how long
     these requests are.  They alone have its modes, each a replica on some devices of one type and node; `kinds` are
@@ -126,7 +126,7 @@ class LanguageService:
     timeout: Seconds = math.inf
     """Time after its arrival at which a client aborts a request, even one that runs."""
     swap: bool = False
-    """Are preempted sequences copied to the host, rather than computed again?"""
+    """True if preempted sequences are copied to the host instead of computed again."""
     autoscale: Autoscaling | None = None
     """Adds and gives up replicas with the load."""
     prefix_block: int = 0
@@ -144,11 +144,11 @@ class LanguageService:
 
     @property
     def prefillers(self) -> int:
-        """Replicas that only prefill at the start of the run; 0: every replica does both."""
+        """Replicas at the start that only prefill; 0: all do both."""
         return sum(kind.prefillers for kind in self.kinds)
 
     def kind_on(self, device: DeviceType) -> ReplicaKind:
-        """The kind of its replicas on this type of device."""
+        """The replica kind on this type of device."""
         position = next(k for k, mode in enumerate(self.shape.modes) if mode.type is device)
         return self.kinds[position]
 

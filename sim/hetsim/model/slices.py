@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Slice(NamedTuple):
-    """One slice of a GPU: what a launch in it has of the GPU's compute and memory."""
+    """One slice of a GPU: the compute and memory that a launch in it gets."""
 
     share: float
     memory: int = 0
@@ -21,10 +21,10 @@ class Slice(NamedTuple):
     profile: str = ""
     """NVIDIA's name of it, where it has one."""
     position: int = 0
-    """Of a profile its first slice of memory."""
+    """The profile's first slice of memory."""
 
     def bytes_of(self, memory: int | None) -> int:
-        """Its memory on a GPU with this memory (None: no limit)."""
+        """Its memory in bytes on a GPU with this memory (None: no limit)."""
         return self.memory or round((1 << 62 if memory is None else memory) * self.share)
 
 
@@ -41,7 +41,7 @@ PROFILES = {family: {f"{kind[0]}g.{kind[1] * size}gb": kind for kind in _KINDS} 
 
 @lru_cache(None)
 def arrangements(family: str) -> tuple[Layout, ...]:
-    """Sets of slices that a GPU can have at once by position, smallest sets first."""
+    """Sets of slices that fit on a GPU together, by position, smallest first."""
 
     def placed(start: int) -> Iterator[Layout]:
         if start == 8:

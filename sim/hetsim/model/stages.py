@@ -17,7 +17,7 @@ from hetsim.model.tasks import Mode, Tasks
 
 @dataclass(frozen=True)
 class Way:
-    """Latency and seconds per byte, up and down, to an accelerator; all 0 for cores."""
+    """The path to an accelerator: latency and seconds per byte, up and down."""
 
     latency: float = 0.0
     up: float = 0.0
@@ -25,7 +25,7 @@ class Way:
 
 
 def way_to_host(cluster: Cluster, device: Device) -> Way:
-    """The way of a device, with nothing else on its links."""
+    """The path of a device to its host, with idle links."""
     if device.type.kind == "cpu":
         return Way()
     links = [device.type.link]
@@ -42,7 +42,7 @@ def download_rate(link: Link) -> float:
 
 @dataclass(frozen=True)
 class Private:
-    """Bytes that each task moves on its own, up and down, final items included."""
+    """Bytes that each task moves by itself, up and down, final items included."""
 
     up: np.ndarray
     down: np.ndarray
@@ -53,7 +53,7 @@ class Private:
 
 
 def private_bytes(tasks: Tasks) -> Private:
-    """Bytes that each task moves whatever other tasks do."""
+    """Bytes that each task moves by itself, whatever other tasks do."""
     blank = np.zeros(len(tasks))
     up = blank if tasks.bytes_in is None else np.asarray(tasks.bytes_in, dtype=float)
     down = blank if tasks.bytes_out is None else np.asarray(tasks.bytes_out, dtype=float)
@@ -74,7 +74,7 @@ def final_bytes(tasks: Tasks) -> np.ndarray:
 
 
 def stage_seconds(mode: Mode, way: Way, private: Private, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of upload and download of single tasks over a way; 0 on cores."""
+    """Upload and download seconds of single tasks over a path; 0 on cores."""
     if mode.on_cpu:
         return np.zeros(len(rows)), np.zeros(len(rows))
     sizes = private.up[rows] / mode.gpus, private.down[rows] / mode.gpus

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LinearSteps:
-    """Seconds of one step on one replica, linear in the step, or as measured.
+    """Seconds of a step of one replica: linear in tokens, or as measured.
 
     `decode` and `prefill` are the times of a step that decodes a number of sequences, or reads a number of prompt
     tokens, and nothing else; they stand in place of `per_sequence` and `per_prompt_token`.  A step that does both takes
@@ -43,27 +43,27 @@ class LinearSteps:
     prefill: StageTable | StageTime | None = field(default=None, metadata=NO_KEY)
 
     attends = False
-    """Does the time depend on how many earlier tokens the prompt tokens of a step attend to?"""
+    """True if the time depends on the number of earlier tokens to which a step's prompt tokens attend."""
 
     def decodes(self, sequences: int) -> float:
-        """Seconds that decoding some sequences adds to `fixed`, without their context."""
+        """Seconds added to `fixed` by decoding sequences, without context."""
         if self.decode is None:
             return self.per_sequence * sequences
         return self.decode.seconds_for(sequences) - self.fixed if sequences else 0.0
 
     def reads(self, prompt_tokens: int) -> float:
-        """Seconds that reading a number of prompt tokens adds to `fixed`."""
+        """Seconds added to `fixed` by prefilling a number of prompt tokens."""
         if self.prefill is None:
             return self.per_prompt_token * prompt_tokens
         return self.prefill.seconds_for(prompt_tokens) - self.fixed if prompt_tokens else 0.0
 
     def seconds_for(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
-        """A step that prefills some tokens and decodes some sequences with a context."""
+        """Seconds of a step that prefills and decodes with a context."""
         decoding = self.decodes(sequences) + self.per_context_token * context
         return self.fixed + self.reads(prompt_tokens) + decoding
 
     def decoding(self, steps: int, sequences: int, context: int) -> float:
-        """Seconds of decode steps: the context grows by a token a sequence and step."""
+        """Seconds of decode steps; the context grows by a token per sequence."""
         token = self.per_context_token
         each = self.per_sequence * sequences if self.decode is None else self.decodes(sequences)  # once or more a step
         return steps * (self.fixed + each + token * context) + token * sequences * (steps * (steps - 1) // 2)
@@ -120,7 +120,7 @@ class LinearSteps:
 
 @dataclass(frozen=True)
 class RooflineSteps:
-    """Seconds of a step as its kernels' arithmetic or memory bounds it.
+    """Seconds of a step, bounded by its kernels' arithmetic or memory traffic.
 
     The weights are read once a step, whatever its tokens, and each token is multiplied with them: of the two times the
     longer one counts.  Attention is read from memory while decoding (`per_context_token`) and computed while reading
@@ -226,7 +226,7 @@ class RooflineSteps:
 
 @dataclass(frozen=True)
 class KernelSteps:
-    """Seconds of a step as the sum of its kernels, as they were measured.
+    """Seconds of a step as the sum of its kernels' measured times.
 
     What depends on the tokens of a step alone (matrices, experts, sums over GPUs) is a line between `tokens`; the last
     matrix, which only produced tokens need, another.  Attention of decoding is a table by sequences and mean context,
@@ -290,7 +290,7 @@ class KernelSteps:
         return first + (second - first) * (prompts - low) / (high - low)
 
     def decoding(self, steps: int, sequences: int, context: int) -> float:
-        """Seconds of decoding steps, whose mean context grows by a token a step."""
+        """Seconds of decoding steps; the context grows by a token per step."""
         each, attention = self._decode(sequences)
         return self._walk(each, attention, context / sequences, steps=steps, limit=math.inf)[1]
 
@@ -344,7 +344,7 @@ def _segment(points: tuple[int, ...], value: float) -> int:
 
 
 def on_line(points: tuple[int, ...], values: tuple[float, ...], value: float) -> float:
-    """A line through points at a value: level before the first, going on at the end."""
+    """Linear interpolation: constant before the first point, extrapolated at the end."""
     place = _segment(points, value)
     low = points[place]
     if value <= low:
@@ -379,7 +379,7 @@ _COUNTS = {
 
 
 def scaled(times: Any, factor: float) -> Any:
-    """Step times, all seconds of which are multiplied by a factor."""
+    """Step times with all seconds multiplied by a factor."""
     if is_dataclass(times) and not isinstance(times, type):
         seconds = {one.name: getattr(times, one.name) for one in fields(times) if one.name not in _COUNTS}
         emptied: dict[str, Any] = {"_known": {}} if hasattr(times, "_known") else {}
@@ -390,5 +390,5 @@ def scaled(times: Any, factor: float) -> Any:
 
 
 def attended(tokens: int, before: int) -> int:
-    """Pairs of a prompt's next tokens with the tokens up to each; `before` were read."""
+    """Pairs of new prompt tokens and tokens up to each; `before` are already read."""
     return tokens * before + tokens * (tokens + 1) // 2

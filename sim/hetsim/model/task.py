@@ -70,7 +70,7 @@ class Task:
 
     @property
     def priority(self) -> float:
-        """Higher is more urgent; 0 unless given."""
+        """Its priority: higher is more urgent, 0 by default."""
         column = self._table.priority
         return 0.0 if column is None else float(column[self.index])
 
@@ -81,7 +81,7 @@ class Task:
 
     @property
     def deadline(self) -> float:
-        """Absolute time; inf where there is none."""
+        """Its deadline as absolute time; inf without one."""
         column = self._table.deadline
         value = math.inf if column is None else float(column[self.index])
         return math.inf if value != value else value
@@ -94,7 +94,7 @@ class Task:
 
     @property
     def time_limit(self) -> float:
-        """Seconds that it may hold its devices; inf where there is no limit."""
+        """Maximum seconds that it may hold its devices; inf without a limit."""
         column = self._table.time_limit
         return math.inf if column is None else float(column[self.index])
 
@@ -136,11 +136,11 @@ class Task:
         return self.estimates[position] + self.shape.modes[position].single
 
     def estimate_in(self, mode: Mode) -> float:
-        """The same in one of its modes."""
+        """Estimated seconds in one of its modes, from scratch."""
         return self.estimates[self.shape.position[mode]] + mode.single
 
     def remaining_in(self, mode: Mode) -> float:
-        """Those of its work that is still to be done; 0 once the estimate is overrun."""
+        """Estimated remaining seconds in a mode; 0 once the estimate is overrun."""
         return self.estimate_in(mode) * (1.0 - self.done)
 
     @property
@@ -153,11 +153,11 @@ class Task:
 
     @property
     def shortest_remaining(self) -> float:
-        """Estimated time still to run on its best mode; 0 once the estimate is overrun."""
+        """Estimated remaining seconds in its best mode; at least 0."""
         return self.shortest_estimate * (1.0 - self.done)
 
     def modes_by_speed(self) -> Sequence[int]:
-        """Positions of its modes, fastest (by estimate) first, ties in the order declared."""
+        """Positions of its modes by estimate, fastest first, stable."""
         count = len(self.shape.modes)
         if count == 1:
             return (0,)

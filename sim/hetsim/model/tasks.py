@@ -34,7 +34,7 @@ UNLIMITED_BATCH = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """Seconds of a transfer: `fixed` a launch plus `per_item` for each task."""
+    """Seconds of a transfer: `fixed` per launch plus `per_item` per task."""
 
     fixed: Seconds = 0.0
     """Time once a batch."""
@@ -47,7 +47,7 @@ class StageTime:
 
 
 class BatchTimes(NamedTuple):
-    """Seconds of the stages of a launch, each alone on idle links and engines."""
+    """Seconds of the stages of a launch that is alone on links and engines."""
 
     upload: float
     compute: float
@@ -60,7 +60,7 @@ class BatchTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpanSpeeds:
-    """Rates of a gang by the narrowest part of the cluster that contains it.
+    """Rates of a gang by the smallest part of the cluster that contains it.
 
     If several parts hold it, the fastest rate counts.  `island` and `switch` count where the nodes have them
     (`island`, `pcie: {switch: ...}`), `rack` where nodes have one.
@@ -79,14 +79,14 @@ class SpanSpeeds:
 
     @classmethod
     def given(cls, **rates: float) -> SpanSpeeds:
-        """All five rates from those that are given."""
+        """Fill in all five rates from those given."""
         if not rates:
             raise ValueError("span_speeds needs the rate of at least one of island, switch, node, rack and cluster")
         rate = 1.0
         return cls(*[rate := rates.get(level, rate) for level in cls.__slots__])
 
     def check(self) -> None:
-        """Raise KeyProblem for a rate that rises with the distance."""
+        """Raise KeyProblem for a rate that rises with distance."""
         for wide, narrow in (("node", "island"), ("node", "switch"), ("rack", "node"), ("cluster", "rack")):
             if getattr(self, wide) > getattr(self, narrow):
                 raise KeyProblem(wide, f"a gang over one {wide} cannot be faster than within one {narrow}")
@@ -97,7 +97,7 @@ class SpanSpeeds:
 
 
 def enclosures(devices: Sequence[Device]) -> list[str]:
-    """The levels on which one part of the cluster has all devices, narrowest first."""
+    """Levels at which one part of the cluster has all devices, smallest first."""
     first = devices[0]
     narrowest_first = []
     if all(device.node == first.node for device in devices):
@@ -113,13 +113,13 @@ def enclosures(devices: Sequence[Device]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ComputeTime:
-    """Seconds that a launch computes besides its tasks' own times, by their number."""
+    """Compute seconds of a launch beyond its tasks' own, by the number of tasks."""
 
     fixed: Seconds = 0.0
     """Time once a batch."""
 
     def base(self, count: int) -> float:
-        """Seconds for a number of tasks: they rise with it, by no larger factor."""
+        """Seconds for a number of tasks: they rise, at most in proportion."""
         return self.fixed
 
 
@@ -149,7 +149,7 @@ class Mode(ComputeTime):
     node_count: int = 1
     """Number of nodes of a launch, above 1: as many different nodes, each with an equal part of everything."""
     exchange: Exchange | None = None
-    """What its nodes send each other, and the step that it is part of, where that is known."""
+    """Traffic among its nodes, and the step that this is part of, if known."""
     table: StageTable | None = None
     """Measured seconds by batch size, in place of those of `ComputeTime`."""
     upload: StageTime | StageTable = field(default_factory=StageTime)
@@ -162,7 +162,7 @@ class Mode(ComputeTime):
     """How its time depends on the layout of its devices and on what is done; the tasks' times are then those of the
     packed layout."""
     parts: tuple[Mode, ...] = ()
-    """Of a launch of several kernels as one (`hetsim.model.fusion`): the mode of each of its tasks."""
+    """For a fused launch (`hetsim.model.fusion`): the mode of each of its tasks."""
     slice: str = ""
     """The profile of the MIG slice that it asks for by name; empty: any slice that is large enough."""
     pinned: int | None = None
@@ -171,11 +171,11 @@ class Mode(ComputeTime):
     nodes: int | None = field(init=False)
     """Bitmask of the nodes that it may use; None: all."""
     limited: bool = field(init=False)
-    """Does a limit of its partition on all that runs there apply?"""
+    """True if its partition limits what runs there in total."""
     scattered: bool = field(init=False)
-    """Are any of its stages drawn from measured times that scatter?"""
+    """True if any of its stages is drawn from measured times that vary."""
     unit: Mode | None = field(init=False)
-    """What a gang is made of, as a mode of one node: the part of each of `node_count` nodes, or one core of a gang of
+    """The part of a gang, as a mode of one node: the part of each of `node_count` nodes, or one core of a gang of
     cores that may use any number of nodes.  None in all other modes."""
     bare: bool = field(init=False)
     """One whole accelerator of any node and nothing else, neither host nor its memory: the commonest demand by far."""
@@ -213,11 +213,11 @@ class Mode(ComputeTime):
         )
 
     def base(self, count: int) -> float:
-        """Seconds that a launch computes besides its tasks' own times, by their number."""
+        """Compute seconds of a launch beyond its tasks' own, by the number of tasks."""
         return super().base(count) if self.table is None else self.table.seconds_for(count)
 
     def computing(self, size: int, own: Times, left: float = 1.0) -> Times:
-        """Seconds that a launch of a number of tasks computes.
+        """Compute seconds of a launch of a number of tasks.
 
         `own`: of its tasks, what is left of each; `left`: the largest part left of one of them.  The one place that
         says how batches compute: engine, forecasts, policies' estimates, capacities and theory all ask here.
@@ -225,7 +225,7 @@ class Mode(ComputeTime):
         return self.base(size) * left + own
 
     def stages(self, size: int, own: float, left: float = 1.0) -> BatchTimes:
-        """Seconds of the stages of a launch, bytes aside; no transfers on cores."""
+        """Seconds of the stages of a launch without bytes; no transfers on cores."""
         if self.on_cpu:
             return BatchTimes(0.0, self.computing(size, own, left), 0.0)
         up, down = self.upload.seconds_for(size), self.download.seconds_for(size)
@@ -263,7 +263,7 @@ class Mode(ComputeTime):
 
     @property
     def width(self) -> float:
-        """Devices that are busy while a launch computes: GPUs, or cores."""
+        """Number of devices busy while a launch computes: GPUs, or cores."""
         return self.gpus * self.share / WHOLE if self.gpus else self.cpus
 
     def allows(self, node: int) -> bool:
@@ -271,7 +271,7 @@ class Mode(ComputeTime):
         return self.nodes is None or bool(self.nodes >> node & 1)
 
     def span_rate(self, devices: Sequence[Device]) -> float:
-        """Rate of a launch by the locality of its devices: 1 unless it is a gang."""
+        """Rate of a launch by the locality of its devices; 1 unless a gang."""
         if len(devices) < 2:
             return 1.0
         if self.exchange is not None:
@@ -311,16 +311,16 @@ class Stopping:
     block: Seconds = 0.0
     """Length of a block of the kernel, between which drain and flush can leave it; anywhere unless given."""
     idempotent: bool = False
-    """Can blocks be thrown away and run again?"""
+    """True if blocks can be discarded and run again."""
     checkpoint: Seconds = 0.0
     """Time that each of those checkpoints takes, in which nothing is computed."""
     input: Literal["saved", "again"] | None = None
-    """Is the input (`bytes_in`, `upload`) part of the state that a stop saves, or uploaded again on resuming? saved
+    """Whether the input (`bytes_in`, `upload`) is part of the state that a stop saves, or uploaded again: saved
     where state is above 0, else again; after a failure always again."""
 
     @classmethod
     def given(cls, interval: float = math.inf, checkpoint: float = 0.0, **others: Any) -> Stopping:
-        """The object from the time between checkpoints, which `interval` adds to theirs."""
+        """Make it from `interval`, the compute time between two checkpoints."""
         return cls(interval=interval + checkpoint, checkpoint=checkpoint, **others)
 
     def check(self) -> None:
@@ -335,7 +335,7 @@ class Stopping:
         return self.state > 0 if self.input is None else self.input == "saved"
 
     def with_checkpoints(self, seconds: np.ndarray) -> np.ndarray:
-        """Compute times plus the time spent writing checkpoints.
+        """Compute times plus the time for writing checkpoints.
 
         An interval includes its write, so a checkpoint follows every `interval - checkpoint` seconds of computing.
         None is written at the very end of a task.
@@ -347,7 +347,7 @@ class Stopping:
 
 
 class Shape:
-    """The modes of interchangeable tasks, interned."""
+    """The modes of interchangeable tasks; equal ones are one object."""
 
     __slots__ = ("index", "modes", "position", "preemptible", "stopping")
 
@@ -393,7 +393,7 @@ class KernelWork:
     bytes: np.ndarray
 
     def alone(self, row: int, position: int) -> float:
-        """Seconds of a task by itself; NaN where its work is not known."""
+        """Seconds of a task by itself; NaN if its work is unknown."""
         return float(self.overhead[row, position]) + float(
             max(self.operations[row, position], self.traffic[row, position])
         )
@@ -415,7 +415,7 @@ class KernelWork:
 
 @dataclass
 class StagedRequests:
-    """Requests of several stages, a task each; results count the request once.
+    """Requests with several stages, a task each; results count them once.
 
     Columns have a row for each task of the run.  Tasks of one request arrive together, in rows next to each other, and
     have one class, user, weight and deadline; admission is asked for the first of them, and the answer is that of all.
@@ -515,12 +515,12 @@ class Tasks:
 
     @property
     def modes(self) -> list[Mode]:
-        """The modes of all shapes; one that several shapes share comes several times."""
+        """Modes of all shapes; a shared mode appears several times."""
         return [mode for shape in self.shapes for mode in shape.modes]
 
     @property
     def plain(self) -> bool:
-        """No transfers, task graph or expiry: a launch only computes."""
+        """True without transfers, task graph or expiry: a launch only computes."""
         return (
             self.bytes_in is None
             and self.bytes_out is None

@@ -58,7 +58,7 @@ _QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?inf|
 def parse(
     value: Any, units: dict[str, float], example: str, *, negative: bool = False, most: float = MAX_NUMBER
 ) -> float:
-    """The value in base units, at most `most`; ValueError with a sentence for users.
+    """Parse a value into base units, at most `most`; ValueError with a sentence.
 
     >>> parse("1.5 min", TIME, "5 s")
     90.0
@@ -94,7 +94,7 @@ def parse(
 
 
 def parse_fraction(value: Any) -> float:
-    """A share: `0.05` or `5%`."""
+    """Parse a fraction, as `0.05` or `5%`."""
     if isinstance(value, str):
         return parse(value, FRACTION, "5%")
     if not is_number(value):
@@ -108,7 +108,7 @@ def is_number(value: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value as a sentence names it."""
+    """A value as error messages show it."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -122,7 +122,7 @@ def shown(value: Any) -> str:
 
 
 def in_units(value: float, validators: Iterable[Any]) -> str:
-    """A number as a scenario writes it, in the unit that makes it shortest."""
+    """A number with the unit that makes it shortest, as in a scenario."""
     functions = [getattr(one, "func", None) for one in validators]
     units: Mapping[str, float] = next((one.keywords["units"] for one in functions if isinstance(one, partial)), {})
     units = FRACTION if parse_fraction in functions else units
@@ -238,7 +238,7 @@ _WRITTEN = re.compile(rf"\s*({SIGNED})\s*(.*?)\s*$")
 
 
 def quantity(value: Any) -> tuple[float, int, str] | None:
-    """(base units, dimension, unit as written) of a number or text; None of others.
+    """(base units, dimension, unit as written) of a text or number, or None.
 
     Dimension -1: a number without a unit.
     """

@@ -16,7 +16,7 @@ from hetsim.cli.options import PAGE, PATH, QUIET, VERBOSITY
 @QUIET
 @VERBOSITY
 def report(directory: Path, page: Path | None, quiet: bool) -> None:
-    """Write an HTML page about DIR, which `run`, `compare` or `sweep` wrote.
+    """Write an HTML page about the results in DIR of `run`, `compare` or `sweep`.
     The page needs no network and no other file.  Of runs it has charts with zoom, filters, and the facts of each task.
     """
     from hetsim.experiment.directory import load_any

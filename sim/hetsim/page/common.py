@@ -28,17 +28,17 @@ Parts = tuple[str, list[str], list[Section], bytes]
 
 
 def sentence_case(text: str) -> str:
-    """With a large first letter; `GPU` stays as it is."""
+    """Capitalize the first letter; `GPU` stays as it is."""
     return text[:1].upper() + text[1:]
 
 
 def scenario_of(first: Result) -> str:
-    """The scenario of a run, folded away."""
+    """The scenario of a run, as a collapsed section."""
     return "" if first.scenario is None else elements.code(first.scenario, "the resolved scenario")
 
 
 def commands(first: Result, folder: str, verb: str, replications: int | None = None, more: Iterable[str] = ()) -> str:
-    """How to make the runs again: the command, and the versions for the same bytes."""
+    """How to repeat the runs: the command, and versions for the same bytes."""
     if first.scenario is None:
         return ""
     words = [f"hetsim {verb} {scenario_file(folder)} --seed {first.seed}", *more]
@@ -48,12 +48,12 @@ def commands(first: Result, folder: str, verb: str, replications: int | None = N
 
 
 def scenario_file(folder: str) -> str:
-    """The scenario in a directory, as a shell takes it."""
+    """The path of the scenario in a directory, quoted for a shell."""
     return quote(f"{folder}/scenario.yaml" if folder else "scenario.yaml")
 
 
 def policy_option(label: str, value: Any = None) -> str:
-    """`--policy sjf`, or the mapping behind a label that the command does not know."""
+    """`--policy sjf`, or the mapping behind a label the command does not know."""
     return f"--policy {quote(policy_text(label, value))}"
 
 
@@ -112,7 +112,7 @@ def regret_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
 
 
 def front_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
-    """The front of the first two metrics that are not two sides of one thing."""
+    """The Pareto front of the first two metrics that are not complements."""
     from hetsim import plots
     for one, other in combinations(metrics, 2):
         if one.rpartition("_")[0] == other.rpartition("_")[0]:

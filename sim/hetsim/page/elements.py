@@ -22,12 +22,12 @@ LONG_FIGURE = 12
 
 
 def escape(text: str) -> str:
-    """A text as HTML shows it, control characters as escapes."""
+    """Escape a text for HTML, with control characters visible."""
     return html.escape(visible_lines(text))
 
 
 class Cell(NamedTuple):
-    """The text of a cell, and the number by which its column is sorted."""
+    """The text of a table cell, and the number that sorts it."""
 
     text: str
     value: float
@@ -77,7 +77,7 @@ def _file(name: str) -> str:
 
 
 def explorer() -> str:
-    """Where the script puts the pictures and tables of the page's columns."""
+    """The element in which the script shows pictures and tables."""
     return (
         '<div id="explorer"><noscript><p class="warning">The pictures and tables of tasks need JavaScript.</p>'
         "</noscript></div>"
@@ -85,7 +85,7 @@ def explorer() -> str:
 
 
 def cards(figures: Iterable[tuple[str, str, str]]) -> str:
-    """Figures that matter most, in large letters: title, value, name."""
+    """The main figures in large type: title, value, name."""
     entries = "".join(
         f'<div title="{escape(name)}"><dt>{escape(title)}</dt>'
         f"<dd{' class=long' if len(text) > LONG_FIGURE else ''}>{escape(text)}</dd></div>"
@@ -131,7 +131,7 @@ def warnings(texts: Iterable[str]) -> str:
 
 
 def picture(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: bool = False) -> str:
-    """The figure or axes of `draw` inside the page; a warning where that fails.
+    """The figure of `draw` inside the page; a warning if drawing fails.
 
     An optional picture is left out where `draw` refuses by UsageError.
     """
@@ -158,11 +158,11 @@ def picture(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: b
 
 
 def code(text: str, summary: str = "") -> str:
-    """Text as it is, folded away under a summary if one is given."""
+    """Preformatted text, collapsed under a summary if one is given."""
     block = f"<pre>{escape(text)}</pre>"
     return folded(block, summary) if summary else block
 
 
 def folded(body: str, summary: str) -> str:
-    """HTML behind a summary that opens it; nothing for none."""
+    """HTML collapsed under a summary; empty without HTML."""
     return f"<details><summary>{escape(summary)}</summary>{body}</details>" if body else ""

@@ -43,7 +43,7 @@ MAX_OTHERS = 3
 
 
 def of_comparison(found: Comparison, folder: str) -> Parts:
-    """Title, first lines and sections about a comparison."""
+    """Title, first lines and sections of the page of a comparison."""
     from hetsim import plots  # not before the folder has been read: matplotlib is large
 
     runs: Mapping[str, Any] = found.runs

@@ -29,7 +29,7 @@ Outcome = Result | Replications
 
 
 def of_run(outcome: Outcome, folder: str) -> Parts:
-    """Title, first lines and sections about a run or replications."""
+    """Title, first lines and sections of the page of a run or replications."""
     first = first_of(outcome)
     policy = first.policy if len(first.policy) <= MAX_POLICY else first.policy.partition(" (")[0]
     title = f"{outcome.name or 'run'} under {policy}" if policy else outcome.name or "run"

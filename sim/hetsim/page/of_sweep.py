@@ -48,7 +48,7 @@ Findings = Mapping[str, dict[int, list[Finding]]]
 
 
 def of_sweep(found: Sweep, folder: str) -> Parts:
-    """Title, first lines and sections about a sweep."""
+    """Title, first lines and sections of the page of a sweep."""
     findings = _findings(found)
     words = elements.items([*_swept_in_words(found, findings), *_differing_in_words(found, findings), *knees(found)])
     failed = [f"point {row.point} under {row.policy} failed: {row.error}" for row in found.failed.itertuples()]
@@ -227,7 +227,7 @@ def _swept_scenario(found: Sweep) -> str:
 
 
 def again(found: Sweep, folder: str) -> str:
-    """The command: a grid as its keys, other points as a table to save first."""
+    """The command to repeat it: a grid as keys, other points as a table to save."""
     points, policies = _by_point(found)
     crossed = all(mine == policies[0] for mine in policies)
     options, table = [], ""

@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer: what a micro-batch costs there, and what it passes on."""
+    """One layer: the cost of a micro-batch, and the data that it passes on."""
 
     name: str
     forward: float
@@ -30,7 +30,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Cuts:
-    """The cuts of a network: the layers before each, and the data that cross it.
+    """The cuts of a network: layers before each, and data that cross it.
 
     Cut j is a set of layers that is closed under predecessors; `before[k, j]` says whether cut k lies inside it.
     The last is the whole network.
@@ -42,7 +42,7 @@ class Cuts:
     before: np.ndarray
 
     def sums(self, values: Sequence[float]) -> np.ndarray:
-        """[i, j] = the sum over the layers after cut i - 1 up to cut j; else infinite."""
+        """[i, j] = sum over the layers after cut i - 1 up to cut j; else infinite."""
         up_to = np.array([math.fsum(values[one] for one in members) for members in self.sets])
         between = up_to[None, :] - np.concatenate([[0.0], up_to])[:, None]
         between[1:][~self.before] = math.inf
@@ -55,14 +55,14 @@ class Cuts:
 
 
 def chain(layers: Sequence[Layer]) -> Cuts:
-    """The cuts of a network in which each layer follows the one before."""
+    """The cuts of a network whose layers form a chain."""
     n = len(layers)
     sets = tuple(frozenset(range(last + 1)) for last in range(n))
     return Cuts(tuple(layers), sets, np.array([one.activations for one in layers]), np.triu(np.ones((n, n), bool), 1))
 
 
 class StageMemory:
-    """Bytes that a stage needs on each of its devices, [i, j] as in `Cuts.sums`.
+    """Bytes that a stage needs on each device, [i, j] as in `Cuts.sums`.
 
     Infinite where there is no such stage.  Inference holds the weights of its layers and the activations of the
     largest.  Training has one micro-batch more in flight than fill the stages behind: 1 + ceil(devices behind /
@@ -80,7 +80,7 @@ class StageMemory:
 
     @cached_property
     def activations(self) -> np.ndarray:
-        """Of inference those of the largest layer, else of all."""
+        """Bytes of activations: in inference the largest layer's, else all."""
         return self._largest() if self.inference else self.cuts.sums([one.activations for one in self.cuts.layers])
 
     def _largest(self) -> np.ndarray:
@@ -94,7 +94,7 @@ class StageMemory:
         return largest
 
     def needed(self, replicas: int, behind: int) -> np.ndarray:
-        """On each of a stage's replicas, with this number of devices behind it."""
+        """Bytes on each replica of a stage, with some devices after it."""
         if self.inference:
             return self.weights + self.activations
         flying = 1 + math.ceil(behind / replicas)

@@ -31,7 +31,7 @@ beyond, each group in full or not at all."""
 
 @dataclass(frozen=True)
 class PipelineStage:
-    """Layers after cut `first` - 1 up to cut `last`, on some replicas of a device."""
+    """Layers after cut `first` - 1 up to cut `last`, on some equal devices."""
 
     first: int
     last: int
@@ -41,7 +41,7 @@ class PipelineStage:
 
 @dataclass(frozen=True)
 class PipelinePartition:
-    """Stages from first to last; `seconds` a micro-batch, `latency` of one."""
+    """Stages in order; `seconds` between micro-batches, `latency` of one."""
 
     stages: tuple[PipelineStage, ...]
     seconds: float
@@ -72,7 +72,7 @@ class EqualDevices:
 
 @dataclass(frozen=True)
 class StageWay:
-    """The connection of two groups' devices: bytes a second, and first seconds.
+    """The connection of two groups' devices: bytes per second, and latency.
 
     `together`: bytes a second of all pairs of their devices, where they share a part of the way.
     """
@@ -86,7 +86,7 @@ Ways = Callable[[EqualDevices, EqualDevices], StageWay]
 
 
 def slower_link(a: EqualDevices, b: EqualDevices) -> StageWay:
-    """The slower of two groups' links, of which each device has its own."""
+    """The slower link of two groups, each of whose devices has its own."""
     return StageWay(a.inside if a is b else min(a.link, b.link))
 
 

@@ -28,7 +28,7 @@ MAX_PASSES = 20_000
 
 @dataclass(frozen=True)
 class StageSeconds:
-    """Seconds of a stage for one micro-batch; with several chunks, for one of them.
+    """Seconds of a stage (or chunk) for one micro-batch.
 
     `exchange`: seconds after a forward and after a backward pass in which it sends and receives and computes nothing.
     """
@@ -54,7 +54,7 @@ class BoundarySeconds:
 
 @dataclass(frozen=True)
 class PipelineSlot:
-    """A pass of a micro-batch through a stage; until `free` it sends and receives."""
+    """A pass of a micro-batch through a stage; up to `free` it communicates."""
 
     stage: int
     replica: int
@@ -68,7 +68,7 @@ class PipelineSlot:
 
 @dataclass(frozen=True)
 class PipelineTransfer:
-    """A transfer between stages that are not the same."""
+    """A transfer between two different stages."""
 
     source: int
     target: int
@@ -80,7 +80,7 @@ class PipelineTransfer:
 
 @dataclass(frozen=True)
 class PipelineSchedule:
-    """All passes by begin, and what is sent between stages; numbers count from 0."""
+    """All passes by begin, and transfers between stages; numbers from 0."""
 
     order: PipelineOrder
     stages: tuple[StageSeconds, ...]
@@ -103,7 +103,7 @@ class PipelineSchedule:
 
     @property
     def bubble(self) -> float:
-        """Share of a step in which the device with most to do has nothing to do.
+        """Share of a step in which the busiest device is idle.
 
         Where fewer micro-batches are laid out than there are it is that of the whole step: the pipeline fills and
         empties once, however many there are.
@@ -167,7 +167,7 @@ def pipeline_schedule(
     stages: Sequence[StageSeconds], micro_batches: int, order: PipelineOrder, chunks: int = 1,
     boundaries: Sequence[BoundarySeconds] = (),
 ) -> PipelineSchedule:  # fmt: skip
-    """Each stage takes its passes in order, each as soon as its input is there.
+    """Schedule: each stage takes its passes in order, as inputs arrive.
 
     Replicas take micro-batches in turn, and 1F1B has one micro-batch more in flight than fill the devices behind.
     Without `boundaries` nothing is sent but what stages exchange when they do not compute.

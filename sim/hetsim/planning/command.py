@@ -16,7 +16,7 @@ ROWS = 20
 
 
 class Plan(click.Command):
-    """A command on a scenario that also has commands of its own, by first word."""
+    """A command on a scenario with subcommands, chosen by the first word."""
 
     commands = {"partition": partition, "training": training}
 

@@ -49,7 +49,7 @@ def partition(
     deadline: str | None, keep_order: bool, no_replication: bool, ignore_activations: bool, picture: Path | None,
     as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Find the stages of a pipeline that pass on an item most often.
+    """Find the pipeline stages with the highest throughput.
 
     PROFILE has the measured layers of a network: a profile of PipeDream, or CSV with the columns layer, activations,
     weights, forward, backward, and seconds.DEVICE for what is measured on each type of device.

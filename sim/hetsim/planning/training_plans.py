@@ -36,7 +36,7 @@ MAX_CHUNKS = 8
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """One way on one type of GPU; `room`: the memory of a GPU, None if not stated."""
+    """One candidate on one type of GPU, with the GPU's memory as `room`."""
 
     device: str
     plan: formulas.ParallelPlan
@@ -54,16 +54,16 @@ class PlanCandidate:
 
     @property
     def gpu_hours(self) -> float:
-        """GPU-hours of all steps of a task: what it costs."""
+        """GPU-hours of all steps of a task."""
         return self.steps * self.step.seconds * self.plan.gpus / 3600
 
     @property
     def refusal(self) -> str:
-        """Both figures of one that does not fit."""
+        """Needed and available memory of a candidate that does not fit."""
         return too_large(self.state, self.kept, self.room or 0, self.device)
 
     def schedule(self) -> PipelineSchedule:
-        """The schedule of the micro-batches of a step; UsageError of a single stage."""
+        """Schedule of a step's micro-batches; UsageError for one stage."""
         if self.pipeline is None:
             raise UsageError("there is one stage, so that no pipeline could be drawn")
         seconds = {name: getattr(self.step, name) for name in self.pipeline.phases}

@@ -22,7 +22,7 @@ FEW_DEVICES = 32
 
 
 def default(outcome: Result | Replications) -> Figure:
-    """Draw what suits a run, or replications.
+    """Draw a suitable picture of a run or of replications.
 
     A small run is shown as a Gantt chart; a large one, or one of language models (their launches are busy periods that
     tell little), as its timeline and the distributions of response and wait; replications as the first run's timeline,

@@ -199,7 +199,7 @@ def _label_bars(ax: Axes, bars: pd.DataFrame, row: np.ndarray, end: float) -> No
 
 
 def label_lanes(ax: Axes, labels: list[tuple[float, str]], edges: list[int]) -> None:
-    """Names next to the lines, and a rule between two devices with several lines."""
+    """Label the rows, and draw a rule between devices with several rows."""
     ax.set_yticks([at for at, _ in labels], [plain(short(name, 30)) for _, name in labels])
     for tick in ax.get_yticklabels():
         tick.set_color(INK)

@@ -75,7 +75,7 @@ class Picture(Figure):
 
 
 def figure(width: float = 9.0, height: float = 5.0) -> Figure:
-    """A figure of its own, in inches."""
+    """Make a figure that is independent of pyplot; size in inches."""
     return Picture(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
 
 
@@ -114,22 +114,22 @@ def title(ax: Axes, text: str, pad: float | None = None) -> None:
 
 
 def plain(text: str) -> str:
-    """A name as it is: two dollar signs in it make no formula."""
+    """A name as literal text: dollar signs do not start a formula."""
     return text.replace("$", r"\$")
 
 
 def short(text: str, most: int = LONGEST) -> str:
-    """A name that leaves room for the picture."""
+    """A name shortened so that the picture has room."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def look(number: int) -> dict[str, Any]:
-    """Color and dashes of a line, of which no two of the first 28 have the same."""
+    """Color and dashes of a line; the first 28 all differ."""
     return {"color": PALETTE[number % len(PALETTE)], "linestyle": DASHES[number % len(DASHES)]}
 
 
 def line_looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The look of each of several lines; beyond MAX_LINES thin and grey."""
+    """The looks of several lines; beyond MAX_LINES they are thin and grey."""
     looks = {}
     for number, label in enumerate(labels):
         if number < MAX_LINES or len(labels) == MAX_LINES + 1:
@@ -164,7 +164,7 @@ _ROUND = {
 
 
 def log_time_axis(ax: Axes, label: str) -> None:
-    """Logarithmic seconds, ticked at times that people know."""
+    """A logarithmic time axis with ticks at round times."""
     ax.set_xscale("log")
     ax.xaxis.set_major_locator(FixedLocator(list(_ROUND)))
     ax.xaxis.set_minor_locator(NullLocator())
@@ -173,12 +173,12 @@ def log_time_axis(ax: Axes, label: str) -> None:
 
 
 def known_times() -> dict[float, str]:
-    """Times that people know, in seconds, and what they are called."""
+    """Round times in seconds, and their names."""
     return dict(_ROUND)
 
 
 def one_time_axis(panels: Iterable[Axes]) -> None:
-    """Leave the time axis to the panel below these."""
+    """Show the time axis only at the lowest of these panels."""
     for ax in panels:
         ax.set_xlabel("")
         ax.tick_params(labelbottom=False)
@@ -195,14 +195,14 @@ def possible(metric: str, values: np.ndarray, factor: float = 1.0) -> tuple[floa
 
 
 def legend_above(picture: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """One legend for all panels, above them; nothing where there is one line only."""
+    """One legend for all panels, above them; none for a single line."""
     if len(labels) > 1:
         across = max(1, min(len(labels), 95 // (6 + max(map(len, labels)))))
         picture.legend(handles, labels, frameon=False, fontsize=9, loc="outside upper left", ncols=across)
 
 
 def describe(outcome: Any) -> str:
-    """`scenario · policy`: what a title says of a run."""
+    """`scenario · policy`, the title of a run."""
     return " · ".join(part for part in (outcome.name, outcome.policy) if part)
 
 
@@ -222,7 +222,7 @@ PIXELS_A_MEAN = 8
 
 
 def intervals(ax: Axes, end: float, *series: np.ndarray) -> np.ndarray | None:
-    """Edges of the intervals for means of these series; None if every change fits."""
+    """Edges of averaging intervals for these series; None if every change fits."""
     pixels = ax.get_window_extent().width
     roomy = all(_roomy(values, pixels) for values in series)
     if roomy or not math.isfinite(end) or end <= 0:
@@ -238,7 +238,7 @@ def _roomy(values: np.ndarray, pixels: float) -> bool:
 
 
 def averaged(time: np.ndarray, value: np.ndarray, edges: np.ndarray, end: float) -> np.ndarray:
-    """Means of steps between the edges, before `end`; NaN where there is none.
+    """Means of a step function between the edges, before `end`; NaN where none.
 
     The steps are 0 before the first.
     """
@@ -250,7 +250,7 @@ def averaged(time: np.ndarray, value: np.ndarray, edges: np.ndarray, end: float)
 
 
 def highest(time: np.ndarray, value: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """The greatest value of steps between the edges; 0 before the first step."""
+    """Maximum of a step function between the edges; 0 before the first step."""
     before = np.searchsorted(time, edges, side="right") - 1
     greatest = np.where(before[:-1] >= 0, value[np.maximum(before[:-1], 0)], 0.0)
     last = np.searchsorted(time, edges[-1], side="left")
@@ -270,7 +270,7 @@ def draw_steps(
     fill: bool = False,
     **look: Any,
 ) -> None:
-    """Draw a line of steps up to `end`, or of their means between the edges.
+    """Draw a step function up to `end`, or its means between the edges.
 
     fill: shade what is below the line; below means, up to the greatest value of each interval, so that no peak is lost.
     """
@@ -285,12 +285,12 @@ def draw_steps(
 
 
 def means_told(edges: np.ndarray) -> str:
-    """How the label of an axis says that means are drawn."""
+    """The part of an axis label that says that means are drawn."""
     return f"mean over {seconds(float(edges[1] - edges[0]))}"
 
 
 def steps_label(name: str, edges: np.ndarray | None, *, shaded: bool = False) -> str:
-    """The label of the axis of `draw_steps`: the quantity, and the averaging time."""
+    """The axis label of `draw_steps`: the quantity, and the averaging time."""
     if edges is None:
         return name
     return f"{name}\n({means_told(edges)}" + (";\nshaded: maximum)" if shaded else ")")

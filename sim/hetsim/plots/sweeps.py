@@ -70,7 +70,7 @@ def sweep_map(
     """Draw a metric over two keys as shades with values; the best is framed.
 
     Parameters: sweep: its result; x, y, metric: what is drawn; ax: axes to draw on, else those of a new figure; where:
-        fixes other columns of the sweep's table, of a sweep over policies one ({"policy": "sjf"}).
+        fixes other columns of the sweep's table; needed for one policy of several ({"policy": "sjf"}).
     Returns: the axes.
     """
     frame = _chosen(sweep, metric, where)
@@ -146,7 +146,7 @@ def _labels(sweep: Sweep, key: str, values: Any) -> list[str]:
 
 
 def key_name(key: str, others: Iterable[str] = ()) -> str:
-    """The last parts of a path, enough on an axis.
+    """The last parts of a path, which are enough on an axis.
 
     `workload.jobs.arrivals.rate` -> `jobs arrivals rate`, `cluster.nodes.0.gpus.count` -> `gpus count`.
 

@@ -77,7 +77,7 @@ class _Scale:
     limits: tuple[float, float]
     """Between which its values lie."""
     more: bool
-    """Is more of it better?"""
+    """True if more of it is better."""
     is_key: bool
 
     def dress(self, ax: Axes) -> None:
@@ -205,7 +205,7 @@ def _overlap(one: Box, other: Box) -> bool:
 
 
 def regret(found: Comparison | Sweep, metric: str = DEFAULT_METRIC, ax: Axes | None = None) -> Axes:
-    """Draw how far each policy is from the best of them, in percent of the best.
+    """Draw how far each policy is from the best one, in percent of the best.
 
     A dot for every replication of a comparison or every point of a sweep, and the mean as a line.
 

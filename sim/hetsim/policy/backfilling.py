@@ -31,7 +31,7 @@ def fits_nowhere(task: Task, view: View) -> bool:
 
 
 def demand_fits_nowhere(demand: Demand, view: View) -> bool:
-    """The same of all tasks with a demand."""
+    """As `fits_nowhere`, for all tasks with the same demand."""
     shape, allowed = demand if isinstance(demand, tuple) else (demand, None)
     modes = [shape.modes[position] for position in allowed] if allowed else shape.modes
     return not any(map(view.fits, modes))
@@ -76,7 +76,7 @@ class QueueWindow:
         count[partition] = count[partition] + 1 if partition in count else 1
 
     def take(self, position: int) -> Task:
-        """Take a task out; the next of its partition from behind comes in, further back."""
+        """Take out a task; the next one of its partition enters the window's end."""
         task = self.tasks.pop(position)
         partition = task.shape.modes[0].partition
         demand = task.shape if task.allowed is None else (task.shape, task.allowed)
@@ -94,7 +94,7 @@ class QueueWindow:
         return task
 
     def discard(self, task: Task) -> None:
-        """A task has gone, from the window or from behind."""
+        """Remove a task that has gone, from the window or from behind it."""
         if task in self.tasks:
             position = self.tasks.index(task)
             self.take(position)
@@ -134,10 +134,10 @@ class Backfilling(ListScheduler):
         self.window.discard(task)
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
-        """A task is about to start in its turn."""
+        """Hook: a task is about to start in order."""
 
     def backfill(self, heads: list[Task], view: View) -> Iterator[Decision]:
-        """Start what may pass the heads."""
+        """Start tasks that may pass the heads."""
         return iter(())
 
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
@@ -214,7 +214,7 @@ class Backfilling(ListScheduler):
             window.changed = 0
 
     def fitting(self, heads: list[Task], view: View) -> Iterator[tuple[Task, Placement]]:
-        """Tasks behind the heads that could start now, each with its place.
+        """Tasks behind the heads that could start now, each with a placement.
 
         Start a task before asking for the next, or leave it: then it comes again once something has come free.
         """
@@ -250,7 +250,7 @@ class Backfilling(ListScheduler):
         window.changed = len(tasks)  # those behind were not tried yet
 
     def reservations(self, heads: list[Task], task: Task, view: View) -> list[Shadow]:
-        """Start and place of the heads that can use the task's nodes.
+        """Start and place reserved for heads that can use the task's nodes.
 
         In one round the same shadows, which count on what they let pass.
         """
@@ -264,7 +264,7 @@ class Backfilling(ListScheduler):
         return reserved
 
     def elsewhere(self, task: Task, ahead: Sequence[Shadow], view: View) -> Iterator[Placement]:
-        """First places of each node off those of the heads, without a rule."""
+        """A node's first placements off the heads' devices, without a rule."""
         if self.placement is not None or any(shadow.anywhere or shadow.placement is None for shadow in ahead):
             return
         reserved = {device.node for shadow in ahead if shadow.placement for device in shadow.placement.devices}

@@ -22,7 +22,7 @@ from hetsim.policy.request_queue import RequestQueue, Requests
 
 
 class BatchReport(NamedTuple):
-    """A batch that has ended: requests, size launched (padding), and stages.
+    """A finished batch: requests, launched size (with padding), and stages.
 
     Stages that it did not have are of no length.  `oldest` is the arrival of its first request.
     """
@@ -58,7 +58,7 @@ class Take:
 
 @dataclass(eq=False, slots=True)
 class Discard:
-    """The oldest `count` requests, or these, will not be served; ask again at once.
+    """Drop the oldest `count` requests, or these; the policy is asked again at once.
 
     expired: their time ran out, as in `Reject`; False where they are refused for another reason.
     """
@@ -93,7 +93,7 @@ class Batching:
     """
 
     in_order: bool = False
-    """Does it serve all requests, the oldest first?  `hetsim size` then skips sizes whose queue must grow too long."""
+    """True if it serves all requests, oldest first.  `hetsim size` then skips sizes whose queue must grow too long."""
 
     rejects: bool = True
     """False if it answers no `Discard`: clients that retry on that alone are then refused."""
@@ -107,17 +107,17 @@ class Batching:
         return ()
 
     def begin(self, queue: RequestQueue, view: View) -> None:
-        """Once, before the first request."""
+        """Hook: called once, before the first request."""
 
     def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Delay:
         """Decide on requests to launch, where one waits and a launch could start."""
         raise NotImplementedError
 
     def ended(self, report: BatchReport, queue: RequestQueue) -> None:
-        """A batch of this service has ended."""
+        """Hook: a batch of this service has ended."""
 
     def urgency(self, queue: RequestQueue, placement: Placement, view: View) -> float | None:
-        """Rank among services that want a device (least first); None: by order."""
+        """Rank among services that want a device, lowest first; None: by order."""
         return None
 
 
@@ -137,7 +137,7 @@ class Counter:
         self.asked = False
 
     def due(self, now: float, releases: int) -> bool:
-        """Return True if the last answer may no longer hold."""
+        """Return True if the last answer may be outdated."""
         queue = self.queue
         waiting = len(queue)
         if not waiting:

@@ -72,7 +72,7 @@ class Move(_Shown):
 
 @dataclass(repr=False, eq=False, slots=True)
 class Reject(_Shown):
-    """End a waiting task or requests for good; also an admission's answer.
+    """End a waiting task or requests for good; also an answer of admission.
 
     expired: it waited until its time ran out: its deadline or a timeout has passed, or cannot be met any more even
     alone and at once.  Then its status is `expired`; where it is refused by choice it is `rejected`.
@@ -148,7 +148,7 @@ class Wait(_Shown):
 
 
 class Pause(Wait):
-    """Wait with what list scheduling needs to be asked for next.
+    """End the round as Wait does, with hints for list scheduling.
 
     on="change": at any change; "fit": a task that becomes ready counts only if it fits somewhere (what fits nowhere
     cannot start), up to the time `certain`; "release": only when capacity comes free (arrivals alone cannot help);
@@ -158,10 +158,7 @@ class Pause(Wait):
     __slots__ = ("on", "certain")
 
     def __init__(
-        self,
-        on: Literal["change", "fit", "release", "ready"],
-        until: float = math.inf,
-        certain: float = math.inf,
+        self, on: Literal["change", "fit", "release", "ready"], until: float = math.inf, certain: float = math.inf
     ):
         self.until = until
         self.on = on
@@ -178,14 +175,14 @@ Decision = Start | Stop | Move | Reject | Annotate | Set | Fetch | Drop | Partit
 
 @dataclass(frozen=True)
 class Accept:
-    """An admission's yes; `modes`: only these mode positions (redirect)."""
+    """Admission's yes; `modes`: the only mode positions that are allowed."""
 
     modes: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Defer:
-    """An admission's not yet: ask again at `until`."""
+    """Admission's not yet: ask again at `until`."""
 
     until: float
 
@@ -214,12 +211,12 @@ class Scheduler:
     """
 
     sets_devices: ClassVar[bool] = False
-    """Does it put devices to sleep and wake them?  A policy that does so itself does not build on one that says yes."""
+    """True if it puts devices to sleep and wakes them.  Policies that do so themselves refuse such a base."""
 
     at_own_times: bool = False
-    """Does it decide at exact times of its own, so that decisions may not take time (`policy.decisions`)?"""
+    """True if it decides at exact times of its own, so that decisions may not take time (`policy.decisions`)."""
     knows_rates: bool = False
-    """Is it given the true `rates`?  Only a policy with a predictor that is a yardstick is: the declared exception."""
+    """True if it is given the true `rates`: only a policy whose predictor is a yardstick, a declared exception."""
 
     rates: Mapping[str, Callable[[float], float]] | None = None
     """If it `knows_rates`, from before `check` on: arrivals per second of each class and service at any time."""
@@ -231,10 +228,10 @@ class Scheduler:
     """False if it never yields a `Reject`: clients that retry on that alone are then refused."""
 
     looks_ahead: ClassVar[bool] = False
-    """Does it fork the run?  Then runs without forks (those with language models) refuse it before the clock starts."""
+    """True if it forks the run.  Runs that cannot fork (with language models) refuse it before the clock starts."""
 
     notes: Mapping[str, Any] = {}
-    """What the policy tells of its work besides what it did, kept with the run: names and plain values.
+    """Notes on the policy's work that are kept with the run: names and plain values.
 
     Of a plan these are `planned_makespan` and `lower_bound` (certified for the estimates), where it knows them, and
     what is its own (`ratio_certified`, `gap`, ...).  Nothing in it may depend on how fast the machine is.
@@ -244,10 +241,10 @@ class Scheduler:
         """Check a scenario once when it is built; ScenarioError if it does not suit."""
 
     def prepare(self, problem: PlanProblem) -> None:
-        """Get the tasks to come as planners may know them, once before `begin`."""
+        """Get the known future tasks, once before `begin` (for planners)."""
 
     def round_cost(self, problem: PlanProblem) -> float:
-        """Seconds that each waiting task adds to a round; 0 where bounded.
+        """Seconds that each waiting task adds to a round; 0 if bounded.
 
         From it a run of many tasks says beforehand that it may take long, since its time is then quadratic in the
         number of tasks.
@@ -255,25 +252,25 @@ class Scheduler:
         return 0.0
 
     def begin(self, view: View) -> None:
-        """Once, before the first event."""
+        """Hook: called once, before the first event."""
 
     def ready(self, task: Task) -> None:
-        """A task waits now: it was admitted and can run, or was stopped."""
+        """Hook: a task now waits: admitted and able to run, or stopped."""
 
     def finished(self, task: Task) -> None:
-        """A running task completed (requests: see `Batching.ended`)."""
+        """Hook: a running task completed (requests: see `Batching.ended`)."""
 
     def gone(self, task: Task) -> None:
-        """A task ended otherwise: rejected, expired, failed."""
+        """Hook: a task ended without completing: rejected, expired, failed."""
 
     def device(self, device: Device, up: bool) -> None:
-        """A device failed, was put to sleep, or came back."""
+        """Hook: a device failed, was put to sleep, or came back."""
 
     def announced(self, device: Device, start: float, end: float) -> None:
-        """A device (of cores: the node) will be down from `start` to `end`."""
+        """Hook: a device (of cores: the node) will be down from `start` to `end`."""
 
     def replica(self, wanted: WantedReplica, view: View) -> Placement | None:
-        """Place of a replica that a language model lacks; None: nowhere for now.
+        """Choose where to place a missing replica; None: nowhere for now.
 
         Asked after `begin` for the replicas of the start, which have their model; then when the service comes to lack
         one and, as long as it does, when devices have come free or one of its requests arrives; in a round before
@@ -328,7 +325,7 @@ class PlanProblem:
 
     @property
     def origin(self) -> float:
-        """Start of makespans: the first arrival, in mid-run `now`."""
+        """Where makespans start: the first arrival; in mid-run, `now`."""
         if self.in_mid_run:
             return self.now
         return float(self.tasks.arrival.min()) if len(self.tasks) else 0.0
@@ -350,17 +347,17 @@ class Admission:
         """Check a scenario once when it is built; ScenarioError for unknown classes."""
 
     def begin(self, view: View) -> None:
-        """Once, before the first event."""
+        """Hook: called once, before the first event."""
 
     def admit(self, task: Task, view: View) -> Accept | Reject | Defer:
-        """May this task wait?  A task that was deferred is asked about again.
+        """Decide on a task that arrives, or that was deferred.
 
         Requests of a service are answered without `modes`: a batch runs in one mode, whatever requests are in it.
         """
         return Accept()
 
     def leaving(self, task: Task, view: View) -> Reject | None:
-        """Drop this waiting task, which is about to start, or let it: None.
+        """Drop this task, which is about to start, or keep it: None.
 
         Asked of each task of a `Start`, whichever scheduler or batching policy decided it, but not of requests to
         language models; oldest requests of a batch that are dropped are replaced by those behind them.
@@ -368,10 +365,10 @@ class Admission:
         return None
 
     def finished(self, task: Task) -> None:
-        """A task completed (for policies that estimate rates)."""
+        """Hook: a task completed (for policies that estimate rates)."""
 
     def gone(self, task: Task) -> None:
-        """A task ended otherwise, admitted or not: rejected, expired, failed."""
+        """Hook: a task ended without completing, admitted or not."""
 
 
 class Shadow(Protocol):
@@ -379,7 +376,7 @@ class Shadow(Protocol):
 
     time: float
     anywhere: bool
-    """Do the nodes not matter to the task: is what another leaves it the same wherever that starts?"""
+    """True if nodes do not matter to the task: another start leaves it the same, wherever it is."""
 
     @property
     def placement(self) -> Placement | None: ...
@@ -390,7 +387,7 @@ class Shadow(Protocol):
 
 
 class Never:
-    """The shadow of a task that will not start, as far as is known."""
+    """The shadow of a task that will never start, by what is known."""
 
     time = math.inf
     anywhere = False
@@ -421,7 +418,7 @@ class LaunchSeen(Protocol):
 
     @property
     def finish(self) -> float:
-        """Estimated end at present rates, after the launches before it.
+        """Estimated end at present rates, given the launches before it.
 
         A request to a language model: when it leaves its replica if no others come, with an answer of estimated length.
         """
@@ -429,21 +426,21 @@ class LaunchSeen(Protocol):
 
 
 class Changes(Protocol):
-    """Changes since an earlier look, for policies that keep results while they hold."""
+    """Changes since an earlier look, for policies that cache results."""
 
     @property
     def releases(self) -> int:
-        """Counter of releases of capacity; what fitted nowhere fits after one only."""
+        """Counter of releases: what did not fit cannot fit before the next one."""
         ...
 
     @property
     def launches(self) -> int:
-        """Counter of launches; with equal `releases` the same launches run."""
+        """Counter of launches; if `releases` is also equal, the same launches run."""
         ...
 
     @property
     def steady(self) -> bool:
-        """Return True if all tasks so far compute at nominal rate throughout."""
+        """Return True if all tasks so far compute at nominal rate all the time."""
         ...
 
 
@@ -454,12 +451,12 @@ class Imagined(Protocol):
     def now(self) -> float: ...
 
     def run(self, until: float = math.inf) -> Record:
-        """Play it on once, until all is done or a time, and return the record."""
+        """Run it once, to the end or to a time, and return the record."""
         ...
 
 
 class View(Protocol):
-    """Everything that a policy may see; reading changes nothing.
+    """All that a policy may see; reading changes nothing.
 
     Every verb tells the truth about tasks, requests of services and language models alike.
     """
@@ -480,7 +477,7 @@ class View(Protocol):
 
     @property
     def changes(self) -> Changes:
-        """Counters that tell whether what a policy keeps still holds."""
+        """Counters that tell whether cached results still hold."""
         ...
 
     # Where does it fit?
@@ -509,7 +506,7 @@ class View(Protocol):
         ...
 
     def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
-        """Every placement of a one-device mode that fits now; of a gang one a node.
+        """Every placement of a one-device mode that fits now; of gangs one per node.
 
         The task's data included. distinct: only the first where the task would end at the same time on all of them.
         """
@@ -531,11 +528,11 @@ class View(Protocol):
         ...
 
     def over_limit(self, task: Task) -> bool:
-        """Return True if a limit of its partition alone keeps the task from starting."""
+        """Return True if only a limit of its partition prevents the start."""
         ...
 
     def earliest_fit(self, task: Task, mode: Mode | None = None) -> Shadow:
-        """Start and place of the task (in this mode) if all ends as estimated."""
+        """Earliest start and place of the task, if all launches end as estimated."""
         ...
 
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
@@ -568,7 +565,7 @@ class View(Protocol):
         ...
 
     def free_at(self, device: Device, engine: Literal["stream", "upload", "compute", "download"] = "stream") -> float:
-        """Time when an engine of a device is free; "stream": for one more launch."""
+        """When an engine of a device is free; "stream": for one more launch."""
         ...
 
     # Running and waiting tasks
@@ -606,11 +603,11 @@ class View(Protocol):
     # How much?
 
     def free(self, kind: str, node: int | None = None) -> float:
-        """Free cores ("cpu") or GPUs of a kind or type, on one node or on all."""
+        """Free cores ("cpu") or GPUs of a kind or type, on one node or all."""
         ...
 
     def load(self, device: Device) -> float:
-        """Shares in flight on a device (for cores: the busy part)."""
+        """Shares in use on a device (of cores: the busy part)."""
         ...
 
     def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
@@ -618,7 +615,7 @@ class View(Protocol):
         ...
 
     def request_mix(self) -> Mapping[Shape, int]:
-        """Demands of the tasks of the whole run, and their numbers."""
+        """Demands of all tasks of the run, and their counts."""
         ...
 
     def attained(self, of: Task | str) -> float:
@@ -626,7 +623,7 @@ class View(Protocol):
         ...
 
     def holders(self, item: int) -> list[Device | int]:
-        """Where valid copies of an item lie: devices, and node indexes for host memory."""
+        """Where valid copies of an item are: devices, and node indexes for hosts."""
         ...
 
     def room(self, device: Device) -> float:
@@ -634,7 +631,7 @@ class View(Protocol):
         ...
 
     def slices(self, device: Device, idle: bool = False) -> Layout:
-        """The slices of a MIG GPU as it is cut now, all or the idle ones."""
+        """The slices of a MIG GPU in its present layout, all or the idle ones."""
         ...
 
     def in_use(self, item: int, device: Device) -> bool:
@@ -650,7 +647,7 @@ class View(Protocol):
         ratios: Sequence[float] = (),
         expected: Callable[[Tasks], np.ndarray] | None = None,
     ) -> Imagined:
-        """A copy of the run on the policy's knowledge, in which `scheduler` goes on.
+        """A copy of the run with what the policy knows; `scheduler` continues it.
 
         Tasks take their estimates, no other task arrives, nothing fails, random numbers are those of `seed`; the run
         itself never notices.  coming: arrivals that the policy imagines, each a time and a task that has come and that

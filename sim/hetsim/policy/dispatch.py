@@ -33,7 +33,7 @@ QueuedService = tuple[Any, int, int]
 
 
 class LikeServices:
-    """Services with batches of equal demand, so they are offered the same device."""
+    """Services whose batches have equal demand: they get offers of the same device."""
 
     __slots__ = ("mode", "heaps", "asked", "passed", "released", "idle")
 
@@ -45,13 +45,13 @@ class LikeServices:
         self.passed: Any = None
         """The offer for which those that are ANSWERED have answered."""
         self.released = True
-        """Has something come free since all have answered?"""
+        """True if something has come free since all have answered."""
         self.idle: list[int] = []
         """Services without a request: the next arrival matters only when there is room."""
 
 
 class Index:
-    """Gives devices to services in the order of their oldest requests.
+    """Gives devices to services in the order of their oldest requests, by an index.
 
     For services with one mode each, on whole devices, without data, with policies that leave the order to the
     scheduler.
@@ -330,7 +330,7 @@ class Dispatcher:
 
     @staticmethod
     def place(counter: Counter, view: View) -> Placement | None:
-        """Device of the fastest mode with room and the fewest launches."""
+        """The device of the fastest mode with room and the fewest launches."""
         modes = counter.queue.service.shape.modes
         data = view.items
         if len(modes) == 1 and not data:

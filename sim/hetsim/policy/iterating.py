@@ -41,7 +41,7 @@ class Generation(Protocol):
 
     @property
     def to_prefill(self) -> int:
-        """Tokens to prefill before it can decode; after preemption also those it had."""
+        """Tokens to prefill before decoding; after preemption all that it had."""
         ...
 
 
@@ -64,7 +64,7 @@ class Foreseen(NamedTuple):
 
     @property
     def first_end(self) -> float:
-        """When the first of them leaves."""
+        """When the first request leaves."""
         return min(self.ends.values(), default=math.inf)
 
 
@@ -83,7 +83,7 @@ class Replica(Protocol):
 
     @property
     def outstanding(self) -> int:
-        """Requests that have been sent here and have not ended."""
+        """Requests sent here that have not ended."""
         ...
 
     @property
@@ -91,22 +91,22 @@ class Replica(Protocol):
 
     @property
     def size(self) -> int:
-        """Requests in it: members, and those with keys and values on their way to it."""
+        """Number of members, and of requests whose keys and values are on their way."""
         ...
 
     @property
     def members(self) -> Sequence[Any]:
-        """The requests that prefill or decode, in the order in which they joined."""
+        """Requests that prefill or decode, in the order of joining."""
         ...
 
     @property
     def prefilling(self) -> Sequence[Any]:
-        """Those of them that still have tokens to prefill, in that order."""
+        """Members that still have tokens to prefill, in the order of joining."""
         ...
 
     @property
     def decoding(self) -> int:
-        """How many of them generate a token in every step."""
+        """Number of members that generate a token in every step."""
         ...
 
     @property
@@ -116,24 +116,24 @@ class Replica(Protocol):
 
     @property
     def steps(self) -> int:
-        """Steps so far in which it has decoded."""
+        """Number of its steps that decoded."""
         ...
 
     @property
     def free_blocks(self) -> int:
-        """KV blocks that are free."""
+        """Number of free KV blocks."""
         ...
 
     def blocks_for(self, request: Any) -> int:
-        """Free KV blocks that a waiting request would take, idle prefixes included."""
+        """Free KV blocks that a waiting request would take, idle prefixes too."""
         ...
 
     def cached(self, request: Any) -> int:
-        """Tokens at the beginning of its prompt with keys and values there already."""
+        """Tokens at the beginning of its prompt that are in the prefix cache here."""
         ...
 
     def foresee(self, request: Any = None) -> Foreseen:
-        """Future of its requests (with `request`: and that one) if no others come.
+        """Forecast its requests (and `request`), if no others come.
 
         For routers, and not for batching policies at a boundary of the same replica: it is found by asking those.
         Cost: linear in the requests that are here; once for all questions until something happens here.
@@ -156,49 +156,49 @@ class IterationPolicy:
     """It batches by iterations, so it is for language models; policies that form whole batches are not."""
 
     reserves: bool = False
-    """Does it admit by the longest answers that requests announce?
+    """True if it admits by the longest answers that requests announce.
 
     A service with requests that announce none is then refused, and a request that never fits is rejected.
     """
 
     by_client: bool = False
-    """Do requests wait in a line for each client, of which `turn` names the next?"""
+    """True if requests wait in one queue per client, and `turn` names the next client."""
 
     follows: bool = False
-    """Is it told which requests join, decode and leave a replica?"""
+    """True if its hooks for requests that join, decode and leave a replica are called."""
 
     changes: bool = False
-    """May its answers change while a replica only decodes, with the same members?
+    """True if its answers may change while a replica only decodes, with the same members.
 
     Then it says when (`steady`).
     """
 
     def key(self, request: Generation) -> Any:
-        """The order of the waiting requests, least first; constant while one waits."""
+        """Sort key of waiting requests, lowest first; constant while waiting."""
         return request.arrival
 
     def turn(self, replica: Replica) -> str:
-        """The client with the next request to join, one of `heads`."""
+        """Choose the client, one of `heads`, whose request joins next."""
         raise NotImplementedError
 
     def queued(self, replica: Replica, request: Generation) -> None:
-        """A request is about to wait; it is not among the `heads` yet (`by_client` only)."""
+        """Hook: a request will wait; not yet among `heads` (`by_client` only)."""
 
     def joined(self, replica: Replica, request: Generation) -> None:
-        """A request joins the replica, or its keys and values will."""
+        """Hook: a request joins the replica, or its data are on their way."""
 
     def decodes(self, replica: Replica, request: Generation) -> None:
-        """A request decodes a token in each decoding step from now on."""
+        """Hook: a request decodes in each decoding step from now on."""
 
     def request_left(self, replica: Replica, request: Generation, over: bool) -> None:
-        """A joined request leaves the replica: complete, or preempted (`follows` only)."""
+        """Hook: a joined request leaves (`follows` only)."""
 
     def admits(self, replica: Replica, request: Generation) -> bool:
-        """Return True if the head of the waiting requests, which fits, may join."""
+        """Return True if the first waiting request, which fits, may join."""
         return True
 
     def steady(self, replica: Replica, request: Generation, steps: int) -> int:
-        """The number of decode-only steps until it must be asked again (`changes` only).
+        """Number of decode-only steps before the next call (`changes` only).
 
         request: the head of the waiting requests, which may not join now.  At least one; too few costs time only.
         """
@@ -209,12 +209,12 @@ class IterationPolicy:
         raise NotImplementedError
 
     def victim(self, replica: Replica) -> Generation:
-        """The request to preempt when blocks run out: a member that decodes or prefills."""
+        """Choose the member to preempt when blocks run out."""
         raise NotImplementedError
 
 
 class WantedReplica(NamedTuple):
-    """A missing replica: at the begin, after a failure or stop, or for load."""
+    """A missing replica: at the start, after a failure or stop, or for load."""
 
     service: LanguageService
     modes: tuple[Mode, ...]
@@ -225,7 +225,7 @@ class WantedReplica(NamedTuple):
 
 
 class OpenReplicas(Sequence[Any]):
-    """Replicas that take requests, in the order of their start, with their loads."""
+    """Replicas that take requests, in start order, with their loads."""
 
     __slots__ = ("replicas", "members", "loads")
 

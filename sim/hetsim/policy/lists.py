@@ -44,7 +44,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def queueing(model: str) -> Callable[[F], F]:
-    """Set `queueing` of an order or placement, as of a scheduler's class."""
+    """Decorator: sets `queueing` of an order or placement function."""
 
     def declared(function: F) -> F:
         function.queueing = model  # type: ignore[attr-defined]
@@ -65,7 +65,7 @@ def arrival_order(task: Task) -> float:
 
 
 class ListScheduler(Scheduler):
-    """Start waiting tasks in the order of a key, where the placement rule says.
+    """Start waiting tasks in the order of a key, placed by a rule.
 
     order: key of a task, constant while it waits; the least goes first, ties by arrival.
     placement: where a task goes; None takes its fastest mode that fits now, on the first devices.
@@ -189,7 +189,7 @@ class ListScheduler(Scheduler):
         return self._pause
 
     def start_in_order(self, view: View, closed: int = 0) -> Generator[Decision, None, Task | None]:
-        """Start from the head on until one does not fit; returns that task, or None.
+        """Start tasks in order; return the first that does not fit.
 
         None: no task is left to try.  closed: what blocked heads wait for (`claims_of`); tasks that compete for any of
         that are passed over.  So where partitions do not compete each has a head, and calls until None return them
@@ -238,7 +238,7 @@ class ListScheduler(Scheduler):
         return best
 
     def set_aside(self, task: Task, view: View) -> Annotate:
-        """Take a task kept by its partition's limit out of its queue."""
+        """Take a task held by its partition's limit out of its queue."""
         self.queue.remove(task)
         self._aside_since = view.changes.releases
         self._aside[task.index] = task
@@ -253,7 +253,7 @@ class ListScheduler(Scheduler):
             self._aside.clear()
 
     def behind(self, head: Task, depth: int | None = None) -> list[Task]:
-        """Under "block" at most `depth` tasks behind a head, in order."""
+        """Under "block", at most `depth` tasks behind a head, in order."""
         lines = [list(line) if depth is None else line.first(depth + 1) for line in self.queues()]
         tasks = [task for line in lines for task in line if task is not head]
         if self.of_partition:

@@ -19,7 +19,7 @@ from hetsim.policy.contract import Decision, Drop, Fetch, PlanProblem, Scheduler
 
 
 class PlannedScheduler(Scheduler):
-    """Base of static policies: `plan` once before the clock, then follow.
+    """Base of static policies: `plan` once before the run, then follow.
 
     A task starts when it heads the queues of all its devices, they are free and its predecessors are done.
     Frequencies that the plan gives are set in the first round, before anything starts.  Items that it brings to
@@ -50,25 +50,25 @@ class PlannedScheduler(Scheduler):
         The task of each waits and heads the queues of all its devices.
         """
         self._alone: list[bool] = []
-        """Does nothing else fit on the devices of a step while it runs?"""
+        """True if nothing else fits on the devices of a step while it runs."""
         self._taken: dict[str, int | None] = {}
         """Devices on which such a step runs, and the head that was tried there since."""
         self._copies: dict[tuple[int | None, Moment], list[Copy]] = {}
         """Prefetches and drops still to come, by what they wait for."""
         self._copying: list[Copy] = []
-        """Those that are due."""
+        """Copies that are due."""
         self._fused: dict[int, list[int]] = {}
         """Rows of the tasks of a launch of several that are still to start, by its first step."""
         self._modes: dict[int, Mode] = {}
         """The mode of each of these tasks by itself."""
         self._last_arrival: dict[int, float] = {}
-        """Of these launches: when the last of their tasks arrives."""
+        """When the last task of each of these launches arrives."""
         self._sizes: list[int] = []
         """Bytes of each item."""
         self._devices: dict[str, Device] = {}
 
     def plan(self, problem: PlanProblem) -> Plan:
-        """The plan for these tasks on this cluster."""
+        """Make the plan for these tasks on this cluster."""
         raise NotImplementedError
 
     def prepare(self, problem: PlanProblem) -> None:
@@ -85,7 +85,7 @@ class PlannedScheduler(Scheduler):
         self.follow(plan, problem.tasks, problem.cluster)
 
     def follow(self, plan: Plan, tasks: Tasks, cluster: Cluster) -> None:
-        """From now on: this plan, which has no problems."""
+        """Follow this plan, which has no problems, from now on."""
         self.made = plan
         self._steps = plan.steps
         self._placements = [placement_of(step, tasks, cluster) for step in plan.steps]
@@ -244,7 +244,7 @@ def _fills(placement: Placement) -> bool:
 
 
 class Following(PlannedScheduler):
-    """Follows a plan that is there already."""
+    """Follows an existing plan."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -255,7 +255,7 @@ class Following(PlannedScheduler):
 
 
 def placement_of(step: Step, tasks: Tasks, cluster: Cluster) -> Placement:
-    """Mode and devices of a step; core lanes become cores of their node."""
+    """The placement of a step; core lanes become cores of their node."""
     mode = tasks.shapes[tasks.shape[step.task]].modes[step.mode]
     if not mode.on_cpu:
         return Placement(mode, tuple(cluster.by_name[name] for name in step.devices))

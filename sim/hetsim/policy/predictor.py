@@ -10,13 +10,13 @@ from hetsim.errors import UsageError
 
 
 class Predictor:
-    """Base of predictors with the time; subclasses give `_learn` and `_expect`."""
+    """Base of predictors that keep the time; subclasses give `_learn` and `_expect`."""
 
     flat: ClassVar[bool] = False
-    """Does it expect what was measured lately, however far ahead it is asked?"""
+    """True if its forecast is what was measured lately, whatever the horizon."""
 
     knows_rates: ClassVar[bool] = False
-    """Is it given the `truth`?  The declared exception to "policies see the past only": a yardstick."""
+    """True if it is given the `truth`, as a yardstick: the declared exception to "policies see the past only"."""
 
     truth: Callable[[float], float] | None = None
     """If it `knows_rates`: the true mean of the series at any time."""
@@ -33,11 +33,11 @@ class Predictor:
 
     @property
     def own(self) -> bool:
-        """Does it forecast by its own method by now?  Else by its fall-back."""
+        """Return True if it forecasts by its own method, not by its fall-back."""
         return self.seen > 0
 
     def observe(self, time: float, value: float) -> None:
-        """The series had this value at this time.  Cost: that of the method, given there."""
+        """Add an observation of the series; the cost is the method's."""
         if not (math.isfinite(time) and math.isfinite(value)):
             raise UsageError(f"a predictor observes finite numbers, not {value} at t = {time}")
         if time < 0:
@@ -61,7 +61,7 @@ class Predictor:
         return math.inf
 
     def skip(self, count: int, time: float) -> None:
-        """Observe `count` zeros at equal distances, where `ceiling` is all but 0.
+        """Observe `count` zeros at equal intervals, where `ceiling` is about 0.
 
         Cost: O(1) in the count.
         """

@@ -19,12 +19,12 @@ EVERYWHERE = -1
 
 
 def partition_of(task: Task) -> Partition | None:
-    """The partition to which the task is bound; None where it may go anywhere."""
+    """The partition of a task; None if it may run anywhere."""
     return task.shape.modes[0].partition
 
 
 def claims_of(task: Task) -> int:
-    """Bitmask of what the task competes for; no common bit, no competition.
+    """Bitmask of what a task competes for: no common bit, no competition.
 
     The nodes of its partition, or a part of what they have (`Cluster.claims`); EVERYWHERE where it is bound to none.
     """
@@ -33,7 +33,7 @@ def claims_of(task: Task) -> int:
 
 
 class TaskQueue:
-    """A priority queue of tasks; equal keys leave in the order of arrival.
+    """A priority queue of tasks; equal keys in the order of arrival.
 
     Tasks with keys that come in ascending order (every first-come order) go to a deque and cost O(1); the others go
     to a heap.  An entry is void once its task is no longer waiting or was pushed again, to this queue or another:
@@ -97,14 +97,14 @@ class TaskQueue:
         return self._run[0]
 
     def pop(self) -> Task:
-        """Take the head off (which `head` has just returned)."""
+        """Remove the head, which `head` has just returned."""
         run, heap = self._run, self._heap
         if heap and (not run or heap[0] < run[0]):
             return heappop(heap)[4]
         return run.popleft()[4]
 
     def remove(self, task: Task) -> None:
-        """The task's entry is void from now on."""
+        """Remove the task; its entry becomes void."""
         task.ticket += 1
 
     def __iter__(self) -> Iterator[Task]:
@@ -113,7 +113,7 @@ class TaskQueue:
         return (entry[4] for entry in entries if _live(entry))
 
     def first(self, count: int) -> list[Task]:
-        """The first `count` live tasks, in order."""
+        """The first `count` tasks, in order."""
         if not self._heap and len(self._run) <= count:
             return list(self)
         live = (entry for entry in chain(self._run, self._heap) if _live(entry))

@@ -13,7 +13,7 @@ from hetsim.policy.iterating import WantedReplica
 
 
 class Relay(Scheduler):
-    """A scheduler around another one, which is told of all that happens but plans."""
+    """A scheduler that wraps another and forwards every hook except planning."""
 
     def __init__(self, inner: Scheduler):
         self.inner = inner

@@ -26,7 +26,7 @@ from hetsim.policy.planned import PlannedScheduler
 
 @dataclass(frozen=True)
 class RemainingProblem:
-    """A remaining problem, and its tasks' rows in the whole: `rows[0]` is its first."""
+    """A plan problem of some tasks, and their rows in the whole problem."""
 
     problem: PlanProblem
     rows: list[int]
@@ -34,12 +34,12 @@ class RemainingProblem:
     """Rows that no lane can run which is up, and those that wait for them."""
 
     def steps(self, plan: Plan) -> list[Step]:
-        """The steps of a plan for the rest, with the rows of the whole."""
+        """Steps of a plan of the remaining problem, with rows of the whole."""
         return [Step(self.rows[step.task], step.mode, step.devices) for step in plan.steps]
 
 
 class Progress:
-    """The progress of a problem's tasks so far.
+    """The progress of the tasks of a problem so far.
 
     Cost: O(1) a hook; `rest` is linear in the tasks that have not ended and what they read.
     """
@@ -48,7 +48,7 @@ class Progress:
         self.problem = problem
         self.lanes = lane_names(problem.cluster)
         self._tasks: dict[int, Task] = {}
-        """Those that were ready once and have not ended."""
+        """Tasks that have been ready and have not ended."""
         self._left = dict.fromkeys(range(len(problem.tasks)))
         self._down: dict[int, Device] = {}
 
@@ -56,7 +56,7 @@ class Progress:
         self._tasks[task.index] = task
 
     def ended(self, task: Task) -> None:
-        """For `finished` and `gone`."""
+        """Note an ended task; serves as `finished` and `gone`."""
         self._tasks.pop(task.index, None)
         self._left.pop(task.index, None)
 
@@ -67,12 +67,12 @@ class Progress:
             self._down[device.index] = device
 
     def is_up(self, device: Device) -> bool:
-        """Neither it nor the node around it is down."""
+        """Return True if neither the device nor its node is down."""
         return device.index not in self._down and self.problem.cluster.nodes[device.node].cpu.index not in self._down
 
     @property
     def count(self) -> int:
-        """Tasks that have not ended."""
+        """Number of tasks that have not ended."""
         return len(self._left)
 
     def rest(
@@ -82,7 +82,7 @@ class Progress:
         finish: Callable[[Task], float] | None = None,
         wanted: Callable[[int], bool] | None = None,
     ) -> RemainingProblem:
-        """The tasks that have not started, as a problem.
+        """The tasks that have not started, as a plan problem.
 
         Running tasks occupy their lanes until they end, when the tasks that wait for them arrive; stopped ones come
         with the part that they have left.
@@ -212,7 +212,7 @@ def in_mid_run(
     data: Mapping[int, Sequence[Device | int]] | None = None,
     simulate: Callable[[Plan], float] | None = None,
 ) -> PlanProblem:
-    """A problem of these tasks on the same cluster, in mid-run."""
+    """The plan problem of these tasks on the same cluster, in mid-run."""
     return replace(
         problem, tasks=tasks, now=now, free_at=free_at or {}, data=data or {}, in_mid_run=True,
         simulate=simulate or _not_in_mid_run, rehearse=_not_rehearsed,
@@ -220,7 +220,7 @@ def in_mid_run(
 
 
 class Resumed(PlannedScheduler):
-    """Follows a plan for some of the tasks of a run that has begun."""
+    """Follows a plan for some tasks of a run that is under way."""
 
     def __init__(self, plan: Plan, tasks: Tasks, cluster: Cluster) -> None:
         super().__init__()
@@ -243,7 +243,7 @@ class Resumed(PlannedScheduler):
 
 
 class Trials:
-    """Tries plans for the rest of a run out, in forks of it."""
+    """Tries plans for the remaining tasks in forks of the run."""
 
     def __init__(self, view: View, problem: PlanProblem, rows: Sequence[int]) -> None:
         self._view = view

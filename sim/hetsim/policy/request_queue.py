@@ -14,7 +14,7 @@ from hetsim.model.tasks import BatchTimes
 
 @dataclass(repr=False, eq=False, slots=True)
 class Requests:
-    """Waiting requests of a service: the oldest `count` of its queue, or those named.
+    """Some waiting requests of a service: the oldest `count`, or those named.
 
     Made by the queue (`first`, `chosen`).  `size` is the number as which they are launched: more than `count` where
     batches are padded.  `tasks` is None where the oldest are meant.
@@ -35,7 +35,7 @@ class RequestQueue(Protocol):
     service: Service
     wanted: int
     bell: dict[Any, bool]
-    """Of all services: queues to which something has happened, and whether their policies must be asked again."""
+    """For all services: queues with changes, and whether their policies must be asked again."""
 
     def __len__(self) -> int:
         """How many wait now."""
@@ -48,27 +48,27 @@ class RequestQueue(Protocol):
 
     @property
     def arrived(self) -> int:
-        """Requests that have joined the queue so far."""
+        """Number of requests that have joined the queue so far."""
         ...
 
     def arrival(self, position: int) -> float:
-        """When the request at a position arrived."""
+        """Arrival time of the request at a position."""
         ...
 
     def deadline(self, position: int) -> float:
-        """Time by which its batch must end for its deadline; inf without."""
+        """Latest end of a batch for the request's deadline; inf without."""
         ...
 
     def recent(self, seconds: float) -> int:
-        """The number of requests that joined the queue in the last `seconds`."""
+        """Number of requests that joined in the last `seconds`."""
         ...
 
     def stages(self, size: int, placement: Placement) -> BatchTimes:
-        """Estimated stage times of a batch of this size there."""
+        """Estimated stage times of a batch of this size at a placement."""
         ...
 
     def first(self, count: int, size: int | None = None) -> Requests:
-        """The oldest `count`, to be launched as if they were `size` (padding)."""
+        """The oldest `count` requests, launched at `size` (padding)."""
         ...
 
     def tasks(self) -> Sequence[Task]:
@@ -76,17 +76,17 @@ class RequestQueue(Protocol):
         ...
 
     def chosen(self, tasks: Sequence[Task], size: int | None = None) -> Requests:
-        """Some of `tasks()`."""
+        """The requests of these tasks, out of `tasks()`."""
         ...
 
     @property
     def head(self) -> Task:
-        """The oldest request, for orders among services."""
+        """The oldest request, by which services are ordered."""
         ...
 
     @property
     def oldest(self) -> float:
-        """When it arrived at the front end."""
+        """When the oldest request arrived at the front end."""
         ...
 
     def want(self, count: int) -> None:

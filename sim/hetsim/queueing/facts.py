@@ -47,7 +47,7 @@ STABLE = "the load is below 1"
 
 
 class Assumption(NamedTuple):
-    """An assumption of a model: its key in the scenario, and its value there."""
+    """An assumption of a model, the key of the scenario for it, and its value."""
 
     text: str
     holds: bool
@@ -60,7 +60,7 @@ class Assumption(NamedTuple):
 
 
 class PredictedRow(NamedTuple):
-    """A predicted figure: a metric of the simulator, of one class or of all."""
+    """A predicted figure: a metric of the simulator, of one class or all."""
 
     metric: str
     value: float
@@ -69,7 +69,7 @@ class PredictedRow(NamedTuple):
 
 @dataclass
 class Match:
-    """A scenario seen through a model."""
+    """The result of matching a scenario to a queueing model."""
 
     model: str
     assumptions: list[Assumption]
@@ -79,7 +79,7 @@ class Match:
 
     @property
     def verdict(self) -> str:
-        """matches, nearly (with an error of `NEARLY` at most), approximation, or none."""
+        """One of: matches, nearly (error at most `NEARLY`), approximation, none."""
         if any(not one.holds and not one.soft for one in self.assumptions):
             return "none"
         if not self.formula_error and not self.failed:
@@ -88,7 +88,7 @@ class Match:
 
     @property
     def error(self) -> float:
-        """Relative error of the prediction: of its formula and failed soft assumptions."""
+        """Relative error of the prediction: its formula's, and failed assumptions'."""
         return abs(self.formula_error) + max((one.error for one in self.failed), default=0.0)
 
     @property
@@ -109,7 +109,7 @@ class Law(NamedTuple):
         return self._replace(mean=self.mean * factor)
 
     def plus(self, other: Law) -> Law:
-        """The sum with an independent one."""
+        """The distribution of the sum with an independent one."""
         if other.mean == 0:
             return self
         if self.mean == 0:
@@ -131,7 +131,7 @@ NOTHING = Law(0.0, 0.0, "constant")
 
 
 class Density(NamedTuple):
-    """A density of times: weights and laws of scipy.stats."""
+    """A density of times: a weighted sum of scipy.stats distributions."""
 
     parts: tuple[tuple[float, Any], ...]
 
@@ -144,7 +144,7 @@ class Density(NamedTuple):
 
 
 def density_of(distribution: Any, factor: float, weight: float = 1.0) -> Density | None:
-    """The density of a distribution times a factor; None where it is not known."""
+    """Density of a distribution times a factor; None if unknown."""
     from scipy import stats
 
     one, name = distribution, getattr(distribution, "distribution", "")
@@ -185,7 +185,7 @@ def _third(distribution: Any, named: str, scv: float) -> float:
 
 
 def mixed(parts: Iterable[tuple[float, Law]]) -> Law:
-    """One of several, by their weights."""
+    """The mixture of some laws with weights."""
     positive = [(weight, law) for weight, law in parts if weight > 0]
     if all(law == positive[0][1] for _, law in positive):
         return positive[0][1]
@@ -213,11 +213,11 @@ class Customers(NamedTuple):
 
 
 class Unmatched(Exception):
-    """An assumption fails without which a model gives no figures."""
+    """A required assumption of a model does not hold, so it gives no figures."""
 
 
 class Facts:
-    """Facts of a scenario that models need."""
+    """The facts of a scenario that models need, with assumptions noted."""
 
     def __init__(self, scenario: Scenario):
         self.scenario = scenario
@@ -235,7 +235,7 @@ class Facts:
         return bool(holds)
 
     def recognize(self, family: str) -> None:
-        """Assume that models of a family understand each key that is set."""
+        """Assume that the models of a family account for each key that is set."""
         unknown = not_understood(self.scenario, family)
         self.recognized = not unknown
         for one in unknown:
@@ -279,7 +279,7 @@ class Facts:
 
     @property
     def only_mode(self) -> Mode:
-        """The same; Unmatched if there are several."""
+        """The mode common to all tasks; Unmatched if there are several."""
         if self.mode is None:
             raise Unmatched
         return self.mode
@@ -310,7 +310,7 @@ class Facts:
 
     @cached_property
     def servers(self) -> int:
-        """How many tasks can run at once."""
+        """Number of tasks that can run at once."""
         mode = self.mode
         return 0 if mode is None else sum(self._slots(node, mode) for node in self.cluster.nodes)
 
@@ -336,7 +336,7 @@ class Facts:
         return "cpu_utilization" if self.mode is not None and self.mode.on_cpu else "gpu_utilization"
 
     def busy_share(self, computing: float) -> float:
-        """The metric from the mean number of tasks that compute."""
+        """The utilization metric, from the mean number of computing tasks."""
         mode = self.mode
         assert mode is not None
         devices = sum(node.cpus if mode.on_cpu else len(node.accelerators) for node in self.cluster.nodes)
@@ -378,7 +378,7 @@ class Facts:
         self.suppose(text, not early, f"workload.0.{key}" if early else "", shown, soft=True, error=idle)
 
     def one_way(self) -> bool:
-        """All tasks run in one mode on equal devices."""
+        """Assume that all tasks run in one mode on equal devices."""
         if self.mode is not None:
             return self.suppose("all tasks run in one mode on equal devices", True, "cluster.nodes", str(self.mode))
         modes = list(dict.fromkeys(str(mode) for mode in self.input.tasks.modes))
@@ -410,7 +410,7 @@ class Facts:
         return self.suppose(what, law.kind == "exponential", key or self.time_key, law.shown, soft=True)
 
     def undisturbed(self) -> None:
-        """Devices work at their own pace all the time."""
+        """Assume that tasks that share a device do not slow each other down."""
         mode = self.mode
         if mode is None or mode.on_cpu:
             return
@@ -420,7 +420,7 @@ class Facts:
         self.suppose("tasks do not slow each other down", alone, "cluster.nodes.gpus.sharing", kind.kind)
 
     def one_by_one(self, blind: bool = True) -> str:
-        """Assume steady devices and one launch at a time in `order`, which is returned."""
+        """Assume steady devices and one launch at a time; return the order."""
         self.undisturbed()
         order = self.order(blind)
         self.one_in_flight()
@@ -433,7 +433,7 @@ class Facts:
             self.suppose("a GPU takes one task at a time", streams == 1, "cluster.nodes.gpus.streams", str(streams))
 
     def one_gpu(self, load: float, soft: bool = False) -> None:
-        """Assume one GPU, with room and a stream for all tasks under way."""
+        """Assume one GPU with memory and a stream for all tasks in flight."""
         mode: Any = self.mode
         text, holds = "there is one GPU, and a task has all of it", self.servers == 1 and mode.whole_devices
         self.suppose(text, holds, "cluster.nodes.gpus.count", f"{self.servers}")
@@ -465,7 +465,7 @@ class Facts:
 
     @property
     def scheduler(self) -> str:
-        """The scheduler's declaration to theory."""
+        """The scheduler's declaration of its queueing model."""
         return self.declared("scheduler", self.policies.scheduler.name)
 
     def parameter(self, part: str, key: str, default: Any) -> Any:
@@ -484,7 +484,7 @@ class Facts:
         self.suppose("no blocking: every task is admitted", self.admission == OPEN, "policy.admission", name)
 
     def steady(self, load: float, servers: int, law: Law, bounded: bool = False) -> bool:
-        """Assume a stable load, and a warm-up and a run that outlast the start."""
+        """Assume a stable load, and a warm-up and run that outlast the transient."""
         from hetsim.results.formatting import seconds
 
         if not bounded and not self.suppose(
@@ -509,20 +509,20 @@ class Facts:
         return True
 
     def transient(self, relaxation: float) -> float:
-        """Return the share by which an empty start lowers this run's means."""
+        """Return the share by which starting empty lowers this run's means."""
         warm = 0.0 if math.isnan(self.warmup) else self.warmup
         lasts = self.lasts - warm
         return math.exp(-warm / relaxation) * min(1.0, relaxation / lasts) if lasts > 0 else 1.0
 
     @property
     def warmup(self) -> float:
-        """Seconds; NaN where the run finds them out itself."""
+        """Seconds of warm-up; NaN if the run detects it."""
         given: Any = self.model.warmup
         return float(given) if isinstance(given, int | float) else math.nan
 
     @property
     def lasts(self) -> float:
-        """Seconds that the run is to last, or that tasks arrive."""
+        """Seconds that the run lasts, or over which tasks arrive."""
         return self.input.horizon if math.isfinite(self.input.horizon) else self.last_arrival
 
     @cached_property
@@ -535,13 +535,13 @@ class Facts:
 
     @property
     def whole_time(self) -> Law:
-        """Upload, computing and download together, class by class."""
+        """Distribution of upload, compute and download together, by class."""
         computing = [(one, one.law) for one in self.customers if one.law is not None]
         moves = [(one, self.transfer("bytes_in", [one]).plus(law)) for one, law in computing]
         return mixed((one.rate or 1.0, law.plus(self.transfer("bytes_out", [one]))) for one, law in moves)
 
     def transfer(self, key: str, customers: list[Customers]) -> Law:
-        """Time of an upload or download alone on its link."""
+        """Distribution of an upload or download alone on its link."""
         mode: Any = self.mode
         link, loads, parts = mode.type.link, key == "bytes_in", []
         bandwidth = link.upload if loads else link.download
@@ -555,7 +555,7 @@ class Facts:
         return mixed(parts)
 
     def links_alone(self) -> None:
-        """Each device has a link to itself."""
+        """Assume that each device has a link to itself."""
         for number, nodes in enumerate(self.model.cluster.nodes):
             switch = nodes.pcie.switch is not None
             links: list[Any] = [nodes.pcie, *(one.pcie for one in (*nodes.gpus, *nodes.accelerators))]

@@ -35,7 +35,7 @@ class PredictionCheck(NamedTuple):
 
     @property
     def covered(self) -> bool | None:
-        """None without an interval: of few or infinite values, or too rare ones."""
+        """True if the interval covers the prediction; None without one."""
         value, interval = self.row.value, self.interval
         if math.isnan(interval.low) or (interval.low == interval.high == 0 < value < RARE):
             return None
@@ -46,7 +46,7 @@ class PredictionCheck(NamedTuple):
 def simulate(
     scenario: Scenario, rows: list[PredictedRow], *, confidence: float = 0.95, **options: Unpack[StudyKeywords]
 ) -> list[PredictionCheck]:
-    """Run the scenario's replications, or ten, and return CIs of predicted figures."""
+    """Run the scenario's replications (or ten); CIs of the predicted figures."""
     from hetsim.experiment.run import replicate
 
     given = scenario.model.replications

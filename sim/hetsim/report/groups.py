@@ -18,7 +18,7 @@ def groups_lines(
     tables: Mapping[str, pd.DataFrame], by: Iterable[str], further: Iterable[str] = (),
     comparison: Comparison | None = None, only: Iterable[str] = (),
 ) -> list[str]:  # fmt: skip
-    """The tables as text: a row a group and policy; `further` adds metrics.
+    """Tables of groups as text, a row per group and policy.
 
     With a comparison, the paired differences to its base below each.  `only`: these metrics and no others, as far as
     groups have them.

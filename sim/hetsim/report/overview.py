@@ -75,7 +75,7 @@ def workload(result: Result) -> str:
 
 
 class Figures:
-    """Metric values of an outcome and, with replications, their half-widths."""
+    """Metric values of an outcome; with replications, their half-widths too."""
 
     def __init__(self, outcome: Outcome):
         self.outcome = outcome
@@ -98,7 +98,7 @@ class Figures:
         return (isinstance(self.outcome, Replications) or metric in self.outcome.names) and self.is_known(metric)
 
     def defined_in(self, metric: str) -> str:
-        """` (in 3 of 10 replications)`, where it is not defined in all."""
+        """` (in 3 of 10 replications)`, if it is not defined in all."""
         if not isinstance(self.outcome, Replications):
             return ""
         defined_count, runs = int(self.outcome.column(metric).notna().sum()), len(self.outcome)
@@ -129,7 +129,7 @@ STAGE_COLUMNS = ("stage", "on", "items", "wait mean", "wait p95", "service mean"
 
 
 def stage_rows(result: Result) -> list[list[str]]:
-    """Of each stage of the pipelines, what `STAGE_COLUMNS` say, as text."""
+    """Rows of the stages of pipelines, with the `STAGE_COLUMNS` as text."""
     table = result.by_stage
     texts = [terminal.several(table[name].tolist(), terminal.SECONDS) for name in SECONDS_COLUMNS]
     used = zip(table["devices"].tolist(), table["device_type"].tolist(), strict=True)
@@ -153,7 +153,7 @@ def _stages(outcome: Outcome) -> list[str]:
 
 
 def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
-    """One line per requested metric; from a set, only those that are defined."""
+    """One line per requested metric; of a set, only the defined ones."""
     figures, names = Figures(outcome), list(metrics)
     own = metric_sets.by_name(names)
     shown = [name for name in metric_sets.expanded(names) if name in own or figures.is_known(name)]
@@ -329,7 +329,7 @@ _FIGURE = re.compile(r"(?<![\w.\"#])\d+(?:\.\d+)?(?![\w\"]|\.\d)")
 
 
 def gathered(runs: Replications) -> list[str]:
-    """The warnings of replications: one line per kind, with ranges of numbers."""
+    """Warnings of replications: one line per kind, with ranges of numbers."""
     kinds: dict[str, list[str]] = {}
     warnings = _untold(runs.warnings)
     of_all = dict.fromkeys(warning for warning in warnings if not _REPLICATION.match(warning))
@@ -361,7 +361,7 @@ def _range(values: Iterable[float]) -> str:
 
 
 def comparison_remarks(runs: Mapping[str, Outcome]) -> list[str]:
-    """The warnings of all policies, by policy and kind; one for all if deterministic."""
+    """Warnings of all policies, by policy and kind; merged if all are equal."""
     many = [run for run in runs.values() if isinstance(run, Replications) and len(run) > 1]
     said: dict[str, list[str]] = {}
     for label, run in runs.items():
@@ -380,7 +380,7 @@ def comparison_remarks(runs: Mapping[str, Outcome]) -> list[str]:
 
 
 def common_remarks(runs: Mapping[str, Outcome]) -> list[str]:
-    """How the compared runs were treated: stated once if it is the same for all."""
+    """Remarks on how runs were treated, stated once if equal for all runs."""
     said = {label: list(run.remarks) for label, run in runs.items() if isinstance(run, Replications)}
     every = [text for text in dict.fromkeys(sum(said.values(), [])) if all(text in texts for texts in said.values())]
     own = [f"{label}: {text}" for label, texts in said.items() for text in texts if text not in every]
@@ -396,7 +396,7 @@ GAP = 3
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
-    """One row per policy, one column per metric, ◂ at a significantly best policy.
+    """One row per policy, one column per metric; ◂ marks the best.
 
     Columns that do not fit the terminal continue below, with the policies repeated.
     """
@@ -432,7 +432,7 @@ def _beside(policies: list[str], columns: list[list[str]]) -> list[str]:
 
 
 def beside(names: list[str], columns: list[list[str]], longest: int | None = None) -> list[str]:
-    """Columns next to names, each with its head; what is too wide goes below.
+    """Set columns next to names, with headings; too wide ones go below.
 
     Names longer than `longest` go on in a second line.
     """

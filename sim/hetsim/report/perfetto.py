@@ -56,7 +56,7 @@ Event = dict[str, Any]
 
 
 class Slices(NamedTuple):
-    """Stages of launches on lines, as columns; times are whole nanoseconds."""
+    """Stages of launches on lines, as columns, in whole nanoseconds."""
 
     bar: np.ndarray
     """Row of the bars each belongs to."""
@@ -67,7 +67,7 @@ class Slices(NamedTuple):
 
 
 def check_trace_file(path: str | Path) -> Path:
-    """The path, if a trace can be written there after the run; else UsageError."""
+    """Check that a trace can be written to a path later; else UsageError."""
     target = Path(path)
     if target.is_dir():
         raise UsageError(f"{shown(str(target))} is a folder: give the trace a file name, such as run.json.gz")
@@ -80,7 +80,7 @@ def check_trace_file(path: str | Path) -> Path:
 
 
 def write_trace(result: Result, path: str | Path) -> Path:
-    """Write the trace of a run, whole or not at all; compressed if it ends in .gz.
+    """Write the trace of a run; compressed if the name ends in .gz.
 
     UsageError for what is not one run, such as replications.
     """

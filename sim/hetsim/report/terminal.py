@@ -47,7 +47,7 @@ COLUMNS = 100
 
 
 def width(text: str) -> int:
-    """Columns that a text takes on a terminal."""
+    """Number of columns that a text takes on a terminal."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 

@@ -47,7 +47,7 @@ _PACKAGE = "hetsim.results.one_run."
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A declared metric; `name` may contain the slowdown bound as `{bound:g}`."""
+    """A declared metric; the name may contain the slowdown bound."""
 
     name: str
     function: Callable[[Any], float] = field(repr=False)
@@ -72,7 +72,7 @@ def metric(
     title: str = "", hide_if_zero: bool = False, congested: bool = False, needs_end: bool = False,
     is_percent: bool = True, name: str = "", module: str = "",
 ) -> Callable[[Function], Function]:  # fmt: skip
-    """Declare the metric that a function computes; its docstring is its definition.
+    """Declare a metric by a function, whose docstring is the definition.
 
     Parameters:
         unit: what it is computed in; a share is shown in percent unless `is_percent` is False
@@ -135,7 +135,7 @@ def _load_packages() -> None:
 
 
 def declarations(bound: float = DEFAULT_BOUND) -> dict[str, Declaration]:
-    """All metrics by name, ours first."""
+    """All metrics by name, built-in ones first."""
     _load_packages()
     return _ours_by(bound) | registry.registered("metric")
 
@@ -146,14 +146,14 @@ def _ours_by(bound: float) -> dict[str, Declaration]:
 
 
 def current_name(column: str) -> str:
-    """Rename a column of a file in which counts are called by what they count."""
+    """The current name of a column in older files."""
     name, *end = column.partition("_ci_")
     count = {"tasks": TASK_COUNT, "launches": "launch_count"}.get(name, f"{name}_count")
     return (count if count in _all_of_ours() else name) + "".join(end)
 
 
 def unknown_metric(name: str, names: Iterable[str]) -> UnknownName:
-    """UnknownName, with metrics that share parts of the name where it helps."""
+    """Raise UnknownName for a metric, with near names if there are any."""
     parts = tuple(filter(None, current_name(name).split("_")))
     shares = {one: sum(part.startswith(parts) for part in one.split("_")) for one in names}
     near = sorted(filter(shares.get, shares), key=lambda one: -shares[one])[:3]
@@ -163,7 +163,7 @@ def unknown_metric(name: str, names: Iterable[str]) -> UnknownName:
 
 
 def declaration(name: str) -> Declaration | None:
-    """That of a metric, whatever bound its name has; None of another name."""
+    """The declaration of a metric, whatever bound its name has; or None."""
     by_name = declarations()
     return by_name.get(name) or _all_of_ours().get(re.sub(r"_\d[\d.e+-]*s_", f"_{_BOUND}s_", name))
 
@@ -175,7 +175,7 @@ def in_set(name: str, bound: float = DEFAULT_BOUND) -> list[str]:
 
 
 def added_to_summaries() -> tuple[str, ...]:
-    """Metrics of scripts and packages in every summary; a stored run may lack them."""
+    """Further metrics of scripts and packages in every summary."""
     _load_packages()
     return tuple(name for name, one in registry.registered("metric").items() if "summary" in one.sets)
 
@@ -196,12 +196,12 @@ def has_direction(metric: str) -> bool:
 
 
 def of_groups(metric: str) -> bool:
-    """Return True if the metric has a meaning for a group of tasks."""
+    """Return True if the metric is defined for a group of tasks."""
     declared = declaration(metric)
     return declared is None or declared.estimand == "tasks"
 
 
 def hide_if_zero(metric: str) -> bool:
-    """Return True if the metric, of a set, is shown only where some policy has any."""
+    """Return True if, in a set, the metric is shown only where it is not 0."""
     declared = declaration(metric)
     return declared is not None and declared.hide_if_zero

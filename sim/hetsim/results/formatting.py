@@ -70,7 +70,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def figures(value: float, digits: int = 3) -> str:
-    """`digits` figures that matter, without exponent: `0.0123`, `45.6`, `1,234`."""
+    """A number to `digits` significant figures: `0.0123`, `45.6`, `1,234`."""
     if not math.isfinite(value):
         return _odd(value)
     if value == 0:
@@ -88,7 +88,7 @@ def _odd(value: float) -> str:
 
 
 def fitting(values: Iterable[float], units: Sequence[Unit]) -> Unit:
-    """The unit in which a group of values reads best: that of the middle one."""
+    """The unit for a group of values: the one that suits the median."""
     sizes = sorted(abs(v) for v in values if math.isfinite(v) and v != 0)
     if not sizes:
         return next((unit for unit in units if unit[0] == 1.0), units[0])
@@ -108,7 +108,7 @@ def with_unit(text: str, unit: str) -> str:
 
 
 def one(value: float, units: Sequence[Unit]) -> str:
-    """A value in the unit that suits it."""
+    """A value in a suitable unit."""
     factor, name = fitting([value], units)
     text = figures(value / factor)
     if units == PERCENT and text == "100" and value < 1:
@@ -118,14 +118,14 @@ def one(value: float, units: Sequence[Unit]) -> str:
 
 
 def several(values: Sequence[float], units: Sequence[Unit], halves: Sequence[float] | None = None) -> list[str]:
-    """Values in one common unit, each with `± half` where its half-width is known."""
+    """Values in one common unit, each with `± half` if known."""
     factor, name = fitting(values, units)
     halves = [math.nan] * len(values) if halves is None else halves
     return [with_unit(pair(value / factor, half / factor), name) for value, half in zip(values, halves, strict=True)]
 
 
 def pair(value: float, half: float) -> str:
-    """`12.3 ± 0.4`: the half-width to two figures, the value to the same digits.
+    """`12.3 ± 0.4`: half-width to two figures, value to the same digits.
 
     More digits where the two would read the same although one is greater: 0.0231 ± 0.0229.
     """
@@ -151,7 +151,7 @@ def clock(value: float) -> str:
 
 
 def lower_bound(value: float, units: Sequence[Unit]) -> str:
-    """A percentile that touches unfinished tasks: no less than this."""
+    """`≥ 12 s`: a percentile that touches unfinished tasks."""
     return "≥ " + one(value, units) if math.isfinite(value) else "∞"
 
 
@@ -199,7 +199,7 @@ def finite(value: float, otherwise: float = 0.0) -> float:
 
 
 def formatter(metric: str) -> Callable[[float], str]:
-    """How a single value of a metric is written."""
+    """The function that formats a single value of a metric."""
     units = units_of(metric)
     if units == ((1.0, ""),):
         return count
@@ -207,7 +207,7 @@ def formatter(metric: str) -> Callable[[float], str]:
 
 
 def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers as JSON can hold them."""
+    """Numbers in a form that JSON can hold."""
     return {name: json_number(value) for name, value in values.items()}
 
 

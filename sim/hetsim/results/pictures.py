@@ -19,7 +19,7 @@ PLOTS = "hetsim.plots."
 
 
 def drawn(name: str, results: Any, **options: Any) -> Figure:
-    """The picture of that name in `hetsim.plots`."""
+    """Draw the picture of this name in `hetsim.plots`."""
     module, _, function = (PLOTS + name).rpartition(".")
     result = registry.load_object(f"{module}:{function}")(results, **options)
     return result.get_figure(root=True)  # of axes; a figure gives itself
@@ -39,6 +39,6 @@ def attempt(name: str, draw: Callable[[], Any]) -> str | None:
 
 
 def write_picture(draw: Callable[[], Any], path: Path) -> bool:
-    """Draw a figure into a file, whole or not at all; return whether it was drawn."""
+    """Write a figure to a file; return whether it was drawn."""
 
     return attempt(str(path), lambda: write_whole(path, lambda file: draw().savefig(file))) is None

@@ -25,7 +25,7 @@ OBJECTS, ARRAYS, RANDOM = "input.json", "arrays.parquet", ("seed", "replication"
 
 
 def save_input(run: RunInput, folder: Path) -> None:
-    """Write the two files."""
+    """Write the two files of a run's input."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

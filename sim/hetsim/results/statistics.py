@@ -74,14 +74,14 @@ def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0
 
 
 def half_width(values: np.ndarray, metric: str, share: float) -> float:
-    """Half width of the t interval with quantiles of this share as its ends."""
+    """Half-width of the t interval whose ends are quantiles of this share."""
     count, spread = len(values), deviation(values)
     degrees = freedom(excess_kurtosis(metric, spread, float(values.mean())), count)
     return student_quantile(share, float(degrees)) * spread / math.sqrt(count)
 
 
 def excess_kurtosis(metric: str, spread: Floats, mean: Floats) -> Floats:
-    """Of what runs contribute to a metric that congestion drives; 0 of any other.
+    """Assumed excess kurtosis of a metric's contributions: 0 unless congested.
 
     How skewed the values are ten of them cannot tell; but in a queue skewness is about `SKEW` times the coefficient of
     variation, and the excess kurtosis of values so skewed 1.5 times its square (the gamma family's), at most that of
@@ -114,7 +114,7 @@ def student_quantile(share: float, freedom: float) -> float:
 
 
 def student_quantiles(share: float, freedom: Floats) -> Floats:
-    """The same for many numbers of degrees of freedom."""
+    """Quantiles of Student's t for many numbers of degrees of freedom."""
     # Not scipy.stats: importing it takes as long as a small run, and single runs need neither.
     from scipy.special import stdtrit
 
@@ -143,7 +143,7 @@ def chi_square_quantile(share: float, freedom: int) -> float:
 
 
 def deviation(values: np.ndarray) -> float:
-    """Sample standard deviation; NaN where it is not defined."""
+    """Sample standard deviation; NaN if undefined."""
     if len(values) < 2 or not np.isfinite(values).all():
         return math.nan
     return float(values.std(ddof=1))

@@ -56,7 +56,7 @@ def open_stored(path: Path) -> io.BufferedReader:
 
 
 def read_stored(path: Path) -> bytes:
-    """The contents of a file; like `open_stored`."""
+    """Read a file; errors as `open_stored`."""
     with open_stored(path) as stream:
         return stream.read()
 
@@ -78,7 +78,7 @@ def parse_json(path: Path, text: bytes) -> Any:
 
 
 def parse_yaml(of: str, text: str) -> Any:
-    """Parse the YAML of the scenario of a stored run; DamagedFile if it is none."""
+    """Parse the YAML of a stored run's scenario; DamagedFile if it is invalid."""
     import yaml
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -95,7 +95,7 @@ def parse_yaml(of: str, text: str) -> Any:
 
 @contextmanager
 def reading_stored(*folders: str | Path) -> Iterator[None]:
-    """Raise UsageError for any other error in folders of unknown origin."""
+    """Turn any other error in folders of unknown origin into UsageError."""
     try:
         yield
     except (HetsimError, OSError, MemoryError):
@@ -111,7 +111,7 @@ def reading_stored(*folders: str | Path) -> Iterator[None]:
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """The table in a Parquet file; OSError, ValueError or DamagedFile."""
+    """Read a Parquet file as a table; OSError, ValueError or DamagedFile."""
     import pandas as pd
 
     check_parquet(path)
@@ -119,7 +119,7 @@ def read_frame(path: Path) -> pd.DataFrame:
 
 
 def check_parquet(path: Path) -> None:
-    """Raise DamagedFile if a Parquet footer states more than its bytes can hold."""
+    """Raise DamagedFile if a Parquet footer claims more than its bytes can hold."""
     import pyarrow.parquet as pq
 
     with open_stored(path) as stream:
@@ -169,7 +169,7 @@ _SEAL = ', "sha256": "{}"}}\n'
 
 
 def sealed(value: Mapping[str, Any], indent: int | None = None) -> str:
-    """JSON with `format` and `sha256`, a checksum of all the rest."""
+    """Format JSON with `format` and `sha256`, a checksum of all the rest."""
     value = {"format": FORMAT, **value}
     text = _dumps(value)
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -179,7 +179,7 @@ def sealed(value: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def unsealed(path: Path) -> dict[str, Any]:
-    """The contents that `sealed` was given; OSError if the file cannot be read.
+    """The contents that were sealed in a file; OSError if it cannot be read.
 
     DamagedFile if it is not what `sealed` wrote, UsageError if it has the format of another hetsim.
     """
@@ -187,7 +187,7 @@ def unsealed(path: Path) -> dict[str, Any]:
 
 
 def unsealed_text(path: Path, text: bytes) -> dict[str, Any]:
-    """The same of a text that was read from the file."""
+    """The contents that were sealed in a text from that file."""
     try:
         content = parse_json(path, text)
         if not isinstance(content, dict):
@@ -219,7 +219,7 @@ def digest_of(path: Path) -> str:
 
 
 def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Of files in a folder, by name."""
+    """SHA-256 of files in a folder, by name."""
     return {name: digest_of(folder / name) for name in names}
 
 
@@ -241,7 +241,7 @@ def check_names(mark: Path, names: Collection[Any]) -> None:
 
 
 def verify(path: Path, digest: str | None) -> Path:
-    """The path; DamagedFile if the file is missing or has another digest."""
+    """Check the digest of a file and return its path; DamagedFile if it differs."""
     if digest is None:
         return path
     try:

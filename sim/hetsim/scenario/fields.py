@@ -1,4 +1,4 @@
-"""Base class and field types of the models of scenario files."""
+"""Base class and field types of scenario models, and schemas made of dataclasses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Model(Described):
 
 
 def unknown(error: UnknownName) -> str:
-    """The sentence of an unknown name, with all that are known where none is near."""
+    """The message for an unknown name; it lists all names if none is near."""
     near = suggestion(error.name, error.known)
     return str(error) if near else f"{error}; one of {', '.join(error.known)}"
 
@@ -99,11 +99,11 @@ class Mirror(Model):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The keys of the dataclass that the scenario gives, or whose default is not null."""
+        """The given keys of the dataclass, and defaults that are not null."""
         return {name: value for name in self.KEYS if (value := getattr(self, name)) is not None}
 
     def made(self, **more: Any) -> Any:
-        """The instance of the dataclass, with `more` for fields that are not keys."""
+        """The dataclass instance, with `more` for fields that are not keys."""
         return getattr(self.SOURCE, "given", self.SOURCE)(**{**self.given, **more})
 
     @model_validator(mode="after")
@@ -136,13 +136,13 @@ class Keys:
 
 
 def keys_of(source: type, *only: str, **types: Any) -> Callable[[type[M]], type[M]]:
-    """Decorator of a schema: adds the keys of a dataclass, or `only` these, first."""
+    """Decorator: adds the keys of a dataclass (or `only` these) to a schema."""
 
     return lambda model: _based(model, _model_of(source, source.__name__, types, only))
 
 
 def inline_of(other: type[BaseModel], *but: str) -> Callable[[type[M]], type[M]]:
-    """Decorator of a schema: adds the keys of another, `but` these, optional."""
+    """Decorator: adds the keys of another schema, except `but`, as optional."""
     keys: dict[str, Any] = {  # None stands where a type has nothing else to be annotated with
         name: (typing.Annotated[(info.annotation, *info.metadata, None)] | None, None)
         for name, info in other.model_fields.items()

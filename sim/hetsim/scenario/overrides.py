@@ -71,12 +71,12 @@ def _forget_placement(document: Document) -> None:
 
 
 def check_path(data: Any, text: str) -> None:
-    """LookupError with a sentence if an assignment to that path would fail."""
+    """Raise LookupError with a sentence if a path cannot be assigned."""
     _set(data, text, None, dry=True)
 
 
 def value_at(data: Any, text: str) -> Any:
-    """The value at a path, None if absent; LookupError for a path to nowhere."""
+    """The value at a path, None if missing; LookupError for an impossible path."""
     for key in _set(data, text, None, dry=True):
         data = data.get(key) if isinstance(data, dict) else data[key]
     return data

@@ -204,7 +204,7 @@ PROCESSES = ("poisson", "renewal", "deterministic", "closed")
 
 
 class ReadScenario(Protocol):
-    """The part of a `Scenario` that is read before anything is built."""
+    """The part of a `Scenario` that is read before building."""
 
     document: Document
     base: Path
@@ -214,7 +214,7 @@ class ReadScenario(Protocol):
 
 @cache
 def rows() -> dict[str, frozenset[str]]:
-    """The readers of each key in the table; `.**` stands for all keys below."""
+    """The readers of each key in the table; `.**` means all keys below."""
     readers_by_key: dict[str, frozenset[str]] = {}
     section = ""
     for line in _TABLE.splitlines():
@@ -234,7 +234,7 @@ def rows() -> dict[str, frozenset[str]]:
 
 
 def pattern_of(path: str) -> str:
-    """The key of the table for a dotted path; classes have keys of entries."""
+    """The row of the table for a dotted path; classes have the keys of entries."""
     for section, other in _ALIKE.items():
         if path.startswith(section) and path != "workload.classes.weight":
             path = other + path.removeprefix(section)
@@ -243,7 +243,7 @@ def pattern_of(path: str) -> str:
 
 @cache
 def readers_of(pattern: str) -> frozenset[str] | None:
-    """The readers that understand a key; None where the table has no row for it."""
+    """The readers that account for a key; None if the table lacks it."""
     parts = pattern.split(".")
     stars = [".".join(parts[:end]) + ".**" for end in range(1, len(parts) + 1)]
     permitted = [row for row in (rows().get(name) for name in (pattern, *stars)) if row is not None]
@@ -251,7 +251,7 @@ def readers_of(pattern: str) -> frozenset[str] | None:
 
 
 def not_understood(scenario: ReadScenario, reader: str, entry: int | None = None) -> list[Problem]:
-    """Keys of a scenario that a reader does not understand, with places.
+    """Keys that a reader does not account for, with their places.
 
     entry: the only one of the workload that it reads; None: all.
     """

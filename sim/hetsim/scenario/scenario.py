@@ -74,7 +74,7 @@ class Scenario:
 
     @property
     def file(self) -> str | None:
-        """The file it was loaded from; None for a mapping."""
+        """The file of the scenario; None if loaded from a mapping."""
         return self.document.file
 
     def to_yaml(self, absolute_paths: bool = False, warmup: str | None = None) -> str:
@@ -87,13 +87,13 @@ class Scenario:
         return self.deferred_yaml(absolute_paths, warmup)()
 
     def deferred_yaml(self, absolute_paths: bool = False, warmup: str | None = None) -> Callable[[], str]:
-        """The text of `to_yaml` as of now, written only when called."""
+        """A function that gives the present `to_yaml`, written when called."""
         # Names of files are resolved now: later the working directory, and what lies there, may be others.
         raw = documents.with_full_paths(self.raw, self.inputs.named) if absolute_paths else self.raw
         return partial(documents.dump, raw if warmup is None else {**raw, "warmup": warmup})
 
     def with_overrides(self, overrides: Overrides) -> Scenario:
-        """Change some values.
+        """A copy with some values changed.
 
         Parameters: overrides: as for `run`.
         Returns: another scenario.
@@ -110,7 +110,7 @@ class Scenario:
         return Scenario(document, self.base, model, policies=policies, traces=entries.traces, inputs=InputFiles())
 
     def moved(self) -> Scenario:
-        """The same scenario with the absolute path of its folder."""
+        """The same scenario, with the absolute path of its folder."""
         return from_document(self.document.copy(), self.base.resolve())
 
     @property
@@ -135,7 +135,7 @@ class Scenario:
         return sorted(paths)
 
     def undeclared(self, opened: InputFiles) -> str:
-        """Name the files that a run opened and that no digest covers.
+        """A warning about files that a run opened without a digest.
 
         Parameters: opened: what was recorded while the run was made.
         Returns: a warning, empty if there is none.
@@ -159,7 +159,7 @@ class Scenario:
         return self._tables[entry]
 
     def share_table(self, entry: int, table: TaskTable) -> None:
-        """Take the trace of an entry from a scenario that has read the same one."""
+        """Use the trace that another scenario has read for this entry."""
         self._tables[entry] = table
         self.notes += table.notes
 
@@ -173,7 +173,7 @@ class Scenario:
         return load(source, overrides)
 
     def build(self, seed: int | None = None, replication: int = 0, loads: str = JUDGED) -> RunInput:
-        """Make the input of one run.
+        """Build the input of one run.
 
         Parameters: seed, replication: which run; loads: what it is for, judging or training
             (`hetsim.model.randomness`).
@@ -187,7 +187,7 @@ class Scenario:
     def begin(
         self, seed: int | None = None, replication: int = 0, *, check: bool = False, warmup: float | None = None
     ) -> Simulation:
-        """One run, up to the start of its clock.
+        """Prepare one run up to the start of its clock.
 
         Replicas of language models have their devices, and static policies have made their plans, which takes as
         long as it takes.  `warmup`: in place of the scenario's.
@@ -304,7 +304,7 @@ def _path(source: str | Path) -> Path:
 
 
 def assignments(overrides: Overrides) -> list[tuple[str, Any]]:
-    """The values to change, by path; UsageError for a text that is none."""
+    """The values to change, by path; UsageError for a malformed text."""
     if isinstance(overrides, Mapping):
         return [(str(key), documents.from_mapping(value).data) for key, value in overrides.items()]
     what = "a mapping of keys to values, or a list of key.path=value"

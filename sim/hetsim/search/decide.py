@@ -52,7 +52,7 @@ MAX_CANDIDATES = 10_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """A combination under a policy, and its trial; `objective` NaN if not known."""
+    """A combination under a policy and its trial; `objective` NaN if unknown."""
 
     number: int
     values: Mapping[str, Any]
@@ -100,7 +100,7 @@ class Decision:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row a candidate: values, policy, objective, replications, verdict, reason.
+        """The table of candidates: values, policy, objective, verdict, reason.
 
         Of each target METRIC, METRIC_half_width (one-sided) and METRIC_verdict.
         """
@@ -115,13 +115,13 @@ class Decision:
 
     @property
     def _names(self) -> list[str]:
-        """Of the targets' columns; a metric that has two targets is numbered."""
+        """Names of the targets' columns; a metric with two targets is numbered."""
         metrics = [target.metric for target in self.targets]
         return [name if metrics.count(name) == 1 else f"{name}_{number}" for number, name in enumerate(metrics)]
 
     @property
     def front(self) -> list[Candidate]:
-        """Candidates of which no other is as cheap and as good by the first target."""
+        """Candidates that no other beats in both cost and the first target."""
         sign = 1.0 if self.targets[0].below else -1.0
         front: list[Candidate] = []
         for one in sorted(self.candidates, key=lambda c: (c.objective, sign * c.trial.findings[0].mean)):
@@ -175,7 +175,7 @@ class Decision:
         return f"{', '.join(texts)}, n = {one.trial.replications}"
 
     def shown(self) -> list[list[str]]:
-        """Title and rows of cells for people."""
+        """Title and rows of the table, for people."""
         several_policies = len(set(self.policies)) > 1
         facts = ["policy"] if several_policies else []
         titles = [*self.keys, *facts, *(metric_name(t.metric) for t in self.targets)]
@@ -210,7 +210,7 @@ class Decision:
         }  # fmt: skip
 
     def plot(self) -> Figure:
-        """Plot the objective against the first target's metric, with bounds and front."""
+        """Draw the objective against the first target's metric."""
         return drawn("decision", self)
 
     def __repr__(self) -> str:

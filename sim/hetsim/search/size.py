@@ -45,7 +45,7 @@ MAX_SIZE = 4096
 
 @dataclass(frozen=True)
 class SizeTrial:
-    """One size and its trial; `half`: one-sided; `reason`: why it cannot run."""
+    """One size and its trial; `half` is one-sided, `reason`: why it cannot run."""
 
     size: int
     replications: int
@@ -57,7 +57,7 @@ class SizeTrial:
 
 @dataclass(frozen=True)
 class Sizing:
-    """The smallest number shown to meet a target: `size`, None if none does.
+    """The smallest number that meets a target significantly: `size`, or None.
 
     `trials`: every size tried, ascending.  `confidence`: that all verdicts met and missed are right.
     """
@@ -71,18 +71,18 @@ class Sizing:
     max_size: int
     trials: tuple[SizeTrial, ...]
     overload: str = ""
-    """What keeps the numbers below `least` from serving the requests that arrive, if that is why it is the least."""
+    """Why numbers below `least` cannot serve the requests that arrive, if that is why it is the least."""
     remarks: tuple[str, ...] = ()
     """Keys for which no number is left out beforehand."""
 
     @property
     def met(self) -> bool:
-        """Return True if a size is shown to meet the target."""
+        """Return True if a size meets the target significantly."""
         return self.size is not None
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row a size tried: size, replications, mean, half_width (one-sided), verdict."""
+        """The table of sizes tried: replications, mean, half_width, verdict."""
         rows = [(t.size, t.replications, t.mean, t.half, t.verdict) for t in self.trials]
         return pd.DataFrame(rows, columns=["size", "replications", "mean", "half_width", "verdict"])
 

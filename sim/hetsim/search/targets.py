@@ -24,7 +24,7 @@ MORE = 4
 
 
 def looks(replications: int) -> list[int]:
-    """Replications at each look: 3, a third of those asked for, these, `MORE` times."""
+    """Replications at each look: 3, a third of the request, all, `MORE` times it."""
     third = math.ceil(replications / 3)
     return [*([3] if third > 3 else []), *([third] if third >= 3 else []), replications, MORE * replications]
 
@@ -44,7 +44,7 @@ NO_SIZES = {
 
 @dataclass(frozen=True)
 class Target:
-    """`metric < value`, or another relation; `strict`: equality does not do (< and >)."""
+    """`metric < value` or another relation; `strict` for < and >."""
 
     metric: str
     below: bool
@@ -54,7 +54,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Read `response_p99 < 200 ms`; UsageError with a sentence if it is not a target."""
+        """Read `response_p99 < 200 ms`; UsageError with a sentence."""
         match = _TARGET.match(text)
         if not match:
             raise UsageError(f"a target is written METRIC < VALUE (or with >, <= or >=), not {shown(text)}")
@@ -68,7 +68,7 @@ class Target:
         return cls(name, below, value, f"{name} {sign} {written}", strict=sign in ("<", ">"))
 
     def judge(self, mean: float, half: float) -> str:
-        """met, missed, or open, by a one-sided half-width."""
+        """Judge a mean by a one-sided half-width: met, missed, or open."""
         if math.isinf(mean):
             return MET if (mean < 0) == self.below else MISSED
         gap = self._gap(mean)
@@ -92,7 +92,7 @@ class Target:
         return math.copysign(missed * math.log(allowed / missed), gap)
 
     def missed_by(self, waits: Sequence[float], tasks: int) -> bool:
-        """Return True if an overload (`RunInput.overloads`) makes each run miss it."""
+        """Return True if an overload makes each run miss the target."""
         served, longest = waits
         measure = re.fullmatch(r"(?:response|wait)_(?:mean|p(\d\d))", self.metric)
         if measure is None or not self.below or longest <= self.value:
@@ -124,7 +124,7 @@ def _value(text: str, name: str) -> float:
 
 @dataclass(frozen=True)
 class TargetFinding:
-    """The estimate for one target; `half` is that of the one-sided test."""
+    """The estimate for one target; `half` belongs to a one-sided test."""
 
     mean: float
     half: float
@@ -133,7 +133,7 @@ class TargetFinding:
 
 @dataclass(frozen=True)
 class TargetsTrial:
-    """The findings of one case for all targets; `reason`: why it cannot run at all."""
+    """Findings of one case for all targets; `reason`: why it cannot run."""
 
     replications: int
     findings: tuple[TargetFinding, ...]
@@ -146,14 +146,14 @@ class TargetsTrial:
 
 
 class Judge:
-    """Judges replications; the tests of a target at a case err by at most `error`."""
+    """Judges replications; all tests of a target at a case err by at most `error`."""
 
     def __init__(self, study: Study, targets: Sequence[Target], replications: int, error: float):
         self.study, self.targets, self.looks = study, targets, looks(replications)
         self.first, self.error = self.looks[0], error / len(self.looks)
 
     def try_(self, case: Case, where: str) -> tuple[TargetsTrial, Replicates | None]:
-        """Look at a case, and again with more replications where that leaves it open.
+        """Look at a case; again with more replications while it is open.
 
         A case that the scenario's checks refuse (a gang that never fits) is missed.  UsageError, which names `where`,
         for runs too short to find a warm-up from; RunError for one that fails in another way.
@@ -182,7 +182,7 @@ class Judge:
         return trial, series
 
     def further(self, series: Replicates, count: int) -> None:
-        """Have this number of replications of a case."""
+        """Make this number of replications of a case."""
         self.study.more(series, count)
         self.study.make([])
 

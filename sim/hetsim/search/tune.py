@@ -53,7 +53,7 @@ FINAL = 20
 
 @dataclass(frozen=True)
 class Setting:
-    """Values of the parameters (none: the present setting) and stages of the choice.
+    """Values of parameters (none: the present ones), and stages it has reached.
 
     `stage`: the last in which it took part; `values`: of the metric in its replications; `error` if some failed.
     """
@@ -100,17 +100,17 @@ class Tuning:
 
     @property
     def keeps(self) -> bool:
-        """Return True if the present setting is the best that was tried."""
+        """Return True if the present setting is the best one tried."""
         return self.best == len(self.settings) - 1
 
     @cached_property
     def interval(self) -> Interval:
-        """Interval under the winner, from replications not used for the choice."""
+        """The winner's interval, from replications not used for the choice."""
         return self._interval(self.ours)
 
     @cached_property
     def interval_before(self) -> Interval:
-        """The same under the present setting."""
+        """The present setting's interval, from the same replications."""
         return self._interval(self.present)
 
     def _interval(self, values: tuple[float, ...]) -> Interval:
@@ -128,12 +128,12 @@ class Tuning:
 
     @property
     def flattered(self) -> float:
-        """The mean by which the winner was chosen, biased by the choice."""
+        """The mean by which the winner was chosen; biased by the choice."""
         return float(np.mean(self.settings[self.best].seen))
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row a setting, best first: values, last stage, replications, mean, error."""
+        """The table of settings, best first: values, stage, mean, error."""
         up = higher_is_better(self.metric)
         keys = list(self.settings[0].values)
         rows = [
@@ -151,7 +151,7 @@ class Tuning:
 
     @property
     def sentences(self) -> list[str]:
-        """The outcome in sentences."""
+        """The outcome as sentences."""
         what, seen = metric_name(self.metric), formatter(self.metric)
         level = f"{100 * self.confidence:g} %"
         if self.keeps:
@@ -201,7 +201,7 @@ class Tuning:
         }  # fmt: skip
 
     def shown(self, rows: int = 10) -> pd.DataFrame:
-        """The best settings for people."""
+        """The best settings, for people."""
         frame = self.table.head(rows)
         texts = frame[self.metric].map(formatter(self.metric))
         cells = frame.drop(columns=["error", "present"]).astype(object)
@@ -329,7 +329,7 @@ def _whole(value: Any) -> Any:
 
 
 def _stages(settings: int, first: int) -> Iterable[tuple[int, int, int]]:
-    """Of each stage: remaining settings, and replications of each before and after."""
+    """For each stage: remaining settings, and replications of each before and after."""
     remaining, before, after = settings, 0, first
     while remaining > 1:
         yield remaining, before, after
@@ -407,7 +407,7 @@ def _contributions(pairs: Sequence[tuple[float, float]]) -> tuple[float, ...]:
 
 
 def parameter_path(base: Scenario, key: str) -> str:
-    """The full path of a parameter; UsageError if there is none or several."""
+    """The full path of a parameter; UsageError if none or several match."""
     if key.partition(".")[0] in ScenarioModel.model_fields and "." in key:
         return key
     having, parameters = [], []

@@ -31,21 +31,21 @@ NODE = (1, 2, 4, 8)
 
 @cache
 def fitted() -> dict[str, Any]:
-    """Constants, errors and measured loads of all engines."""
+    """Fitted constants, errors and measured loads of all engines."""
     read: dict[str, Any] = json.loads(package_data(__file__, "engines.json"))
     return read
 
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine, and its constants, budget of tokens and front end."""
+    """An engine with its constants, token budget and front end."""
 
     name: str
     figures: dict[str, Any]
 
 
 def engine_of(text: str) -> Engine:
-    """The engine of a text such as vllm-0.15; ValueError names the nearest measured."""
+    """The engine of a text as vllm-0.15; ValueError names the nearest one."""
     engines = fitted()["engines"]
     name, _, version = text.partition("-")
     if name not in engines or not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4})+", version):
@@ -61,12 +61,12 @@ def engine_of(text: str) -> Engine:
 
 
 def gpu_of(peak: Peak) -> str | None:
-    """The name of a GPU with measured kernels, by its figures."""
+    """The name of a GPU with measured kernels, given its figures."""
     return next((key[0] for key in surfaces() if DEVICES.get(key[0]) == peak), None)
 
 
 def roofline_kernels(model: Architecture, peak: Peak, gpus: int) -> Kernels:
-    """The kernels of a GPU without measured ones, from a roofline."""
+    """Kernels of a GPU without measured ones, from a roofline."""
     line = roofline_steps(model, peak, gpus, Efficiency())
     kernels = Kernels(model.layers)
     kernels.add("matrices", np.array([line.seconds_for(tokens, 0, 0) for tokens in parts.TOKENS.tolist()]))
@@ -94,14 +94,14 @@ def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSte
 
 
 def front_end(model: Architecture, peak: Peak, gpus: int, text: str) -> float:
-    """Seconds of a request outside of steps, with those by which output lags."""
+    """Seconds of a request outside of steps, and those by which output lags."""
     figures = engine_of(text).figures
     step = steps_of(model, peak, gpus, text).seconds_for(0, 1, 1024)
     return float(figures["front_end"] + figures["lag"] * step)
 
 
 def defaults(text: str) -> dict[str, Any]:
-    """Keys of a service that an engine sets unless a scenario does."""
+    """Keys of a service that an engine sets unless the scenario does."""
     figures = engine_of(text).figures
     keys: dict[str, Any] = {"max_num_batched_tokens": figures["tokens"]}
     if figures["phases"] != "mixed":
@@ -111,7 +111,7 @@ def defaults(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Interval:
-    """Between which multiples of what is predicted nine of ten measured servers were."""
+    """Range of measured / predicted times of nine of ten measured servers."""
 
     level: str
     """measured: servers of the GPU were; transferred: its kernels only; guessed: neither."""
@@ -125,7 +125,7 @@ class Interval:
         return f"{bounds} ({self.level}; errors of {self.servers:,} measured servers, {self.like})"
 
     def factor(self, generator: np.random.Generator) -> float:
-        """A lognormal factor on all steps, nine of ten in the interval."""
+        """A lognormal factor on all steps; nine of ten lie in the interval."""
         low, high = math.log(self.low), math.log(self.high)
         return math.exp(generator.normal((low + high) / 2, (high - low) / (2 * 1.6449)))
 

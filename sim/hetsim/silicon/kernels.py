@@ -39,12 +39,12 @@ MOVED = ("sums", "norms")
 
 
 class NotMeasured(Exception):
-    """A kernel that no shipped surface has."""
+    """A kernel that is missing in all shipped surfaces."""
 
 
 @dataclass(frozen=True)
 class Divided:
-    """How a replica is divided over its GPUs."""
+    """How a replica's model is divided over its GPUs."""
 
     tensor: int = 1
     attention: int = 1
@@ -54,18 +54,18 @@ class Divided:
 
     @property
     def gpus(self) -> int:
-        """GPUs of the replica."""
+        """Number of GPUs of the replica."""
         return self.tensor * self.attention
 
     @property
     def experts(self) -> tuple[int, int]:
-        """Over how many GPUs each expert, and the experts, are divided."""
+        """Number of GPUs over which each expert, and the set, are divided."""
         return self.expert_tensor or self.gpus // self.expert, self.expert
 
 
 @dataclass
 class Kernels:
-    """Seconds of the kernels of a step by part, from which `KernelSteps` is made."""
+    """Seconds of the kernels of a step by part, for `KernelSteps`."""
 
     layers: int
     tokens: dict[str, np.ndarray] = field(default_factory=dict)
@@ -77,11 +77,11 @@ class Kernels:
     """Kernels that were measured in another shape only, in words."""
 
     def add(self, part: str, seconds: np.ndarray) -> None:
-        """Add seconds by `TOKENS` to a part."""
+        """Add the seconds, by `TOKENS`, of a kernel to a part."""
         self.tokens[part] = self.tokens.get(part, np.zeros(len(TOKENS))) + seconds
 
     def steps(self, constants: Mapping[str, float], family: str) -> KernelSteps:
-        """The steps with the constants of an engine."""
+        """The step times, with the constants of an engine."""
         parts, kernels, moved = self.tokens, constants["kernels"], constants["moved"]
         linear = sum(((moved if part in MOVED else kernels) * parts[part] for part in parts), np.zeros(len(TOKENS)))
         linear = linear + constants["per_token"] * self.layers * TOKENS
@@ -98,7 +98,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Builder:
-    """Kernels of a model on one GPU with one engine."""
+    """Builds the kernels of a model on one GPU with one engine."""
 
     model: Architecture
     gpu: str
@@ -107,7 +107,7 @@ class Builder:
     divided: Divided
 
     def surface(self, kernel: str, formats: tuple[str, ...], shape: tuple[int, ...] = (), engine: str = "") -> Surface:
-        """The surface in the first of these formats; NotMeasured if there is none."""
+        """The surface in the first available format; NotMeasured if none."""
         for one in formats:
             key: Key = (self.gpu, engine or self.engine, kernel, one, shape)
             if key in surfaces():
@@ -116,14 +116,14 @@ class Builder:
         raise NotMeasured(f"{kernel.replace('_', ' ')} in {what} was not measured with {self.engine} on {self.gpu}")
 
     def formats(self, number_format: str) -> tuple[str, ...]:
-        """Formats of surfaces for numbers of a format."""
+        """Formats of surfaces that suit a number format."""
         formats = FORMATS.get(number_format)
         if formats is None:
             raise NotMeasured(f"no kernels for numbers in {number_format} were measured")
         return formats[::-1] if self.model.experts > 1 and number_format == "fp8" else formats
 
     def matrix(self, outputs: float, inputs: float, number_format: str | None = None) -> np.ndarray:
-        """Seconds to multiply tokens with a matrix, by `TOKENS`."""
+        """Seconds of a matrix multiplication, by `TOKENS`."""
         formats = self.formats(number_format or self.model.number_format.weights)
         return self.fastest("matrix", formats, (TOKENS, outputs, inputs))
 
@@ -140,7 +140,7 @@ class Builder:
         return np.asarray(np.minimum.reduce(times))
 
     def made(self) -> Kernels:
-        """All kernels of a step; NotMeasured names one that is missing."""
+        """Build all kernels of a step; NotMeasured names a missing one."""
         model, tensor = self.model, self.divided.tensor
         if model.indexer is not None:
             raise NotMeasured("sparse attention is not modeled")
@@ -270,12 +270,12 @@ class Builder:
 
 
 def far(one: tuple[int, ...], other: tuple[int, ...]) -> float:
-    """Distance of two shapes: the sum of the factors between them, as log2."""
+    """Distance of two shapes: sum of |log2| of the factors between them."""
     return sum(abs(math.log2(first / second)) for first, second in zip(one, other, strict=True))
 
 
 def family_of(model: Architecture) -> str:
-    """Family of a model: by its attention, or whether it has experts."""
+    """Family of a model, by its attention or its experts."""
     if model.latent is not None:
         return "latent"
     if model.linear is not None:
@@ -284,7 +284,7 @@ def family_of(model: Architecture) -> str:
 
 
 def kernels_of(model: Architecture, gpu: str, peak: Peak, engine: str, divided: Divided) -> Kernels:
-    """The kernels of a step; NotMeasured if one was not measured."""
+    """Build the kernels of a step; NotMeasured if one is missing."""
     return Builder(model, gpu, peak, engine=engine, divided=divided).made()
 
 

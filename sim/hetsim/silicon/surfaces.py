@@ -25,7 +25,7 @@ Coordinate = float | np.ndarray
 
 @dataclass(frozen=True)
 class Surface:
-    """Log2 of a kernel's nanoseconds on a grid, read between points in log-log."""
+    """Log2 of a kernel's nanoseconds on a grid, interpolated in log-log."""
 
     version: str
     axes: tuple[np.ndarray, ...]
@@ -33,7 +33,7 @@ class Surface:
     values: np.ndarray
 
     def at(self, *coordinates: Coordinate) -> np.ndarray:
-        """Seconds at coordinates that broadcast; level before the grid, going on after."""
+        """Seconds at coordinates; constant before the grid, extrapolated after."""
         places, shares = [], []
         for points, coordinate in zip(self.axes, coordinates, strict=True):
             value = np.log2(np.maximum(np.asarray(coordinate, dtype=float), 1e-9))

@@ -30,7 +30,7 @@ from hetsim.results.one_run.language import rows_of
 
 @dataclass(frozen=True)
 class Occupation:
-    """One launch as the outside sees it: what was held from when to when."""
+    """One launch as seen from outside: the devices it held, and when."""
 
     task: int
     mode: Mode
@@ -45,13 +45,13 @@ class Occupation:
 
 
 def audit(record: Record) -> list[str]:
-    """Everything impossible in a finished run, as sentences; empty if it adds up."""
+    """Everything impossible in a finished run, as sentences."""
     launches = list(occupations(record))
     return [*_placements(record, launches), *_capacities(record, launches), *_lives(record, launches)]
 
 
 def occupations(record: Record) -> Iterator[Occupation]:
-    """All launches of a run, from its launch columns or those of the tasks."""
+    """All launches of a run, from its launch or task columns."""
     cluster, tasks = record.input.cluster, record.input.tasks
     columns: dict[str, Any] | None = record.launches
     if columns is None:

@@ -69,7 +69,7 @@ def check_policy(
     hash_seed: bool = True,
     admission: Callable[[], Any] | None = None,
 ) -> None:
-    """Try a policy on small systems, and tell every rule that it breaks.
+    """Try a policy on small systems, and report every rule that it breaks.
 
     Parameters:
         factory: makes the policy.
@@ -93,7 +93,7 @@ def check_policy(
 
 
 class PolicyTestCase:
-    """Subclass it in a test file and give `make`; pytest finds one test a rule.
+    """Subclass it in a test file and give `make`: one test per rule.
 
     `may_reject`: rejecting tasks is this policy's business.  Override `make_for` where the policy depends on the
     system (a plan), and `systems` to try others.
@@ -103,11 +103,11 @@ class PolicyTestCase:
     _found: ClassVar[list[ContractBreach] | None] = None
 
     def make(self) -> Any:
-        """A fresh policy."""
+        """Make a policy."""
         raise NotImplementedError("give your test class a method `make` that returns a fresh policy")
 
     def make_for(self, system: System) -> Any:
-        """A fresh policy for one system."""
+        """Make a policy for one system."""
         return self.make()
 
     def systems(self) -> Sequence[System]:
@@ -143,7 +143,7 @@ class PolicyTestCase:
 
 
 def all_systems() -> list[System]:
-    """Those that a policy is tried on unless others are named."""
+    """The systems on which policies are tried by default."""
     return [*small_systems(), *served_systems()]
 
 
@@ -158,7 +158,7 @@ def _raise(breaches: Sequence[ContractBreach]) -> None:
 def examine(
     make_for: MakeFor, system: System, *, may_reject: bool = False, admission: MakeFor | None = None
 ) -> list[ContractBreach]:
-    """All problems of a policy's runs of one system, perhaps after an admission."""
+    """All problems of a policy's runs of one system."""
     def run_input(scheduler: Any) -> Any:
         return system.run_input(scheduler, None if admission is None else admission(system))
 
@@ -279,7 +279,7 @@ def _digest(columns: dict[str, Any]) -> str:
 
 
 class WatchedScheduler(Relay):
-    """A proxy of a policy: notes hooks out of order, and changes to tasks or views."""
+    """A proxy that reports hooks out of order, and changes to tasks or views."""
 
     def __init__(self, policy: Any):
         super().__init__(policy)
@@ -292,7 +292,7 @@ class WatchedScheduler(Relay):
         self._rounds = 0
 
     def run(self, inputs: RunInput) -> Record:
-        """Make a run under it, with the engine's invariants on."""
+        """Run a system under it with the engine's invariants checked."""
         return Simulation(inputs, check=True).run()
 
     def breaches(self, record: Record) -> Iterator[tuple[str, str]]:
@@ -387,14 +387,14 @@ class WatchedScheduler(Relay):
 
 
 class WatchedPlanner(WatchedScheduler):
-    """The same of a policy that plans all tasks beforehand."""
+    """A proxy, as `WatchedScheduler`, of a policy that plans ahead."""
 
     def prepare(self, problem: PlanProblem) -> None:
         self.inner.prepare(problem)
 
 
 def watch(policy: Any) -> WatchedScheduler:
-    """Put a proxy before a policy, with only the hooks that language models need."""
+    """Wrap a policy in a proxy: a `WatchedPlanner` if it plans ahead."""
     plans = type(policy).prepare is not Scheduler.prepare
     watched = WatchedPlanner(policy) if plans else WatchedScheduler(policy)
     watched.looks_ahead = policy.looks_ahead  # type: ignore[misc]
@@ -426,7 +426,7 @@ def other_hash_seed(factories: Sequence[Any], systems: Sequence[System] | None =
 
 
 def differing_elsewhere(jobs: Sequence[tuple[Any, Sequence[System]]]) -> list[ContractBreach]:
-    """Run `other_hash_seed` for factories with systems of their own, in one process."""
+    """Run `other_hash_seed` for several factories in one process."""
     here = fingerprints(jobs)
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     environment = {**os.environ, "PYTHONHASHSEED": seed}
@@ -454,7 +454,7 @@ sys.stdout.buffer.write(pickle.dumps(fingerprints(jobs)))
 
 
 def fingerprints(jobs: Sequence[tuple[Any, Sequence[System]]]) -> list[dict[str, str]]:
-    """For every factory: name of the system -> digest of its run, or of its error."""
+    """Digests of each factory's runs (or errors) by name of the system."""
     prints = []
     for factory, systems in jobs:
         case = factory() if isinstance(factory, type) and issubclass(factory, PolicyTestCase) else None

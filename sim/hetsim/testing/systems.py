@@ -24,7 +24,7 @@ CPU = DeviceType("cpu", kind="cpu", power=Power(idle=1, busy=10))
 
 @dataclass(frozen=True)
 class System:
-    """A cluster and a load to run under any policy, without a horizon."""
+    """A cluster and a load for any policy, without a horizon."""
 
     name: str
     cluster: Cluster
@@ -32,7 +32,7 @@ class System:
     seed: int = 0
 
     def run_input(self, scheduler: Any, admission: Any = None) -> RunInput:
-        """A run of it under this policy."""
+        """The input of a run under this policy."""
         name = type(scheduler).__name__
         random = RandomTree(self.seed)
         return RunInput(
@@ -44,7 +44,7 @@ class System:
 
 
 def workload(rows: Sequence[Sequence[float]], shapes: Sequence[Shape], **columns: Any) -> Tasks:
-    """Tasks from rows (arrival, number of the shape, time in each mode, ...).
+    """Make tasks from rows (arrival, shape number, time in each mode, ...).
 
     `estimate`: the same rows of times as policies believe them; every other column as in `Tasks`.
     """
@@ -86,7 +86,7 @@ def gpu_mode(kind: DeviceType, gpus: float = 1, **more: Any) -> Mode:
 
 
 def small_systems() -> list[System]:
-    """All systems of the conformance suite, made again."""
+    """Make all systems of the conformance suite."""
     return [build() for build in _BUILDERS]
 
 
@@ -226,7 +226,7 @@ def simultaneous() -> System:
 
 
 def people() -> System:
-    """Users, priorities, weights, classes and deadlines (some missing, some hopeless)."""
+    """A system with users, priorities, weights, classes and deadlines."""
     count = 16
     rows = [(0.5 * (i // 2), 0, 1 + i % 5) for i in range(count)]
     deadline = np.array([row[0] + 8 + 2 * (i % 4) for i, row in enumerate(rows)])
@@ -302,12 +302,12 @@ STEP = {"fixed": "10 ms", "per_sequence": "1 ms", "per_prompt_token": "0.1 ms"}
 
 @dataclass(frozen=True)
 class ServedScenario(System):
-    """A scenario with services, to be run under any policy that serves them."""
+    """A scenario with services for any policy that serves them."""
 
     scenario: Scenario | None = None
 
     def run_input(self, scheduler: Any, admission: Any = None) -> RunInput:
-        """A run of it under this policy, with batching policies of its own."""
+        """The input of a run under this policy, with own batching."""
         assert self.scenario is not None
         built = self.scenario.build(1)
         return replace(built, scheduler=scheduler, admission=admission, policy=type(scheduler).__name__)
@@ -317,7 +317,7 @@ class ServedScenario(System):
 
 
 def served_systems() -> list[ServedScenario]:
-    """Those of the conformance suite, made again."""
+    """Make the systems with services of the conformance suite."""
     gpu = {"type": "g", "count": 2, "streams": 2}
     requests = _entry("web", 30, "30/s", {"service": SERVICE})
     jobs = _entry("jobs", 12, "4/s", {"gpu_time": {"distribution": "exponential", "mean": "0.4 s"}})

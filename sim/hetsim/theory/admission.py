@@ -23,7 +23,7 @@ ROUNDING = 1e-9
 
 
 class Stream(NamedTuple):
-    """A class: Poisson arrivals, exponential service, servers that it leaves free."""
+    """A class: Poisson arrivals, exponential service, servers it must leave free."""
 
     rate: float
     service_mean: float
@@ -42,7 +42,7 @@ class Losses:
 
 
 def trunk_reservation(servers: int, classes: Sequence[Stream | tuple]) -> Losses:
-    """Trunk reservation: each class leaves a number of servers free, or is lost.
+    """Trunk reservation: a class is lost unless enough servers stay free.
 
     A class gets in while more servers are free than it must leave free.
     One mean service for all: birth and death in the number busy, whatever the number of servers.  Different means: the
@@ -155,7 +155,7 @@ def _busy_of_many(servers: int, given: list[Stream]) -> np.ndarray:
 
 
 def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction:
-    """M/M/1 that admits an arrival if at most `limit` seconds of work are ahead.
+    """M/M/1 that admits an arrival if at most `limit` seconds of work wait.
 
     Any load.
     The workload has density λ p_0 exp(-(μ - λ) x) up to the limit and falls as exp(-μ x) beyond it; an
@@ -220,7 +220,7 @@ def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction
 
 
 def token_bucket(rate: float, refill: float, depth: float) -> float:
-    """Return the share of Poisson arrivals that a token bucket turns away.
+    """Return the share of Poisson arrivals that a token bucket rejects.
 
     They find less than one token in a bucket of `depth` that is filled at `refill` per second.
 

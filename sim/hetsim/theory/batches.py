@@ -20,7 +20,7 @@ MAX_DENSE = 6000
 
 @dataclass(frozen=True)
 class BatchPrediction(Prediction):
-    """A batch server in steady state, with mean batch size and share of idle time."""
+    """A batch server in steady state, with batch size and idle share."""
 
     batch_mean: float = math.nan
     idle: float = math.nan

@@ -151,7 +151,7 @@ def _smooth_b(load: float, servers: int) -> float:
 
 @dataclass(frozen=True)
 class Staffing:
-    """The square-root rule compared with the exact result.
+    """The square-root rule, compared with the exact result.
 
     servers        ⌈a + β √a⌉
     safety         β
@@ -188,7 +188,7 @@ def halfin_whitt(rate: float, service_mean: float, delayed: float) -> Staffing:
 
 
 def limit_delayed(safety: float) -> float:
-    """The share delayed in the limit, with safety β > 0."""
+    """The share delayed in the limit of many servers, with safety β > 0."""
     from scipy.special import ndtr
 
     density = math.exp(-(safety**2) / 2) / math.sqrt(2 * math.pi)

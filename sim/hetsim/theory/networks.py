@@ -14,7 +14,7 @@ from hetsim.theory.queues import mmc
 
 
 class Station(NamedTuple):
-    """A queue of a network: mean of its exponential service, and its servers."""
+    """A queue of a network: mean exponential service time, and servers."""
 
     service_mean: float
     servers: int = 1
@@ -37,7 +37,7 @@ class Network:
     response_above: Tail | None = field(default=None, repr=False, compare=False)
 
     def response_tail(self, seconds: float) -> float:
-        """P(response > seconds), where it is exact: tandems of single servers."""
+        """P(response > seconds), if exact: tandems of single servers."""
         return _at(self._tail(), seconds)
 
     def response_percentile(self, share: float) -> float:
@@ -99,7 +99,7 @@ def _station(one: Station, rate: float, number: int) -> Prediction:
 
 
 def tandem(rate: float, stations: Sequence[Station | tuple[Any, ...]]) -> Network:
-    """Poisson arrivals that pass all stations in turn, as CPU, PCIe and GPU.
+    """A tandem: Poisson arrivals pass all stations in turn, as CPU, PCIe and GPU.
 
     What leaves an M/M/c is Poisson again, so that each station is an M/M/c with the same rate: exact.  With single
     servers throughout, the times at the stations are independent, and the distribution of their sum is exact too.

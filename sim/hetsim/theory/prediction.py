@@ -50,7 +50,7 @@ class Prediction:
 
     @property
     def has_tails(self) -> bool:
-        """Return True if the distributions are known, not only the means."""
+        """Return True if distributions are known, not only means."""
         return self.wait_above is not None and self.response_above is not None
 
     def wait_tail(self, seconds: float) -> float:
@@ -70,7 +70,7 @@ class Prediction:
         return percentile(self._tail("response", self.response_above), share, self.response_mean)
 
     def values(self) -> dict[str, float]:
-        """The figures by the names of the metrics; those that are not known left out."""
+        """The known figures by metric name."""
         names = ("utilization", "wait_mean", "response_mean", "queue_length_mean", "jobs_in_system_mean",
                  "throughput", "loss", "delayed")  # fmt: skip
         return {name: value for name in names if not math.isnan(value := getattr(self, name))}
@@ -88,7 +88,7 @@ def _at(tail: Tail, seconds: float) -> float:
 
 
 def percentile(tail: Tail, share: float, scale: float) -> float:
-    """Where a decreasing tail falls to 1 - share.
+    """The point at which a decreasing tail falls to 1 - share.
 
     The root is taken of the logarithm of the tail, which is nearly a straight line, between two times of which one is
     at most twice the other: the tail's relative accuracy is the percentile's, however small either is.
@@ -116,7 +116,7 @@ def percentile(tail: Tail, share: float, scale: float) -> float:
 
 
 def either_ends(own: float, other: float, t: float) -> float:
-    """own ∫_0^t exp(-own (t - s)) exp(-other s) ds, stable for any two rates."""
+    """own ∫_0^t exp(-own (t - s)) exp(-other s) ds, stable for any rates."""
     apart = abs(own - other) * t
     return own * t * math.exp(-min(own, other) * t) * (1.0 if apart == 0 else -math.expm1(-apart) / apart)
 
@@ -142,7 +142,7 @@ def steady(model: str, rate: float, service: float, servers: int, wait: float, *
 
 
 def positive(**values: float) -> None:
-    """UsageError for what is not a finite number above 0."""
+    """Raise UsageError unless it is a finite number above 0."""
     for name, value in values.items():
         if not (_number(value) and 0 < value < math.inf):
             raise UsageError(f"{name.replace('_', ' ')} must be a number above 0, not {value!r}")
@@ -171,7 +171,7 @@ def _number(value: Any) -> bool:
 
 
 def stable(load: float, servers: int, what: str) -> None:
-    """UsageError for an offered load that the servers can never work off."""
+    """Raise UsageError if the servers cannot keep up with the load."""
     if load >= servers:
         min_servers = math.floor(load) + 1
         remedy = (

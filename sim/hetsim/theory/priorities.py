@@ -11,7 +11,7 @@ from hetsim.theory.prediction import Prediction, not_negative, positive, stable,
 
 
 class Class(NamedTuple):
-    """Poisson arrivals of one priority: arrivals per second, mean service and its scv."""
+    """Poisson arrivals of one priority: arrivals per second, mean service, its scv."""
 
     rate: float
     service_mean: float

@@ -29,7 +29,7 @@ SMOOTH_START = 1e-30
 
 @dataclass(frozen=True)
 class SizePrediction(Prediction):
-    """A queue ordered by size; `response_by_size` is the mean response of `sizes`."""
+    """A queue ordered by size; `response_by_size` has the mean by `sizes`."""
 
     slowdown_mean: float = math.nan
     """Mean of response over size; NaN where it diverges, or nearly does."""

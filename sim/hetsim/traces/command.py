@@ -51,7 +51,7 @@ def trace() -> None:
 def inspect(
     file: str, form: str | None, options: tuple[str, ...], as_json: bool, picture: Path | None
 ) -> None:
-    """Say what is in a trace: number, times and sizes of its tasks, and its columns.
+    """Summarize a trace: number, times and sizes of its tasks, and its columns.
 
     The load over time counts every task from its recorded start, or from its submission where there is none, for as
     long as it takes.
@@ -187,7 +187,7 @@ def identify(
     file: str, form: str | None, options: tuple[str, ...], cluster: str | None, scenario: Path | None,
     page: Path | None, force: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Say which scheduler made a log, as far as its starts tell.
+    """Identify the scheduler that made a log, from its starts.
 
     At each instant of the log each scheduler is asked what it would start, from what ran and waited then on record.
     Orders (arrival, size, time, class, shares of users), disciplines (nothing passes, all that fits passes, EASY and
@@ -401,7 +401,7 @@ def _write_table(file: str, form: str | None, options: tuple[str, ...], target: 
 
 
 def format_of(file: str, form: str | None) -> str:
-    """The named format, or the one that the file looks like, or else a task table."""
+    """The format given, else the one that the file looks like, else a table."""
     from hetsim import registry
     from hetsim.workload.logs.recognize import maybe_table, recognize
 
@@ -419,7 +419,7 @@ def format_of(file: str, form: str | None) -> str:
 
 
 def read(file: str, form: str | None, options: tuple[str, ...]) -> TaskTable:
-    """The tasks of a file, by the registered reader with these options."""
+    """Read the tasks of a file with the reader of a format and these options."""
     return _spec(file, form, options).read()
 
 

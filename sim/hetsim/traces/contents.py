@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def rows_word(table: TaskTable) -> str:
-    """A word for the rows of a trace: tasks or requests."""
+    """The word for the rows of a trace: tasks or requests."""
     return "requests" if table.requests else "tasks"
 
 

@@ -42,7 +42,7 @@ FEW = 20
 
 @dataclass
 class Variant:
-    """One scenario, its step from the one before, and its waits next to the record."""
+    """A scenario, how it differs from the one before, and its waits."""
 
     name: str
     document: dict[str, Any]
@@ -54,14 +54,14 @@ class Variant:
     error: float = math.nan
     """Mean difference of simulated and recorded waits, of the half of the jobs that nothing was inferred from."""
     kept: bool = True
-    """Is it nearer to the record than the one before, so that the next goes on from it?"""
+    """True if it is nearer to the record than the variant before, so that the next one builds on it."""
     waits: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
     """Recorded and simulated, of the jobs that are compared."""
 
 
 @dataclass
 class Compared:
-    """The variants, and what could not be taken in."""
+    """The variants, and what could not be included."""
 
     variants: list[Variant]
     notes: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Compared:
 
     @property
     def best(self) -> Variant:
-        """The last one that was nearer to the record than those before."""
+        """The last variant that came nearer to the record."""
         return [one for one in self.variants if one.kept][-1]
 
 
@@ -163,7 +163,7 @@ def _pools(
 def document_of(
     name: str, trace: Mapping[str, Any], nodes: Any, policy: str | None = None, entry: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The scenario of a log on a cluster (`cluster:`, or the nodes of one)."""
+    """The scenario of a log, on a given cluster or inferred nodes."""
     cluster = nodes if isinstance(nodes, dict) else {"nodes": nodes}
     rest = {"unfit": "leave_out", "span": "any"} if entry is None else dict(entry)
     return {
@@ -177,7 +177,7 @@ def document_of(
 def variants(
     document: Mapping[str, Any], explained: Explained, pooled: bool, cluster_nodes: list[str] | None
 ) -> Compared:
-    """The log as it stands, and the steps that take in what was inferred.
+    """The log as recorded, and steps that add what was inferred.
 
     `pooled`: the cluster is one that was inferred, or knows no partitions, so that limits can be said as some.
     `cluster_nodes`: names of its nodes, where those that were down can be said.
@@ -259,7 +259,7 @@ def _down(explained: Explained, names: list[str] | None, offset: float) -> list[
 
 
 def take_in_limits(document: dict[str, Any], kind: str, most: Mapping[str, float], jobs: Jobs) -> None:
-    """A partition for each group with a limit, on all nodes, and one for all others."""
+    """Add a partition per limited group on all nodes, and one for others."""
     key = "max_gpus" if jobs.unit == "GPUs" else "max_cpus"
     names = {name: f"{kind}-{name}" for name in most}
     rest = "others"
@@ -277,7 +277,7 @@ def take_in_limits(document: dict[str, Any], kind: str, most: Mapping[str, float
 def compare(
     compared: Compared, explained: Explained, widest: float = 0.0, tell: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Run the log and one step after the other; fill in waits and correlations.
+    """Run the variants one after the other; fill in waits and correlations.
 
     A step is kept if the waits of the half of the jobs from which nothing was inferred (`half_of`) come nearer to the
     recorded ones.  Compared are jobs that come after the head.  `widest`: GPUs of the largest node.  Where all gangs

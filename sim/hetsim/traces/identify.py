@@ -34,7 +34,7 @@ MULTIFACTOR = {"size": 0, "priority": 0, "service": 0, "calc_period": 0, "bf_int
 
 
 def identified_of(file: str, subject: Subject) -> Identified:
-    """Judge all rules on a log; ScenarioError where its starts tell nothing."""
+    """Judge all rules on a log; ScenarioError if its starts tell nothing."""
     from hetsim.scenario.scenario import load
 
     jobs = jobs_of(subject.table)
@@ -56,7 +56,7 @@ def identified_of(file: str, subject: Subject) -> Identified:
 
 
 def policy_of(score: RuleScore, found: Identified) -> dict[str, Any]:
-    """The policy of a scenario that decides by a rule, with the best placement."""
+    """The policy of a scenario that follows a rule, with the best placement."""
     rule = score.rule
     depth = 0 if rule.discipline == "block" else 101
     scheduler: dict[str, Any] = {"name": FIRST_COME[rule.discipline]}
@@ -83,7 +83,7 @@ def _partition(found: Identified, name: str) -> str:
 
 
 def scenario_of(subject: Subject, found: Identified) -> tuple[dict[str, Any], list[str]]:
-    """The scenario of the log under the best rule, and what it cannot say."""
+    """The scenario of a log under the best rule, and what it leaves out."""
     from hetsim.traces.from_log import take_in_limits
 
     best, half, notes = found.rules[0], found.half, list[str]()
@@ -112,7 +112,7 @@ def scenario_of(subject: Subject, found: Identified) -> tuple[dict[str, Any], li
 
 
 def name_of(score: RuleScore, found: Identified) -> str:
-    """The policy by its name, with the parameters that are not the usual ones."""
+    """The policy by name, with parameters that differ from the defaults."""
     scheduler = policy_of(score, found)["scheduler"]
     rule = score.rule
     text = str(scheduler["name"])
@@ -130,7 +130,7 @@ HEADS = ("scheduler", "", "order", "what may pass", "kept by a limit", "explaine
 
 
 def rows(found: Identified) -> list[list[str]]:
-    """A row a rule: its policy, its parts, and how far it explains the log."""
+    """A row per rule: its policy, its parts, and how far it explains the log."""
     lines = []
     for number, one in enumerate(found.rules):
         order = f"{one.rule.order} of users" if one.rule.order in ("share", "usage") else one.rule.order
@@ -152,7 +152,7 @@ def explained(score: RuleScore, found: Identified) -> str:
 
 
 def conclusion(found: Identified) -> list[str]:
-    """The best rule, those like it, and the unexplained share, a sentence each."""
+    """Sentences on the best rule, equal ones, and the unexplained share."""
     best = found.rules[0]
     texts = [explained(best, found)]
     if others := [name_of(one, found) for one in found.rules[1:] if one.alike]:
@@ -167,7 +167,7 @@ def conclusion(found: Identified) -> list[str]:
 
 
 def places_text(found: Identified) -> str:
-    """The placement that explains the recorded nodes."""
+    """The sentence on the placement that explains the recorded nodes."""
     if found.assumed is not None:
         return f"placement: nodes are not named; the starts are explained best where jobs lie by {found.assumed}"
     if not found.places:
@@ -181,14 +181,14 @@ def places_text(found: Identified) -> str:
 
 
 def fitted(found: Identified) -> list[str]:
-    """Facts inferred from the half that rules were fitted on."""
+    """Facts inferred from the half of the log that rules were fitted on."""
     judged = len(found.rules[0].right)
     text = f"rules are fitted on one half of the {len(found.half.jobs):,} jobs and judged on {judged:,} of the other"
     return [text, *waits_report.inferred(found.half)]
 
 
 def lines(found: Identified) -> list[str]:
-    """All of it, for a terminal."""
+    """The result as lines for a terminal."""
     shown = max(SHOWN, sum(one.alike for one in found.rules))
     table = [[*row[:2], *row[5:]] for row in (list(HEADS), *rows(found)[:shown])]
     return [*conclusion(found), places_text(found), "", *terminal.table(table, right=range(2, 7)), "",
@@ -196,7 +196,7 @@ def lines(found: Identified) -> list[str]:
 
 
 def mapping(found: Identified) -> dict[str, Any]:
-    """The same for programs."""
+    """The result as plain values for programs."""
     rules = [
         {"policy": policy_of(one, found), "order": one.rule.order, "discipline": one.rule.discipline,
          "limits": one.rule.limits or None, "alike": one.alike,
@@ -215,7 +215,7 @@ def mapping(found: Identified) -> dict[str, Any]:
 
 
 def write_page(path: Path, name: str, found: Identified, notes: Iterable[str]) -> None:
-    """Write the page, whole or not at all."""
+    """Write the page of the result."""
     from hetsim.page import elements
     from hetsim.page.elements import Section, items, table, warnings
 

@@ -12,7 +12,7 @@ from hetsim.errors import KeyProblem, ScenarioError, UsageError
 
 
 def format_of_nodes(file: str, form: str | None) -> str | None:
-    """The format of a list of nodes, named or told by the file; None of a trace."""
+    """The format of a node list, given or recognized; None for a trace."""
 
     from hetsim import registry
     from hetsim.workload.logs.recognize import node_list
@@ -25,7 +25,7 @@ def format_of_nodes(file: str, form: str | None) -> str | None:
 
 
 def convert_nodes(file: str, form: str, options: tuple[str, ...], target: Path | None) -> None:
-    """Write the nodes of a list as the `cluster:` of a scenario, or print it."""
+    """Write a node list as the `cluster:` of a scenario, or print it."""
     from hetsim.model.files import write_text, write_whole
     from hetsim.scenario.file.document import dump
 
@@ -40,7 +40,7 @@ def convert_nodes(file: str, form: str, options: tuple[str, ...], target: Path |
 
 
 def read_nodes(file: str, form: str, options: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The nodes of a list, as a scenario has them."""
+    """The nodes of a list in the form of a scenario."""
     from hetsim.scenario.overrides import parse_assignment
     from hetsim.scenario.schema.cluster import listed
 
@@ -53,7 +53,7 @@ def read_nodes(file: str, form: str, options: tuple[str, ...]) -> list[dict[str,
 
 
 def grouped(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Groups of nodes that are equal but for names, named after accelerators."""
+    """Groups of nodes that differ only in name, named after accelerators."""
     groups: dict[str, dict[str, Any]] = {}
     names: dict[str, int] = {}
     for node in nodes:

@@ -31,16 +31,16 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 @dataclass
 class Subject:
-    """A log, its document as far as there is one, and where relative paths begin."""
+    """A log, its scenario if given, and the folder of relative paths."""
 
     table: TaskTable
     document: dict[str, Any]
     inferred: bool
-    """Was the cluster taken from the log?"""
+    """True if the cluster was inferred from the log."""
 
 
 def subject_of(file: Path, document: Mapping[str, Any] | None, trace: Mapping[str, Any], table: TaskTable) -> Subject:
-    """The scenario of a log: with its own cluster, or with the one that it shows."""
+    """The scenario of a log, with its own or an inferred cluster."""
     from hetsim.traces.from_log import POLICY, document_of, inferred_nodes
 
     if document is not None and "cluster" in document:
@@ -60,7 +60,7 @@ def subject_of(file: Path, document: Mapping[str, Any] | None, trace: Mapping[st
 
 
 def not_explained(file: str, subject: Subject) -> list[str]:
-    """Remarks on keys of a scenario that recorded waits do not depend on."""
+    """Remarks on keys of a scenario that recorded waits do not use."""
     from hetsim.scenario.file.document import read
     from hetsim.scenario.readers import VALIDATE, not_understood
     from hetsim.scenario.scenario import load
@@ -116,7 +116,7 @@ def explained_waits(
 
 
 def capacity_of_cluster(run: Any, unit: str) -> float:
-    """GPUs, or cores, of a cluster."""
+    """Number of GPUs, or else cores, of a cluster."""
     if unit == "GPUs":
         return float(sum(device.type.kind != "cpu" for device in run.cluster.devices))
     return float(sum(node.cpus for node in run.cluster.nodes))

@@ -44,12 +44,12 @@ SHORTEST = 1.0
 def write_waits(
     path: Path, name: str, explained: Explained, compared: Compared | None, simulated: bool, notes: Iterable[str] = ()
 ) -> None:
-    """Write the page, whole or not at all."""
+    """Write the page of waits."""
     write_page(path, waits_page(name, explained, compared if simulated else None, notes))
 
 
 def waits_page(name: str, explained: Explained, compared: Compared | None, notes: Iterable[str] = ()) -> str:
-    """The page as text."""
+    """The page of waits as text."""
     mean = terminal.several([explained.mean_wait], terminal.SECONDS)[0]
     of_capacity = f"{explained.capacity:,.6g} {explained.jobs.unit}"
     said = [f"Mean recorded wait {mean} over {len(explained.jobs):,} jobs, on {of_capacity}."]

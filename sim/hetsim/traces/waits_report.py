@@ -47,7 +47,7 @@ def lines(explained: Explained, compared: Compared | None, simulated: bool) -> l
 
 
 def inferred(explained: Explained) -> list[str]:
-    """Sentences on the site that the log shows."""
+    """Sentences on what the log shows about its site."""
     texts = []
     jobs = explained.jobs
     texts += _site(explained)
@@ -87,7 +87,7 @@ def _site(explained: Explained) -> list[str]:
 
 
 def variant_rows(compared: Compared) -> list[list[str]]:
-    """A row a scenario: its name, jobs, mean waits in one unit, and correlations."""
+    """A row per scenario: name, jobs, mean waits, and correlations."""
     rows = []
     means = [mean for one in compared.variants if one.jobs for mean in (one.recorded, one.simulated)]
     written = iter(terminal.several(means, terminal.SECONDS)) if means else iter(())
@@ -106,7 +106,7 @@ def _variants(compared: Compared) -> list[str]:
 
 
 def conclusion(compared: Compared) -> str:
-    """Sentences on the gain of what was inferred; empty without a comparison."""
+    """Sentences on what the inferred rules gained; empty without a comparison."""
     first, last = compared.variants[0], compared.best
     if last is first or math.isnan(first.correlation) or math.isnan(last.correlation):
         return ""
@@ -130,7 +130,7 @@ def _name(policy: Any) -> str:
 
 
 def mapping(explained: Explained, compared: Compared | None, simulated: bool) -> dict[str, Any]:
-    """The same for programs."""
+    """The result as plain values for programs."""
     limits, order = explained.limits, explained.order
     figures: dict[str, Any] = {
         "jobs": len(explained.jobs),

@@ -68,7 +68,7 @@ def twin(
     site: Path | None, changes: tuple[str, ...], only: tuple[str, ...], judge: int | None, page: Path | None,
     force: bool, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Forecast a live Slurm cluster: starts of jobs, free nodes, and what if.
+    """Forecast a live Slurm cluster: starts of jobs, free nodes, what-if questions.
 
     \b
     squeue --all --format="%i|%P|%u|%a|%q|%T|%V|%S|%l|%C|%b|%m|%D|%N|%r|%Q" > squeue.txt

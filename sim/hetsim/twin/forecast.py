@@ -47,7 +47,7 @@ COLUMNS = ("id", "arrival", *LABELS, "cpu_time", "gpu_time", "nodes", "cpus", "g
 
 @dataclass
 class SnapshotCluster:
-    """The nodes as a scenario has them, and further keys of it (`site`, ...)."""
+    """The nodes as a scenario has them, and further keys (`site`, ...)."""
 
     nodes: list[dict[str, Any]]
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class SnapshotCluster:
 
 @dataclass
 class TwinForecast:
-    """Samples of the future of a snapshot's jobs, in seconds from the snapshot."""
+    """Sampled futures of a snapshot's jobs, in seconds from the snapshot."""
 
     jobs: list[SnapshotJob]
     """Those that wait, in the order in which they go."""
@@ -79,7 +79,7 @@ class TwinForecast:
     """By the errors of earlier forecasts; None: intervals are those of the samples."""
 
     def quantiles(self, job: int, shares: Sequence[float]) -> list[float]:
-        """Quantiles of the start of a job, widened where known: inf beyond the horizon."""
+        """Quantiles of a job's start, widened if known; inf: later."""
         if self.widening is None:
             return self.drawn(job, shares)
         moved = self.widening.moved(self.drawn(job, SHARES), self.horizon, self.group(job)).tolist()
@@ -87,11 +87,11 @@ class TwinForecast:
         return [by_share[share] if share in by_share else self.drawn(job, [share])[0] for share in shares]
 
     def group(self, job: int) -> str:
-        """The jobs whose forecasts err like this one's: those that a limit keeps, or not."""
+        """The group of jobs whose forecasts err alike: held by a limit, or not."""
         return "limit" if LIMIT.search(self.jobs[job].reason) else ""
 
     def drawn(self, job: int, shares: Sequence[float]) -> list[float]:
-        """The same as the samples have it."""
+        """Quantiles of a job's start as sampled, not widened."""
         return np.quantile(self.starts[:, job], shares, method="inverted_cdf").tolist()
 
     def within(self, job: int) -> float:
@@ -249,7 +249,7 @@ class Twin:
     # Samples --------------------------------------------------------------------------------------------------
 
     def forecast(self, samples: int = 100, seed: int = 0) -> TwinForecast:
-        """Play the cluster on; same seed, same forecast."""
+        """Simulate the future; the same seed gives the same forecast."""
         streams = np.random.SeedSequence(seed).spawn(samples)
         times = np.linspace(0.0, self.horizon, STEPS + 1)
         starts = np.full((samples, len(self.waiting)), math.inf)

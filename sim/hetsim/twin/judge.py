@@ -40,7 +40,7 @@ LAST = 50
 
 @dataclass
 class Method:
-    """Intervals and medians of one method, by job: seconds from the instant on."""
+    """Intervals and medians of one method, by job, in seconds from an instant."""
 
     median: list[float] = field(default_factory=list)
     intervals: dict[float, list[tuple[float, float]]] = field(default_factory=lambda: {share: [] for share in SHARES})
@@ -48,18 +48,18 @@ class Method:
 
 @dataclass
 class JudgedForecasts:
-    """Predictions and outcomes over all instants."""
+    """Predictions and outcomes over all judged instants."""
 
     instants: list[float]
     horizon: float
     actual: np.ndarray
     """Seconds from the instant to the recorded start, at most the horizon."""
     beyond: np.ndarray
-    """Did the job start after the horizon?"""
+    """True if the job started after the horizon."""
     methods: dict[str, Method]
 
     def table(self) -> list[dict[str, Any]]:
-        """A row a method: coverage and width of its intervals, error of its median.
+        """A row per method: coverage and width of intervals, error.
 
         What lies beyond the horizon counts as the horizon, predicted or recorded.
         """
@@ -90,7 +90,7 @@ def judge(
     progress: Callable[[str], None] = lambda _: None,
     overrides: Overrides = (),
 ) -> JudgedForecasts:
-    """Judge forecasts at instants spread over the last half of the submissions.
+    """Judge forecasts made at instants in the last half of the submissions.
 
     ScenarioError where no job waits at any of them, or the log is too short.
     """
@@ -161,7 +161,7 @@ def look_back(
 
 
 def earlier_instants(first: float, now: float, horizon: float, count: int) -> list[float]:
-    """Instants of a log that begins at `first`, of which all is known by now.
+    """Instants of a log after `first` whose outcome is known by now.
 
     Empty where the log is too short.
     """
@@ -185,7 +185,7 @@ def first_instant(history: JobHistory, horizon: float) -> float:
 def with_limits(
     history: JobHistory, cluster: SnapshotCluster, table: TaskTable, before: float
 ) -> tuple[JobHistory, SnapshotCluster]:
-    """The same with limits by user that the log shows before an instant.
+    """History and cluster with the limits by user that a log shows so far.
 
     Unchanged where there are none, or the cluster has partitions.
     """
@@ -214,7 +214,7 @@ def with_limits(
 
 
 def snapshot_of(history: JobHistory, now: float) -> tuple[list[SnapshotJob], dict[str, int]]:
-    """The jobs that run or wait at an instant of a log; rows of waiting ones by id."""
+    """Jobs that run or wait at an instant of a log; waiting rows by id."""
     here = np.flatnonzero((history.submit <= now) & (history.end > now))
     jobs, rows = [], {}
     for row in here.tolist():

@@ -21,7 +21,7 @@ SHOWN = 20
 
 
 def moment(seconds: float, now: float) -> str:
-    """An instant of the forecast on the cluster's clock; a dash beyond the horizon."""
+    """An instant of the forecast by the cluster's clock; a dash if later."""
     if not math.isfinite(seconds):
         return "–"
     return f"{datetime.fromtimestamp(now + seconds, UTC):%d %b %H:%M}"
@@ -41,7 +41,7 @@ HEADS = ["job", "user", "partition", "start, 5 %", "median", "95 %", "within", "
 
 
 def free_rows(told: TwinForecast, now: float) -> list[list[str]]:
-    """A row a node in use, the cluster first: when it is free if nothing starts."""
+    """A row per node in use, the cluster first: when it is free."""
     rows = []
     for name, ends in told.free.items():
         half, late = np.quantile(ends, [0.5, 0.95])
@@ -53,7 +53,7 @@ FREE_HEADS = ["drained now", "free, median", "95 %"]
 
 
 def error_lines(errors: Mapping[str, float]) -> list[str]:
-    """How well the models did on the log's own last third, a sentence each."""
+    """Sentences on the models' errors on the log's last third."""
     text_lines = []
     if not math.isnan(errors["run_time_median_error"]):
         off, inside = 100 * errors["run_time_median_error"], 100 * errors["run_time_inside_90"]
@@ -72,7 +72,7 @@ def rule_lines(told: TwinForecast) -> list[str]:
 
 
 def what_if_rows(told: TwinForecast, other: TwinForecast, now: float) -> list[list[str]]:
-    """A row a job that waits in both: its median start as it is, and changed."""
+    """A row per job that waits in both: median start now and changed."""
     places = {job.id: place for place, job in enumerate(other.jobs)}
     rows = []
     for place, job in enumerate(told.jobs):
@@ -111,7 +111,7 @@ def lines(
     told: TwinForecast, now: float, errors: Mapping[str, float], other: TwinForecast | None = None, changed: str = "",
     only: Sequence[str] = (),
 ) -> list[str]:  # fmt: skip
-    """All of it, for a terminal.  `only`: these jobs."""
+    """The forecast as lines for a terminal; `only`: these jobs."""
     text_lines = [f"forecast from {moment(0.0, now)}", *summary(told, now), *error_lines(errors), *rule_lines(told), ""]
     rows = [row for row in job_rows(told, now) if not only or row[0] in only]
     text_lines += terminal.table([HEADS, *rows[:SHOWN]], right=(3, 4, 5, 6, 7)) if rows else ["no job waits"]

@@ -86,7 +86,7 @@ class Weights:
         ]  # fmt: skip
 
     def parameters(self, usage: Usage) -> dict[str, Any]:
-        """The parameters of `slurm_multifactor` that hold usage."""
+        """The parameters of `slurm_multifactor` that have usage."""
         if self.tree:
             return {"accounts": {one[0]: {} for one in usage}, "usage": {"/".join(one): usage[one] for one in usage}}
         return {"usage": {user: sum(usage[one] for one in usage if one[1] == user) for _, user in usage}}
@@ -94,7 +94,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of a site's scheduler, and their evidence in sentences."""
+    """The rules of a site's scheduler, with their evidence as sentences."""
 
     caps: dict[str, dict[str, float]] = field(default_factory=dict)  # by QOS its keys in `slurm_multifactor`
     weights: Weights | None = None
@@ -107,7 +107,7 @@ class Rules:
         return bool(self.caps or self.weights or self.cycle)
 
     def scheduler(self, base: dict[str, Any]) -> dict[str, Any]:
-        """A scheduler with the rules; what `base` gives stays."""
+        """A scheduler with these rules; what `base` gives has precedence."""
         own: dict[str, Any] = {"bf_max_job_test": 500}
         if self.weights is not None:
             own |= {**NONE, "age": self.weights.age, "fair_share": self.weights.fair,
@@ -119,18 +119,18 @@ class Rules:
         return {**own, **base}
 
     def for_jobs(self, jobs: Sequence[SnapshotJob]) -> Rules:
-        """The rules with the limits of these jobs counted that no rule has."""
+        """The rules, with a count of these jobs' limits that no rule has."""
         return replace(self, limits=dict(sorted(Counter(job.reason for job in jobs if self.is_beyond(job)).items())))
 
     def is_beyond(self, job: SnapshotJob) -> bool:
-        """Return True if a limit keeps a job that no cap models."""
+        """Return True if the job is held by a limit that no rule models."""
         caps = {**self.caps.get(job.qos, {}), **self.given.get(job.qos, {})}
         modeled = any(re.fullmatch(CAPS[key], job.reason) for key in CAPS if caps.get(key) is not None)
         return not job.runs and not modeled and LIMIT.search(job.reason) is not None
 
 
 def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory) -> Rules:
-    """The rules that a snapshot and the history before it show."""
+    """Learn rules from a snapshot and the history before it."""
     past = history.take(np.flatnonzero(history.end <= now))
     caps, evidence = _caps(jobs, past)
     weights, text = _weights(jobs, now, past)
@@ -139,14 +139,14 @@ def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory) -> Rul
 
 
 def tiers_of(policy: Any) -> dict[str, dict[str, Any]]:
-    """The QOS that a policy gives itself."""
+    """The tiers of QOS that a policy gives itself."""
     scheduler = policy.get("scheduler", policy) if isinstance(policy, dict) else None
     qos = scheduler.get("qos") if isinstance(scheduler, dict) else None
     return {name: tier for name, tier in qos.items() if isinstance(tier, dict)} if isinstance(qos, dict) else {}
 
 
 def with_policy(policy: Any, rules: Rules) -> tuple[dict[str, Any], Rules] | None:
-    """A policy that takes rules, and those it does not give itself; None if it cannot.
+    """Apply rules to a policy, where it does not set them; None if it cannot.
 
     First come, first served, EASY and conservative backfilling become the same under `slurm_multifactor`.
     """
@@ -216,7 +216,7 @@ def _cap(
 
 
 def usage_of(jobs: Sequence[SnapshotJob], now: float, past: JobHistory, half_life: float) -> Usage:
-    """Usage up to now, halved every `half_life`; users with none too."""
+    """Usage up to now, halved every `half_life`; users without any too."""
     usage, rate = defaultdict[tuple[str, str], float](float), math.log(2.0) / half_life
     gpus = np.where(past.gpus > 0, past.gpus, past.cpus)
     decayed = (np.exp(rate * (past.end - now)) - np.exp(rate * (past.start - now))) / rate * gpus
@@ -229,7 +229,7 @@ def usage_of(jobs: Sequence[SnapshotJob], now: float, past: JobHistory, half_lif
 
 
 def fair_shares(usage: Usage, tree: bool) -> dict[tuple[str, str], float]:
-    """The factor of fair share of each user, of equal shares."""
+    """The fair-share factor of each user, with equal shares."""
     totals = defaultdict[str, float](float)
     for one, amount in usage.items():
         totals[one[0 if tree else 1]] += amount

@@ -34,7 +34,7 @@ MAX_ROWS = 20
 
 
 class Kept(BaseModel):
-    """A forecast of the log, as its file has it.
+    """A stored forecast of the log.
 
     policy: what the forecast was made under; only forecasts of one policy err alike.
     table: by job the quantiles as drawn, those told, and the start by time limits; at most the horizon.
@@ -54,12 +54,12 @@ class Kept(BaseModel):
 
     @property
     def rows(self) -> np.ndarray:
-        """Jobs whose start is known."""
+        """The jobs whose start is known."""
         return np.flatnonzero(np.isfinite(self.actual))
 
 
 class ShadowLog:
-    """The forecasts of a folder, by their instants; ScenarioError if one is damaged.
+    """The forecasts in a folder, by instant; ScenarioError if damaged.
 
     folder: None keeps nothing.
     """
@@ -73,7 +73,7 @@ class ShadowLog:
         self.forecasts = sorted(map(_read, files), key=lambda one: one.now)
 
     def learn(self, starts: Mapping[str, float], now: float) -> None:
-        """Take in the starts of jobs by now; inf: it still waits."""
+        """Add the known starts of jobs; inf: still waiting."""
         for one in self.forecasts:
             begun = [starts.get(name, np.nan) - one.now for name in one.ids]
             complete = one.now + one.horizon <= now
@@ -81,17 +81,17 @@ class ShadowLog:
 
     @property
     def judged(self) -> list[Kept]:
-        """Forecasts of which it is known what came."""
+        """Forecasts with known outcomes."""
         return [one for one in self.forecasts if len(one.rows)]
 
     def pasts(self, horizon: float, policy: str = "") -> list[Past]:
-        """Those of a horizon and a policy, for the widening of intervals."""
+        """Forecasts of a horizon and policy, for widening intervals."""
         return [Past(one.now + horizon, one.table[one.rows, : len(SHARES)], one.actual[one.rows],
                      groups=[one.groups[row] for row in one.rows])
                 for one in self.judged if (one.horizon, one.policy) == (horizon, policy)]  # fmt: skip
 
     def keep(self, told: TwinForecast, now: float, policy: str = "") -> None:
-        """Write a forecast, whole or not at all; one of the same instant is replaced."""
+        """Store a forecast; one of the same instant is replaced."""
         if self.folder is None:
             return
         jobs, rules = range(len(told.jobs)), told.rules
@@ -108,21 +108,21 @@ class ShadowLog:
         write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
 
     def error_by_limit(self) -> dict[str, float]:
-        """The share of the error that is of jobs kept by each limit that no rule has."""
+        """Share of the error by limits that no rule models."""
         pairs = [(one.limits[row], float(abs(one.table[row, MEDIAN] - one.actual[row])))
                  for one in self.judged for row in one.rows]  # fmt: skip
         total, names = sum(error for _, error in pairs), sorted({name for name, _ in pairs} - {""})
         return {name: sum(error for other, error in pairs if other == name) / total for name in names if total}
 
     def mapping(self) -> dict[str, Any]:
-        """The errors for programs, in seconds: a row per forecast, and all of them."""
+        """Errors in seconds as plain values: per forecast, and in all."""
         done = self.judged
         rows = [{"now": f"{datetime.fromtimestamp(one.now, UTC):%Y-%m-%dT%H:%M:%S}", **_errors([one])} for one in done]
         return {"forecasts": len(self.forecasts), "rows": rows,
                 "all": _errors(done) if done else None, "shadow_error_by_limit": self.error_by_limit()}  # fmt: skip
 
     def lines(self) -> list[str]:
-        """The errors as a table, and the share of jobs kept by limits that no rule has."""
+        """Errors as a table, and the share of jobs with unmodeled limits."""
         if self.folder is None:
             return []
         done = self.judged

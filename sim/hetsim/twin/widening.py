@@ -26,7 +26,7 @@ ENOUGH_STARTS = 30
 
 @dataclass
 class Past:
-    """One earlier snapshot: the forecast quantiles, a row a job, and what came."""
+    """One earlier forecast: its quantiles, a row per job, and the outcomes."""
 
     known_at: float
     """When all of that was known."""
@@ -38,7 +38,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Widening:
-    """By quantile the seconds by which it is moved, and what that was learned from."""
+    """Seconds by which each quantile is moved, and what they were learned from."""
 
     moves: tuple[float, ...]
     starts: int
@@ -47,7 +47,7 @@ class Widening:
     """The same of groups with enough starts of their own."""
 
     def moved(self, told: Sequence[float] | np.ndarray, horizon: float, group: str = "") -> np.ndarray:
-        """The quantiles of `SHARES` of a start, moved; the horizon stays the maximum."""
+        """The quantiles `SHARES` of a start, moved; at most the horizon."""
         capped = np.minimum(np.asarray(told, dtype=float), horizon)
         moved = np.clip(capped + np.array(self.by_group.get(group, self.moves)), 0.0, horizon)
         middle = moved[..., 2] = capped[..., 2]
@@ -59,7 +59,7 @@ class Widening:
 
 
 def widening(pasts: Sequence[Past], now: float) -> Widening | None:
-    """From the forecasts of which all was known by now; None where they are too few."""
+    """Learn from forecasts with known outcomes; None if there are too few."""
     finished = [past for past in pasts if past.known_at <= now and len(past.actual)]
     starts = sum(len(past.actual) for past in finished)
     if starts < ENOUGH_STARTS:

@@ -126,7 +126,7 @@ class Closed(ArrivalProcess):
 
     @property
     def changes(self) -> list[tuple[float, int]]:
-        """When the number of clients changes, and to what; from 0 s on."""
+        """When the number of clients changes, and to which number."""
         if isinstance(self.clients, int):
             return [(0.0, self.clients)]
         points = self.clients[:1]

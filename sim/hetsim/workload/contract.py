@@ -46,13 +46,13 @@ Q = TypeVar("Q", bound=float)
 
 
 class OverQuantity(Described):
-    """A model generic in its quantity, with a readable name in the schema."""
+    """A generic model of a quantity, with a readable name in the schema."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
 
     @classmethod
     def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
-        """`ExponentialSeconds` rather than a name that spells out the annotation."""
+        """A readable name, as `ExponentialSeconds`."""
         named = [name for name, value in vars(units).items() if value is params[0]]
         return cls.__name__ + (named[0] if named else "Number")
 
@@ -71,7 +71,7 @@ def _restored(kind: type[BaseModel], values: dict[str, Any], given: set[str]) ->
 
 
 class Distribution(OverQuantity):
-    """The base of all size distributions.
+    """Base class of all size distributions.
 
     Contract: `sample(rng, n)` returns n float64 values ≥ 0 in SI base units and uses no randomness but that
     of `rng`; `mean` and `scv` are those of exactly what `sample` draws.  Objects are immutable.
@@ -123,7 +123,7 @@ Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_ARRIVALS, strict=True)]
 
 
 class ArrivalProcess(Described):
-    """Base class of arrival processes, ours and others'.
+    """Base class of arrival processes, built-in and others.
 
     A subclass is a pydantic model with a field `process: Literal["its_name"]` and its parameters; it has
     `_blocks`: sorted arrays of arrival times, one after another, forever or until the process is over, drawn
@@ -142,20 +142,20 @@ class ArrivalProcess(Described):
 
     @property
     def rate_mean(self) -> float | None:
-        """Long-run arrivals per second, or None where there is no such figure."""
+        """Long-run arrivals per second; None if undefined."""
         return None
 
     def rate_at(self, t: float) -> float | None:
-        """Arrivals per second at time t where the rate is certain; else None."""
+        """Arrivals per second at time t; None if it is random."""
         return self.rate_mean if self.steady_rate else None
 
     @property
     def endless(self) -> bool:
-        """Whether arrivals go on for ever unless limited."""
+        """Return True if arrivals never end unless limited."""
         return True
 
     def events(self, until: float) -> float:
-        """Rough number of events of the process before `until`; 0 where unknown."""
+        """Approximate number of events before `until`; 0 if unknown."""
         rate = self.rate_mean
         return 0.0 if rate is None else rate * until
 
@@ -189,7 +189,7 @@ class ArrivalProcess(Described):
 
 
 def in_order(pairs: list[tuple[float, Any]]) -> list[tuple[float, Any]]:
-    """Refuse instants that do not begin at 0 s and increase."""
+    """Raise an error unless instants begin at 0 s and increase."""
     if pairs and pairs[0][0] != 0:
         raise ValueError(f"the first entry must start at 0 s, not {pairs[0][0]:g} s")
     for (before, _), (after, _) in zip(pairs, pairs[1:], strict=False):
@@ -199,7 +199,7 @@ def in_order(pairs: list[tuple[float, Any]]) -> list[tuple[float, Any]]:
 
 
 def summed(draw: Callable[[int], Floats]) -> Iterator[Floats]:
-    """Running sums of `draw(BLOCK)` in blocks, bit for bit those of one long sum."""
+    """Running sums of `draw(BLOCK)` in blocks, with the bits of one long sum."""
     reached = 0.0
     while True:
         block = np.cumsum(np.concatenate([[reached], draw(BLOCK)]))[1:]

@@ -32,7 +32,7 @@ from hetsim.workload.contract import Distribution, Floats, Number, Q, positive, 
 
 
 class Constant(Distribution, Generic[Q]):
-    """Always `value`; also what a bare quantity means."""
+    """Always `value`; a bare quantity means this."""
 
     distribution: Literal["constant"] = "constant"
     """constant, which may be left out with the mapping: a bare quantity is constant."""
@@ -168,5 +168,5 @@ StepCount = Annotated[NumberDistribution, AfterValidator(_whole_steps)]
 
 
 def drawn_steps(values: Floats) -> Floats:
-    """Whole steps, at least one, from what a distribution of them gives."""
+    """Whole numbers of steps, at least one, drawn from a distribution."""
     return np.maximum(np.rint(values), 1.0)

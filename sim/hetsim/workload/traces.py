@@ -63,7 +63,7 @@ LISTS = ("predecessors", "reads", "writes")
 
 @dataclass
 class Curves:
-    """Jobs with a speed that depends on the layout of their GPUs and on progress.
+    """Jobs whose speed depends on the layout of their GPUs and on progress.
 
     `kinds`: for each kind of job its sizes, each a number of GPUs and how the job gets on there; `kind` is that of
     each row.
@@ -74,7 +74,7 @@ class Curves:
 
 
 class TimedCurve(WorkCurve, Protocol):
-    """A curve that knows the seconds of its unit, on GPUs of speed 1."""
+    """A curve that also knows the seconds of a unit on GPUs of speed 1."""
 
     @property
     def seconds(self) -> float: ...
@@ -124,7 +124,7 @@ class TaskTable:
 
     @property
     def requests(self) -> bool:
-        """Return True if these are requests to a service, which has their times."""
+        """Return True if rows are requests, whose times a service has."""
         return not self.times and "flops" not in self.numbers
 
     def name(self, row: int) -> Any:

@@ -52,7 +52,7 @@ class RecentArrivals:
 
 @dataclass(eq=False, slots=True)
 class ClassFlow:
-    """Tasks of one class at a station: their arrivals, service times and number."""
+    """Tasks of one class at a station: arrivals, service times and number."""
 
     memory: int
     arrivals: RecentArrivals = field(init=False)
@@ -67,18 +67,18 @@ class ClassFlow:
 
     @property
     def rate(self) -> float | None:
-        """Arrivals a second, admitted or not."""
+        """Arrivals per second, admitted or not."""
         return self.arrivals.value
 
     @property
     def service_time(self) -> float | None:
-        """Mean seconds for which a task keeps a server."""
+        """Mean seconds that a task occupies a server."""
         return self.busy / self.done if self.completed >= MIN_SEEN and self.busy > 0 else None
 
 
 @dataclass(eq=False, slots=True)
 class DeviceStation:
-    """All devices of a type, as servers that admitted, unfinished tasks share fairly."""
+    """All devices of a type, as servers shared equally by admitted tasks."""
 
     capacity: float
     """Devices; of a CPU, cores."""
@@ -96,7 +96,7 @@ class DeviceStation:
         return flow
 
     def settle(self, now: float) -> None:
-        """Busy server-seconds up to now."""
+        """Bring busy server-seconds up to date."""
         passed = now - self.last
         if passed > 0:
             share = passed if self.occupied <= self.capacity else passed * self.capacity / self.occupied
@@ -105,7 +105,7 @@ class DeviceStation:
             self.last = now
 
     def arrives(self, name: str, now: float) -> ClassFlow:
-        """A task asks to be admitted."""
+        """Note a task that asks for admission."""
         self.settle(now)
         flow, fade = self.flow(name), 1.0 - 1.0 / self.memory
         for other in self.flows.values():
@@ -142,7 +142,7 @@ class Stations:
     _there: dict[int, tuple[DeviceStation, ClassFlow, float]] = field(default_factory=dict)
 
     def best(self, task: Task) -> tuple[DeviceStation, Mode]:
-        """The station of a task, and its best mode."""
+        """The station of a task, and the task's best mode."""
         modes = task.modes
         mode = modes[0] if len(modes) == 1 else modes[task.modes_by_speed()[0]]
         name = mode.type.name
@@ -155,12 +155,12 @@ class Stations:
         return station.arrives(task.class_ if self.classed else "", self.view.now)
 
     def joins(self, task: Task, station: DeviceStation, flow: ClassFlow, width: float) -> None:
-        """A task was admitted that keeps a number of devices busy."""
+        """Note an admitted task that will keep some devices busy."""
         self._there[task.index] = station, flow, width
         station.joins(flow, width)
 
     def leaves(self, task: Task, completed: bool) -> None:
-        """A task has ended; one that was refused was never there."""
+        """Note the end of a task; a refused one was never counted."""
         place = self._there.pop(task.index, None)
         if place is not None:
             station, flow, width = place
@@ -188,23 +188,23 @@ class AtStations(Admission):
 
 
 def capacity(cluster: Cluster, mode: Mode) -> float:
-    """Devices of the type of a mode; of a CPU, cores."""
+    """Number of devices of a mode's type (of a CPU: of cores)."""
     return cluster.count(mode.type.name)
 
 
 def servers(cluster: Cluster, mode: Mode) -> int:
-    """How many launches in a mode the empty cluster holds, at least one."""
+    """Number of launches in a mode that the empty cluster holds, at least one."""
     return max(1, int(capacity(cluster, mode) / mode.width + 1e-9)) if mode.width > 0 else 1
 
 
 def known_classes(problem: PlanProblem, names: Iterable[str], key: str) -> None:
-    """ScenarioError for a class that no task has."""
+    """Raise ScenarioError for a class that no task has."""
     classes = [name for name in problem.tasks.classes if name]
     _known(names, classes, "class", many="classes", key=f"policy.admission.{key}")
 
 
 def known_devices(problem: PlanProblem, names: Iterable[str], key: str) -> None:
-    """ScenarioError for a device type, or kind, that the cluster lacks."""
+    """Raise ScenarioError for a device type or kind that the cluster lacks."""
     cluster = problem.cluster
     types = [device_type for device_type in cluster.types.values() if cluster.count(device_type.name)]
     type_names = list(dict.fromkeys(name for one in types for name in (one.name, one.kind)))

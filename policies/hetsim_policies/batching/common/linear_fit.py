@@ -22,7 +22,7 @@ PULL = 0.1
 
 
 class LinearFit:
-    """Seconds of one stage by batch size."""
+    """A line fitted to the seconds of one stage by batch size."""
 
     __slots__ = ("slope", "fixed", "variance", "_window", "_seen", "_former", "_told", "_sums")
 
@@ -46,7 +46,7 @@ class LinearFit:
         return self._former is not None
 
     def add(self, size: int, seconds: float) -> None:
-        """One more batch."""
+        """Add a measured batch."""
         if self.is_fitted and (expected := self.at(size)) > 0:
             count, mean = len(self._seen), self._sums[0]
             if mean < 2 * size * count < 4 * mean:  # far from the others the line errs, not the times
@@ -96,7 +96,7 @@ class LinearFit:
 
 
 def line_remarks(modes: Sequence[Mode]) -> list[str]:
-    """Where measured stage times are not a line: for policies that take them for one."""
+    """Warnings about stage times that are not linear in the batch size."""
     remarks = []
     for mode in modes:
         for name, stage in (("upload", mode.upload), ("compute", mode.table), ("download", mode.download)):

@@ -13,13 +13,13 @@ MIN_SEEN = 8
 
 
 def limit(placement: Placement, most: int | None = None) -> int:
-    """The largest batch there: the mode's own limit, and the policy's."""
+    """The largest batch allowed: the mode's limit, and the policy's."""
     own = placement.mode.batch_limit
     return own if most is None else min(own, most)
 
 
 def occupied(queue: RequestQueue, placement: Placement, view: View) -> bool:
-    """Return True if a policy that serves batch by batch has to wait.
+    """Return True if a policy that serves batch by batch must wait.
 
     Where a device is divided, in space or in time, only for the service's own batch; else for all that is in flight
     there.  A MIG slice that is idle is a device of its own.
@@ -66,7 +66,7 @@ class Outlook(NamedTuple):
     loading: float = 0.0
 
     def end(self, queue: RequestQueue, size: int, placement: Placement) -> float:
-        """When a batch of this size would end there."""
+        """When a batch of this size would end at a placement."""
         times = queue.stages(size, placement)
         at = self.now
         if times.upload or self.loading:

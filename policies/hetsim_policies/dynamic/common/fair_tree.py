@@ -24,7 +24,7 @@ SMALLEST_UNIT = 1e-100
 
 
 class Account(BaseModel):
-    """One account: its shares among its siblings, and its parent (None: the root)."""
+    """One account: its shares among siblings, and its parent (None: the root)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -52,7 +52,7 @@ class FairTree:
                 above = accounts[above].parent
 
     def factors(self, usage: Mapping[Member, float]) -> dict[Member, float]:
-        """From 1 for the user that is owed most down to 1 / users."""
+        """Factors of users: 1 for the most underserved, down to 1 / users."""
         below, used = self._tree(usage)
         count, met = max(1, len(usage)), 0
         factors: dict[Member, float] = {}
@@ -134,7 +134,7 @@ class _Account:
 
 
 class DecayedUsage(Generic[Owner]):
-    """Usage by owner, as of the last `advance`."""
+    """Decaying usage by owner, as of the last `advance`."""
 
     def __init__(self, half_life: float):
         self.half_life = half_life
@@ -150,7 +150,7 @@ class DecayedUsage(Generic[Owner]):
         self._accounts.setdefault(owner, _Account(self._clock))
 
     def advance(self, now: float) -> None:
-        """Let all amounts decay up to now, and add what was received since the last time."""
+        """Decay all amounts up to now, and add what was used since then."""
         passed = now - self.as_of
         if not passed:
             return

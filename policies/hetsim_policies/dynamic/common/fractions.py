@@ -72,7 +72,7 @@ class ModeOffers:
 
 
 def equal_share(offers: ModeOffers) -> np.ndarray:
-    """Fractions that give each job its weight's part of every type.
+    """Fractions of time that give each job its weight's share of every type.
 
     Feasible, hence every max-min fraction with this as its base gives each job at least as much.  Several modes on
     one type share that type's part.  No job is next to another.
@@ -94,7 +94,7 @@ def equal_share(offers: ModeOffers) -> np.ndarray:
 
 
 def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray:
-    """Fractions with the greatest least progress / base, then by water filling.
+    """Fractions that maximize the minimum progress / base, then by water filling.
 
     Of each program the jobs with a positive price cannot get more: they are fixed there, and the next program raises
     the others.  After `levels` programs a last one maximizes the sum of progress / base of those left.
@@ -154,7 +154,7 @@ def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndar
 
 
 def best_ratio(offers: ModeOffers, value: np.ndarray, cost: np.ndarray, least: np.ndarray) -> np.ndarray:
-    """Maximize the sum of values over the sum of costs; ties: the greatest sum.
+    """Maximize the sum of values / the sum of costs; ties: the larger sum.
 
     Reference: Dinkelbach, On Nonlinear Fractional Programming (1967): maximize value - q × cost, with q the ratio
     that the last solution had, until it stays.
@@ -175,7 +175,7 @@ def best_ratio(offers: ModeOffers, value: np.ndarray, cost: np.ndarray, least: n
 def min_worst_ratio(
     offers: ModeOffers, elapsed: np.ndarray, left: np.ndarray, alone: np.ndarray, levels: int = 1
 ) -> np.ndarray:
-    """Fractions with the least greatest (elapsed + left / progress) / alone, by job.
+    """Fractions that minimize the maximum (elapsed + left / progress) / alone.
 
     For a given ratio r this asks for progress of at least left / (r × alone - elapsed): a max-min program, and what
     it finds has a better ratio unless r is the least.  Reference: Crouzeix, Ferland, Schaible, An Algorithm for
@@ -350,7 +350,7 @@ def _solve(
 
 @dataclass(frozen=True)
 class Ties:
-    """Rows over the columns of fractions and of sums by label.
+    """Constraints on columns of fractions, and on sums by label.
 
     `equal` · x = 0 and `upper` · x ≤ `limits`.
     """
@@ -364,7 +364,7 @@ class Ties:
     def add_to(
         self, cost: np.ndarray, matrix: csr_array, limits: np.ndarray
     ) -> tuple[np.ndarray, csr_array, np.ndarray, csr_array, np.ndarray]:
-        """A program with these rows, and the columns of the sums at its end.
+        """Extend a program by these rows, and by columns for the sums.
 
         In order: cost, rows, limits, equations, zeros.
         """

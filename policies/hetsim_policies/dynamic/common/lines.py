@@ -26,7 +26,7 @@ SLICES = 12
 
 
 class DeviceLine:
-    """Tasks before one place, and when its lanes will be free.
+    """Tasks queued at one place, and when its lanes become free.
 
     Ends are kept less `shift`: where a task ends earlier or later than expected, all behind it move with it (on a
     line of several lanes by their share of it).
@@ -50,7 +50,7 @@ class DeviceLine:
         """Told of every change of the ends."""
 
     def first_end(self) -> float:
-        """When the first lane has served what is assigned to it."""
+        """When the first lane has served its assigned tasks."""
         return self.ends[0] + self.shift
 
     def free_at(self, need: int, now: float) -> float:
@@ -59,7 +59,7 @@ class DeviceLine:
         return max(now, end + self.shift)
 
     def occupy(self, need: int, end: float) -> None:
-        """A number of lanes, those that are free first, serve until this time."""
+        """Occupy a number of lanes, those free first, until this time."""
         if need == 1:
             heapreplace(self.ends, end - self.shift)
         else:
@@ -72,14 +72,14 @@ class DeviceLine:
             self.changed(self)
 
     def delay(self, need: int, seconds: float) -> None:
-        """A task on a number of lanes takes longer than expected, or less long."""
+        """Move a line's ends: a task takes longer, or shorter, than expected."""
         if seconds:
             self.shift += seconds * min(1.0, need / len(self.ends))
             if self.changed is not None:
                 self.changed(self)
 
     def head(self) -> LineTask | None:
-        """The job that goes next."""
+        """The task that goes next."""
         queue = self.queue
         while queue and queue[0][2].over:
             heappop(queue)
@@ -87,7 +87,7 @@ class DeviceLine:
 
 
 def refuse_parts_of_nodes(problem: PlanProblem) -> None:
-    """Raise ScenarioError for tasks over several nodes: devices are chosen one by one."""
+    """Raise ScenarioError for tasks over several nodes."""
     tasks = problem.tasks
     gangs = [shape.index for shape in tasks.shapes if any(mode.unit is not None for mode in shape.modes)]
     rows = np.flatnonzero(np.isin(tasks.shape, gangs))
@@ -98,7 +98,7 @@ def refuse_parts_of_nodes(problem: PlanProblem) -> None:
 
 @dataclass(eq=False, slots=True)
 class LineTask:
-    """A task with its lines, the lanes it needs of each, and its estimated seconds.
+    """A task with its lines, the lanes it needs of each, and estimated seconds.
 
     `placement` is None where any devices of the line's type will do.
     """
@@ -122,7 +122,7 @@ class LineTask:
 
 
 class AssigningScheduler(Scheduler):
-    """Base: `assign` chooses a line for a ready task, which waits there by `key`.
+    """Base: `assign` chooses a ready task's line, where it waits by `key`.
 
     Where a device fails, the tasks of its line are assigned again.
     Cost: O(log n) a task and line, besides `assign`; a round looks only at lines where something has changed, and
@@ -147,19 +147,19 @@ class AssigningScheduler(Scheduler):
     # Defined by a policy --------------------------------------------------------------------------------------
 
     def make_lines(self, cluster: Cluster) -> list[DeviceLine]:
-        """All lines, numbered from 0."""
+        """Make all lines, numbered from 0."""
         raise NotImplementedError
 
     def assign(self, task: Task, view: View) -> LineTask | None:
-        """The task's place; None while no device it could run on is up."""
+        """Choose a task's place; None while all its devices are down."""
         raise NotImplementedError
 
     def key(self, task: Task) -> Any:
-        """The order in a line: the least goes first, ties in the order of assignment."""
+        """Sort key in a line, lowest first; ties by assignment."""
         return 0
 
     def after_starts(self, lines: Sequence[DeviceLine], view: View) -> Iterator[Decision]:
-        """Decisions after all starts of a round, for lines where something has changed."""
+        """Decisions after all starts, for lines that have changed."""
         return iter(())
 
     # Hooks ----------------------------------------------------------------------------------------------------
@@ -168,20 +168,20 @@ class AssigningScheduler(Scheduler):
         self.study(problem.tasks)
 
     def study(self, tasks: Tasks) -> None:
-        """Note on which types of device there are fractions."""
+        """Note on which device types there are fractions."""
         for shape in tasks.shapes:
             for mode in shape.modes:
                 if mode.gpus and not mode.whole_devices:
                     self._unit[mode.type] = SLICES
 
     def need(self, mode: Mode) -> int:
-        """Lanes that a launch takes of each of its lines."""
+        """Number of lanes that a launch takes of each of its lines."""
         if mode.on_cpu:
             return max(1, -(-mode.millicores // MILLI))
         return max(1, (mode.share * self._unit.get(mode.type, 1) + WHOLE // 100) // WHOLE)
 
     def unit(self, kind: DeviceType) -> int:
-        """Lanes of one device of a type."""
+        """Number of lanes of one device of a type."""
         return self._unit.get(kind, 1)
 
     def begin(self, view: View) -> None:
@@ -206,7 +206,7 @@ class AssigningScheduler(Scheduler):
                     self.waiting -= 1
 
     def device(self, device: Device, up: bool) -> None:
-        """Without its cores a node's accelerators cannot be used either."""
+        """Note a device's state; without its cores a node is unusable."""
         if up:
             self._down.pop(device.index, None)
             self._new += self._homeless

@@ -20,7 +20,7 @@ from hetsim_policies.dynamic.common.timelines import Timeline
 
 
 class HeldRun(NamedTuple):
-    """Holdings of a running task: expected end, mode, number of devices by node."""
+    """Resources of a running task: expected end, mode, devices by node."""
 
     end: float
     mode: Mode
@@ -28,7 +28,7 @@ class HeldRun(NamedTuple):
 
 
 def amounts_of(placement: Placement) -> dict[int, int]:
-    """The amount of a launch on each of its nodes (`timelines.amount_of`)."""
+    """Amount that a launch takes on each of its nodes (`timelines.amount_of`)."""
     mode = placement.mode
     if mode.node_count > 1:
         return dict.fromkeys((device.node for device in placement.devices), 1)
@@ -86,7 +86,7 @@ class Occupancy:
         self._new[task.index] = task
 
     def ended(self, task: Task) -> None:
-        """It has completed, was stopped, or is gone; or never ran."""
+        """Remove a task that completed, stopped, is gone, or never ran."""
         row = task.index
         if self._new.pop(row, None) is not None:
             self._launches += self._launches >= 0  # a launch that has come and gone
@@ -109,7 +109,7 @@ class Occupancy:
         self._launches = -1
 
     def update(self) -> None:
-        """Bring it up to date; before a profile is made of it."""
+        """Bring it up to date, before a profile is made from it."""
         view = self._view
         complete = self._launches >= 0 and self._launches + len(self._new) == view.changes.launches
         if not complete or not view.changes.steady:

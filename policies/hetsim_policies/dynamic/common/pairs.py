@@ -18,7 +18,7 @@ from hetsim.policy import View
 
 
 class Pair(NamedTuple):
-    """A running task, the fraction it moves to (None: it stays), the newcomer's place."""
+    """A running task, the fraction it moves to (None: stays), the newcomer's place."""
 
     partner: Task
     moved: Placement | None
@@ -26,23 +26,23 @@ class Pair(NamedTuple):
 
 
 def is_fraction(mode: Mode) -> bool:
-    """A part of one accelerator."""
+    """Return True for a mode on part of one accelerator."""
     return mode.gpus == 1 and not mode.whole_devices
 
 
 def is_shared(mode: Mode) -> bool:
-    """Whole accelerators that others may use at the same time."""
+    """Return True for a mode on whole accelerators that others may share."""
     return mode.whole_devices and not mode.on_cpu and mode.type.streams > 1
 
 
 def alone_modes(task: Task) -> list[int]:
-    """Modes that leave nothing to others on their devices, fastest first, or all."""
+    """Modes that leave no room on their devices, fastest first; else all."""
     positions = task.modes_by_speed()
     return [p for p in positions if not is_fraction(task.modes[p])] or list(positions)
 
 
 def place_alone(task: Task, view: View) -> Placement | None:
-    """The fastest mode that fits unshared: fractions only on empty accelerators."""
+    """The fastest mode that fits unshared; fractions on empty accelerators only."""
     for position in task.modes_by_speed():
         mode = task.modes[position]
         if is_shared(mode):
@@ -73,7 +73,7 @@ def _on_empty(task: Task, mode: Mode, view: View) -> Placement | None:
 
 
 def empty_at(mode: Mode, view: View) -> float:
-    """Estimated time when one node will have as many empty devices as a mode needs."""
+    """Estimated time when a node will have enough empty devices for a mode."""
     ends: dict[Device, float] = {}
     for task in view.running("start", own=True):
         placement = view.launch_of(task).placement
@@ -136,7 +136,7 @@ def _smaller(partner: Task, placement: Placement, newcomer: Mode, view: View) ->
 
 
 def back_to(task: Task, view: View) -> Placement | None:
-    """The fastest mode on the whole of the accelerator that the task now uses alone.
+    """The fastest mode on the whole accelerator that the task now has alone.
 
     The task has a fraction of it.
     """

@@ -21,7 +21,7 @@ Key = tuple[float, float, float, int, Task]
 
 
 class RankedQueue:
-    """Tasks by falling tier, then by falling score, ties by arrival.
+    """Tasks by tier, then score (both descending), then arrival.
 
     columns_of: constants of a task; the first is its tier.  A score takes all columns, as floats or as arrays.
     """
@@ -35,7 +35,7 @@ class RankedQueue:
         self._columns = np.zeros((64, width + 2))
         """By position: those of the task, its arrival and its row; of the first tasks."""
         self._last: list[tuple[float, ...]] = []
-        """Those of the others, which are not written there yet."""
+        """Columns of the other tasks, not yet written there."""
         self._score: Callable[[Any], Any] | None = None
         self._first: list[Key] = []
         """The first tasks in order; and their keys by row."""
@@ -51,7 +51,7 @@ class RankedQueue:
         self._new[task.index] = task, columns
 
     def remove(self, task: Task) -> bool:
-        """Take a task out; returns False if it is not there."""
+        """Remove a task; return False if it is not there."""
         position = self._position.pop(task.index, None)
         if position is None:
             return False
@@ -72,13 +72,13 @@ class RankedQueue:
         return True
 
     def rescore(self, score: Callable[[Any], Any]) -> None:
-        """From now on tasks are ranked by this score of the columns."""
+        """Rank tasks by this score of the columns from now on."""
         self._score = score
         self._first.clear()
         self._keys.clear()
 
     def ranked(self, count: int) -> Iterator[Task]:
-        """All tasks as they are now, whatever starts meanwhile.
+        """All tasks as they are now; later starts do not change the list.
 
         count: the number of tasks that are likely to be asked for.
         """
@@ -94,7 +94,7 @@ class RankedQueue:
             yield from [key[-1] for key in self._first if key[3] not in rows]
 
     def first(self, count: int) -> Task:
-        """The first task; `count`: the number that is likely to be asked for soon."""
+        """The first task; `count`: how many will likely be asked for soon."""
         self._rank(1, count)
         return self._first[0][-1]
 

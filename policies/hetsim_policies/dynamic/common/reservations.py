@@ -24,7 +24,7 @@ from hetsim_policies.dynamic.common.timelines import LimitedPool, Timeline, amou
 
 
 class Reservation(NamedTuple):
-    """A planned start and end in a mode, with an amount of it on each of its nodes."""
+    """A planned start and end in a mode, with the amount on each node."""
 
     time: float
     end: float
@@ -32,14 +32,14 @@ class Reservation(NamedTuple):
     nodes: tuple[tuple[int, int], ...]
 
     def placement(self, task: Task, view: View) -> Placement | None:
-        """A placement for a due reservation: any free devices of its nodes."""
+        """The placement of a due reservation: free devices of its nodes."""
         if len(self.nodes) > 1:
             return view.first(self.mode, among=dict(self.nodes))
         return view.first(self.mode, task, node=self.nodes[0][0])
 
 
 class FreeProfile:
-    """Occupancy of nodes and of partitions' GPU limits, now and by reservations.
+    """Free capacity of nodes and partitions' limits over time, with reservations.
 
     It holds as long as running tasks end when they are expected to and nothing starts without a reservation.
     """
@@ -66,7 +66,7 @@ class FreeProfile:
                     self.pools[run.mode.partition].occupy(view.now, max(run.end, soon), run.mode)
 
     def occupy(self, reserved: Reservation) -> None:
-        """Keep room for it."""
+        """Add a reservation."""
         mode, now = reserved.mode, self._view.now
         for number, count in reserved.nodes:
             timeline = self._reserved.get(number)
@@ -85,7 +85,7 @@ class FreeProfile:
             self.pools[mode.partition].occupy(reserved.time, reserved.end, mode)
 
     def could_start(self, task: Task) -> bool:
-        """Return True if a reservation could be for now.
+        """Return True if a reservation could begin now.
 
         Exact but for what a task takes besides computing, and where gangs span nodes or limits count.  Cost: the nodes
         with room now, once a mode after a change.
@@ -96,7 +96,7 @@ class FreeProfile:
         )
 
     def open_until(self, mode: Mode) -> float:
-        """The last end of a window that is open now; -inf: there is none."""
+        """Last end of a window that is open now; -inf if none is."""
         if mode.span_any or mode.partition in self.pools:
             return math.inf
         ends = self._open.get(mode)
@@ -112,7 +112,7 @@ class FreeProfile:
         return max(ends.values(), default=-math.inf)
 
     def find(self, task: Task, view: View) -> Reservation | None:
-        """The earliest start of a task, in its fastest mode that can start then."""
+        """The earliest start of a task, in the fastest mode that can start then."""
         best, chosen, now, steady = math.inf, None, view.now, view.changes.steady
         modes = task.shape.modes
         if steady and len(modes) == 1 and modes[0].unit is None and not (modes[0].span_any or task.done):  # most jobs

@@ -54,7 +54,7 @@ TURN = 0.5
 
 
 class RoundJob:
-    """A job's books, by the ways in which it may run: its modes, by position."""
+    """The state of a job with its modes, by position."""
 
     __slots__ = ("task", "target", "due", "received", "mode", "way", "since", "attained", "share", "alone")
 
@@ -87,7 +87,7 @@ class RoundJob:
         return max(SHORTEST, self.task.estimate_at(position))
 
     def remaining(self, view: View) -> float:
-        """The part still to be done, by estimate; an overrun job has a hundredth."""
+        """Remaining part by estimate; a hundredth after an overrun."""
         part = 1.0 - self.task.done
         if self.mode >= 0 and self.task.state == RUNNING:
             part = view.remaining(self.task) / self.seconds(self.mode)
@@ -107,7 +107,7 @@ def held_by_replicas(view: View) -> dict[int, None]:
 
 
 class RoundScheduler(Scheduler):
-    """Base of the policies that are fractions of time.
+    """Base of the policies that give jobs fractions of time in rounds.
 
     round_length: seconds from one change of hands to the next.
     rule: which job is most urgent: greatest time due / time received (ratio), or time due - time received (deficit).
@@ -140,11 +140,11 @@ class RoundScheduler(Scheduler):
         """Releases when waiting jobs were last tried; -1: others have come since."""
 
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
-        """The fraction of the time for each offer."""
+        """The fraction of time for each offer."""
         raise NotImplementedError
 
     def job_of(self, task: Task) -> RoundJob:
-        """The record of a task."""
+        """Make the record of a task."""
         return RoundJob(task)
 
     # Hooks ------------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class RoundScheduler(Scheduler):
         return capacity
 
     def urgency(self, job: RoundJob, way: int) -> tuple[float, float]:
-        """The lag that ranks a job's way: time due at the round's end against received."""
+        """Lag of a job's mode: time due by the round's end / received."""
         due = job.due[way] + job.target[way] * self.round_length
         received = job.received[way]
         if self.rule == "deficit":
@@ -359,7 +359,7 @@ class RoundScheduler(Scheduler):
 
 
 class RoundRoom:
-    """Devices of the coming round, as if all jobs but those kept were stopped."""
+    """Devices of the next round, as if all but the kept jobs were stopped."""
 
     def __init__(self, cluster: Cluster, down: Collection[int]):
         self.cluster = cluster
@@ -376,7 +376,7 @@ class RoundRoom:
         """Devices of a node that jobs hope to keep."""
 
     def keep(self, job: RoundJob, view: View) -> bool:
-        """The job goes on where it runs, if that is still free."""
+        """Keep a job where it runs, if its devices are still free."""
         placement = view.launch_of(job.task).placement
         if placement is None or not self._is_free(placement):
             return False
@@ -391,7 +391,7 @@ class RoundRoom:
                 self.expected[device.node] = self.expected.get(device.node, 0.0) + 1
 
     def place(self, mode: Mode) -> Placement | None:
-        """Devices of the node where the fewest jobs move, then the tightest, or across."""
+        """Devices of the node where fewest jobs move, then the tightest, or across."""
         best: tuple[tuple[float, int], list[Device]] | None = None
         nodes = self._with(mode) if mode.node_count == 1 else []
         free, expected, on_cpu, min_devices = self._free, self.expected, mode.on_cpu, max(1, mode.gpus)
@@ -479,7 +479,7 @@ class RoundRoom:
         return mode.millicores * part <= self.cores[node.index] and mode.memory * part <= self.memory[node.index]
 
     def parts(self, placement: Placement) -> dict[Node, float]:
-        """By node the part of a launch that lies there."""
+        """The part of a launch on each node."""
         parts: dict[Node, float] = {}
         for device in placement.devices:
             node = self.cluster.nodes[device.node]
@@ -503,7 +503,7 @@ class RoundRoom:
             self._free[number].clear()
 
     def take_host(self, node: Node, mode: Mode, part: float) -> None:
-        """Cores and memory of such a part of a launch."""
+        """Take cores and memory for a part of a launch."""
         self.cores[node.index] -= math.ceil(mode.millicores * part)
         self._free[node.index].clear()
         self.memory[node.index] -= mode.memory * part

@@ -20,7 +20,7 @@ Jobs = Annotated[int, Field(ge=1)]
 
 
 class Tier(BaseModel):
-    """One tier.
+    """One tier of service: its priority and limits.
 
     priority: its factor, from 0 to 1.  max_jobs, max_gpus: running jobs and their GPUs in all; `_per_user`: of each
     user.  preempts: tiers with running jobs that it may preempt.  preempt_mode: what becomes of a preempted job of this
@@ -64,7 +64,7 @@ class Tiers:
         return self.tiers.get(self.name(task), NO_TIER) if self.tiers else NO_TIER
 
     def refuses(self, task: Task) -> bool:
-        """Return True if a limit of its tier keeps the task from its fastest mode."""
+        """Return True if a limit of its tier keeps the task from starting."""
         tier = self.tier(task)
         if tier is NO_TIER:
             return False
@@ -87,7 +87,7 @@ class Tiers:
         self._add(name, task.user, 1, gpus)
 
     def leave(self, task: Task) -> None:
-        """A task has ended, or was stopped."""
+        """Note a task that has ended or was stopped."""
         entry = self._of.pop(task.index, None)
         if entry is not None:
             self._add(entry[0], entry[1], -1, -entry[2])

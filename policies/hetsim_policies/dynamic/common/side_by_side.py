@@ -44,7 +44,7 @@ Threshold = Annotated[float, Field(ge=1)]
 
 
 class PairedJob(RoundJob):
-    """A job with ways next to others: after its modes, by (position, partner's label)."""
+    """A job that may share devices: its modes, then (position, partner's label)."""
 
     __slots__ = ("labels", "ways", "partner", "_numbers")
 
@@ -58,7 +58,7 @@ class PairedJob(RoundJob):
         self._numbers = {way: number for number, way in enumerate(self.ways)}
 
     def way_of(self, position: int, label: int) -> int:
-        """The number of a way, alone (-1) or next to a label, which may be new."""
+        """Number of a mode alone (-1) or with a partner label, perhaps new."""
         way = (position, label)
         number = self._numbers.get(way)
         if number is None:
@@ -70,13 +70,13 @@ class PairedJob(RoundJob):
 
 
 def paired(job: RoundJob) -> PairedJob:
-    """A job of a scheduler that forms pairs."""
+    """The record of a job, in a scheduler that forms pairs."""
     assert isinstance(job, PairedJob)
     return job
 
 
 class SeatedJob(NamedTuple):
-    """A job that is to run in this round, in the mode of this position."""
+    """A job to run in this round in the mode of this position."""
 
     job: PairedJob
     position: int
@@ -93,7 +93,7 @@ class SeatedJob(NamedTuple):
 def with_partner(
     one: SeatedJob, others: Sequence[SeatedJob], taken: Collection[int], stays: Collection[int]
 ) -> tuple[SeatedJob, ...]:
-    """The job and the first of the others that may join it; empty if there is none.
+    """A job and the first other that may join it; empty if there is none.
 
     Of the jobs that stay where they run, in their mode, a pair can have one.
     """
@@ -106,7 +106,7 @@ def with_partner(
 
 
 class PairRoom(RoundRoom):
-    """Room in which a device that takes pairs counts as one, and two jobs may join."""
+    """Devices of a round in which two jobs may share a device."""
 
     def __init__(self, cluster: Cluster, down: Collection[int]):
         super().__init__(cluster, down)
@@ -130,7 +130,7 @@ class PairRoom(RoundRoom):
         return False
 
     def stay_beside(self, job: PairedJob, view: View) -> bool:
-        """The job goes on next to a partner that has the devices."""
+        """Keep a job next to a partner that has the devices."""
         placement = view.launch_of(job.task).placement
         if placement is None or not self.join(placement):
             return False
@@ -138,7 +138,7 @@ class PairRoom(RoundRoom):
         return True
 
     def seat(self, some: Sequence[SeatedJob], view: View) -> None:
-        """A job or a pair, if possible where one of them runs."""
+        """Place a job or a pair, if possible where one of them runs."""
         first = self._at_home(some, view)
         placement = view.launch_of(first.job.task).placement if first is not None else self.place(some[0].mode)
         if placement is None:
@@ -166,7 +166,7 @@ class PairRoom(RoundRoom):
         return None
 
     def join(self, placement: Placement) -> bool:
-        """Its part of the host for a job next to a partner that has these devices."""
+        """Take a job's part of the host next to its partner's devices."""
         mode, parts = placement.mode, self.parts(placement)
         if not all(self.host_holds(node, mode, part) for node, part in parts.items()):
             return False
@@ -176,7 +176,7 @@ class PairRoom(RoundRoom):
 
 
 class SideBySideScheduler(RoundScheduler):
-    """Base of the policies over time fractions, of single jobs and, optionally, pairs.
+    """Base of policies of time fractions, of single jobs or pairs too.
 
     pairs: two jobs may share devices where that was measured.  Then no job shares them otherwise.
     threshold: pairs count only where the sum of both speeds, each against alone, is greater.
@@ -378,12 +378,12 @@ def first_apart(mode: Mode, view: View) -> Placement | None:
 
 
 def takes_pairs(kind: DeviceType) -> bool:
-    """Return True if slowdowns of pairs were measured on this type."""
+    """Return True if slowdowns of pairs on this type were measured."""
     return kind.streams > 1 and kind.sharing.kind == "timeslice" and bool(kind.sharing.pairs)
 
 
 class Labels:
-    """The labels of all jobs seen so far, as numbers, and which may share devices.
+    """Labels of all jobs so far as numbers, and which may share devices.
 
     threshold: two may be where the sum of both speeds, each against alone, is greater.  At 1 that loses nothing: a
         pair with a sum of 1 or less gives both what turns by themselves, each for its speed's part of the time, give
@@ -397,7 +397,7 @@ class Labels:
         self._speeds: dict[tuple[int, int], tuple[float, float] | None] = {}
 
     def of_task(self, task: Task) -> list[int]:
-        """Labels by position of its modes; -1 where it shares with no job.
+        """Label of each mode of a task, by position; -1 if it cannot be shared.
 
         Of modes with equal demands only the fastest has one.
         """
@@ -416,7 +416,7 @@ class Labels:
         return labels
 
     def beside(self, label: int, others: dict[int, int]) -> Iterator[tuple[int, float]]:
-        """Those of these labels that it may be next to, and its own speed there.
+        """Labels out of these that can share with it, and its own speed then.
 
         others: labels, with the number of jobs that have each.
         """
@@ -428,7 +428,7 @@ class Labels:
                 yield other, pair[0]
 
     def speeds(self, one: int, other: int) -> tuple[float, float] | None:
-        """The speeds of both relative to alone; None without a gain."""
+        """Relative speeds of both when sharing; None if there is no gain."""
         if (one, other) not in self._speeds:
             self._speeds[one, other] = self._measured(one, other)
         return self._speeds[one, other]

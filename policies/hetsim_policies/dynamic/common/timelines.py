@@ -24,7 +24,7 @@ def amount_of(mode: Mode) -> int:
 
 
 def occupied(mode: Mode, amount: int) -> tuple[int, int, int]:
-    """Accelerators, cores (thousandths) and memory of an amount of a launch."""
+    """Accelerators, cores (thousandths) and memory that a launch's part takes."""
     if mode.node_count > 1:
         part = mode.unit
         assert part is not None
@@ -44,7 +44,7 @@ UNLIMITED = 1 << WIDTH + WIDTH - 4
 
 
 class Fields:
-    """Free resources of a node as one integer, with a field for each.
+    """Free resources of a node packed in one integer, a field for each.
 
     Fields: cores (thousandths), memory, and accelerators of every type.
     A field holds `SPARE` more than what is free, so that one subtraction and one mask tell whether a demand fits.
@@ -66,7 +66,7 @@ class Fields:
         self.needs: dict[Mode, tuple[int, int] | None] = {}
 
     def need(self, mode: Mode) -> tuple[int, int] | None:
-        """Demand of a launch on this node alone, and its `mask`.
+        """A launch's demand on this node alone, and its `mask`.
 
         None if it never fits or takes fractions of accelerators.
         """
@@ -85,14 +85,14 @@ class Fields:
         return mode.type.name in self.offsets if mode.gpus else self.node.cpu.type is mode.type
 
     def mask(self, mode: Mode) -> int:
-        """The bits that are set in what remains of these fields where the mode has room."""
+        """Bits that stay set in what remains if the mode has room."""
         return SPARE | SPARE << WIDTH | (SPARE << self.offsets[mode.type.name] if mode.gpus else 0)
 
     def pack(self, mode: Mode, gpus: int, cores: int, memory: int) -> int:
         return cores + (memory << WIDTH) + (gpus << self.offsets[mode.type.name] if gpus else 0)
 
     def demand(self, mode: Mode, count: int) -> int:
-        """Demand of an amount of a launch, fractions of accelerators aside."""
+        """Packed demand of an amount of a launch, without fractions."""
         packed = self.packed.get((mode, count))
         if packed is None:
             gpus, cores, memory = occupied(mode, count)
@@ -101,7 +101,7 @@ class Fields:
 
 
 class Timeline:
-    """One node: spans, each from its time to the next one's, the last for ever."""
+    """Free resources of one node over time, as spans; the last is endless."""
 
     __slots__ = ("fields", "times", "free", "shares", "known_windows", "_amounts")
 
@@ -116,12 +116,12 @@ class Timeline:
 
     @classmethod
     def empty(cls, node: Node, down: Iterable[Device], now: float) -> Timeline:
-        """Nothing runs there; these devices are down."""
+        """A timeline on which nothing runs; these devices are down."""
         fields = Fields(node, down)
         return cls(fields, [now], [fields.spare + fields.free])
 
     def copy(self, now: float) -> Timeline:
-        """A copy without what is past."""
+        """A copy without past spans."""
         past = max(0, bisect_right(self.times, now) - 1)
         copy = Timeline(self.fields, self.times[past:], self.free[past:])
         if self.shares:
@@ -129,7 +129,7 @@ class Timeline:
         return copy
 
     def forget(self, now: float) -> None:
-        """Drop what is past."""
+        """Drop past spans."""
         if len(self.times) > 1 and self.times[1] <= now:
             past = bisect_right(self.times, now) - 1
             del self.times[:past], self.free[:past], self.shares[:past]
@@ -173,7 +173,7 @@ class Timeline:
                 shares.append((WHOLE if fullest is None else fullest) - mode.share)
 
     def max_amount(self, mode: Mode, start: float, end: float) -> int:
-        """How much of a gang could be here all the time."""
+        """How much of a gang fits here all the time."""
         amounts, times = self.amounts(mode), self.times
         position = max(0, bisect_right(times, start) - 1)
         count = amounts[position]
@@ -184,7 +184,7 @@ class Timeline:
         return count
 
     def amounts(self, mode: Mode) -> list[int]:
-        """How much of a gang could be here, by span."""
+        """How much of a gang fits here, by span."""
         amounts = self._amounts.get(mode)
         if amounts is None:
             allowed = self.fields.allows(mode)
@@ -210,7 +210,7 @@ class Timeline:
         return (self.free[span] - fields.pack(mode, max(0, count), cores, memory)) & mask == mask
 
     def windows(self, mode: Mode) -> list[tuple[float, float]]:
-        """From when until when the mode has room, in order; the first may be past."""
+        """Intervals in which the mode has room; the first may begin in the past."""
         windows = self.known_windows.get(mode)
         if windows is None:
             windows = self.known_windows[mode] = []
@@ -234,7 +234,7 @@ class Timeline:
         return windows
 
     def first_time(self, mode: Mode, now: float) -> float:
-        """When the mode first has room (a past time: now); inf: never."""
+        """When the mode first has room; inf if never."""
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:
             return next((begin for begin, end in self.windows(mode) if end > now), math.inf)
@@ -245,7 +245,7 @@ class Timeline:
         return math.inf
 
     def first_gap(self, mode: Mode, duration: float, since: float, until: float, low: float = 0) -> tuple[float, float]:
-        """When a mode first has room, and when first for long enough.
+        """When a mode first has room, and first for long enough.
 
         The latter is in [since, until], or inf; the former is perhaps a time that is past.  low: no room before it.
         """
@@ -275,7 +275,7 @@ class Timeline:
         return math.inf if first < 0 else first, math.inf
 
     def open_until(self, mode: Mode, now: float) -> float:
-        """The end of the window of a mode that is open now; -inf: there is none."""
+        """End of the mode's window that is open now; -inf if none is."""
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:
             return next((end for begin, end in self.windows(mode) if begin <= now < end), -math.inf)
@@ -286,7 +286,7 @@ class Timeline:
         return -math.inf if span == first else math.inf if span == len(free) else times[span]
 
     def earliest(self, mode: Mode, duration: float, since: float, before: float) -> float | None:
-        """The first time in [since, before) from which the mode has room long enough."""
+        """First time in [since, before) at which the mode has room long enough."""
         for begin, end in self.windows(mode):
             if end <= since:
                 continue
@@ -303,7 +303,7 @@ def _copied(shares: dict[str, list[int]]) -> dict[str, list[int]]:
 
 
 class LimitedPool:
-    """GPUs (millionths) that jobs of a limited partition occupy, by time."""
+    """GPUs (millionths) that jobs of a limited partition occupy, over time."""
 
     def __init__(self, partition: Partition, now: float):
         assert partition.max_gpus is not None

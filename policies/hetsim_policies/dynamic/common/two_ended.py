@@ -10,7 +10,7 @@ Key = tuple[float, ...]
 
 
 class TwoEnded:
-    """Waiting tasks by a key for each end: a heap from each.
+    """Waiting tasks in two heaps, with a key for each end.
 
     An entry is void once its task waits no longer or was pushed again.
     """
@@ -19,13 +19,13 @@ class TwoEnded:
         self._heaps: tuple[list[tuple[Key, int, Task]], ...] = ([], [])
 
     def push(self, task: Task, *keys: Key) -> None:
-        """Put a task in; at each end the least key goes first."""
+        """Add a task; at each end the lowest key goes first."""
         task.ticket += 1
         for heap, key in zip(self._heaps, keys, strict=True):
             heappush(heap, (key, task.ticket, task))
 
     def head(self, end: int) -> tuple[Key, int, Task] | None:
-        """The key, ticket and task of what goes next at one end."""
+        """Key, ticket and task of the first entry at one end."""
         heap = self._heaps[end]
         while heap:
             _, ticket, task = heap[0]

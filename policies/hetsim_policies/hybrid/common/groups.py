@@ -24,7 +24,7 @@ Grouping = Literal["type", "node", "rack"] | int
 
 
 class TaskKind:
-    """Tasks of one class and demand: where they can run, known times, waiting tasks."""
+    """Tasks of one class and demand: possible groups, times, waiting tasks."""
 
     __slots__ = ("number", "name", "positions", "modes", "waiting", "holders", "seen", "total", "queued", "turns",
                  "arrived", "rate", "home")  # fmt: skip
@@ -58,19 +58,19 @@ class TaskKind:
             self.total[position] += task.estimate_at(position)
 
     def wait(self, task: Task, sign: int) -> None:
-        """A task waits (1), or waits no longer (-1)."""
+        """Note that a task waits (1), or no longer waits (-1)."""
         self.waiting += sign
         for position in self.positions:
             seconds = task.estimate_at(position) * (1.0 - task.done)
             self.queued[position] = self.queued[position] + sign * seconds if self.waiting else 0.0
 
     def expected(self, position: int, coming: float) -> float:
-        """Seconds of waiting tasks and of a number of expected ones, in a mode."""
+        """Seconds of waiting and of this many expected tasks in a mode."""
         return max(0.0, self.queued[position]) + coming * self.total[position] / max(1, self.seen)
 
 
 class GroupedTask:
-    """A task in a group: its kind, and what it is expected to take there."""
+    """A task in a group: its kind, and its expected seconds there."""
 
     __slots__ = ("task", "kind", "group", "type", "seconds", "width", "end")
 
@@ -91,7 +91,7 @@ class GroupedTask:
 
 
 class DeviceGroup:
-    """Some devices with a scheduler of their own."""
+    """Some devices with their own scheduler."""
 
     def __init__(self, number: int, name: str, nodes: list[Node], types: Iterable[DeviceType], mask: int | None):
         self.number = number
@@ -124,7 +124,7 @@ class DeviceGroup:
         return self.name
 
     def hosts(self, kind: TaskKind) -> tuple[int, ...]:
-        """Positions of the modes in which tasks of a kind could run here, were it empty."""
+        """Positions of modes in which a kind could run in the empty group."""
         positions = kind.home.get(self.number)
         if positions is None:
             positions = tuple(p for p in kind.positions if self.can_host(kind.modes[p]))
@@ -132,7 +132,7 @@ class DeviceGroup:
         return positions
 
     def can_host(self, mode: Mode) -> bool:
-        """Return True if a launch in this mode could run here, were the group empty."""
+        """Return True if a mode could run in the empty group."""
         if mode.type not in self.lanes:
             return False
         if mode.span_any and mode.gpus and mode.unit is None:
@@ -145,7 +145,7 @@ class DeviceGroup:
         return len(fitting) >= mode.node_count
 
     def best(self, task: Task, kind: TaskKind) -> int:
-        """The mode in which a task of a kind would take least time here."""
+        """The mode in which a task of a kind takes the least time here."""
         return min(self.hosts(kind), key=lambda position: (task.remaining_in(task.modes[position]), position))
 
     # Waiting and running tasks --------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class DeviceGroup:
         entry.end = None
 
     def wait_for(self, kind: DeviceType, width: float, now: float, less: float = 0.0) -> float:
-        """Seconds until a newcomer starts on a type here, with `less` of the backlog."""
+        """Seconds until a new task starts on a type here, backlog less `less`."""
         lanes = self.lanes.get(kind, 0)
         if not lanes:
             return float("inf")
@@ -207,7 +207,7 @@ def lanes_of(device: Device, node: Node) -> int:
 
 
 def make_groups(cluster: Cluster, grouping: Grouping) -> list[DeviceGroup]:
-    """The groups, numbered; ScenarioError where the cluster has no such parts."""
+    """Make the numbered groups; ScenarioError if the cluster has no such parts."""
     if grouping == "type":
         present = [kind for kind in cluster.types.values() if cluster.count(kind.name)]
         having = {kind: [node for node in cluster.nodes if kind in _types([node])] for kind in present}
@@ -294,7 +294,7 @@ def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, 
 
 
 def by_program(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
-    """Two linear programs: the minimum T, then the minimum work within that T."""
+    """Solve two linear programs: minimum T, then minimum work within that T."""
     from hetsim_policies.static.common.unrelated import split
 
     share = split(work, [int(count) for count in lanes], divisible=True).share
@@ -303,7 +303,7 @@ def by_program(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndar
 
 
 def min_work(work: np.ndarray, lanes: np.ndarray, limit: float, otherwise: np.ndarray) -> np.ndarray:
-    """The split of minimum work with no device above `limit`, or `otherwise`."""
+    """The split of minimum work with no device above `limit`, else `otherwise`."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
 
@@ -326,7 +326,7 @@ def min_work(work: np.ndarray, lanes: np.ndarray, limit: float, otherwise: np.nd
 
 
 def by_guess(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
-    """Dual approximation on two types: each side one machine, each class PARTS tasks.
+    """Dual approximation on two types: each side a machine, classes in PARTS tasks.
 
     Where its guess comes out below `unhurried`, that is the guess: the second side is filled by speed-up as far as it
     gains (`greedy_dual.fill`).
@@ -351,13 +351,13 @@ def by_guess(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarra
 
 
 def loads(share: np.ndarray, work: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-    """Seconds of work a device of each type has."""
+    """Seconds of work for each device type."""
     done = np.where(share > 0, share * np.where(np.isfinite(work), work, 0.0), 0.0)
     return np.asarray(done.sum(axis=0) / np.maximum(lanes, 1))
 
 
 def apportion(count: int, share: Sequence[float]) -> list[int]:
-    """Whole tasks by shares that sum to 1: the largest remainders round up."""
+    """Whole numbers of tasks for shares that sum to 1, by largest remainders."""
     exact = [count * part for part in share]
     counts = [int(value) for value in exact]
     behind = sorted(range(len(share)), key=lambda i: (counts[i] - exact[i], i))
@@ -367,7 +367,7 @@ def apportion(count: int, share: Sequence[float]) -> list[int]:
 
 
 class Turns:
-    """Turns of groups that keep all to their shares at every moment (Tijdeman 1980).
+    """Turns of groups that follow their shares at every moment (Tijdeman 1980).
 
     Of the groups that may have another task (it would be less than one ahead of its share), the one that must have it
     first goes; among equals the group number `first` or the next after it.

@@ -38,7 +38,7 @@ def check_objective(objective: Objective, problem: PlanProblem) -> None:
 
 
 def mean_of(record: Record, objective: Objective, now: float) -> float:
-    """The mean of an objective over the tasks not ended at the fork (at least one).
+    """Mean of an objective over tasks unfinished at the fork (at least one).
 
     response: seconds from arrival to the end.  slowdown: that over the shortest estimated time, the mean of the ratios.
     deadline_misses: the share of tasks with a deadline that miss it.  energy: joules above idle.  cost: price × time
@@ -77,7 +77,7 @@ def mean_of(record: Record, objective: Objective, now: float) -> float:
 
 
 def shortest(tasks: Tasks, rows: np.ndarray) -> np.ndarray:
-    """The estimated seconds of each task in its fastest mode."""
+    """Estimated seconds of each task in its fastest mode."""
     return _in_cheapest_mode(tasks, rows, lambda mode: 1.0)
 
 

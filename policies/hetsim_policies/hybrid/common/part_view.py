@@ -23,7 +23,7 @@ from hetsim.policy.contract import NEVER, Preference
 
 
 class PartView:
-    """The view, seen from a part of the cluster.
+    """A view limited to a part of the cluster.
 
     nodes: bitmask of the part's nodes, None for all; types: its types of device.
     waiting_tasks, running_tasks: the tasks of the part by row, kept by its owner; None: all that wait, or run.
@@ -60,14 +60,14 @@ class PartView:
         return NodesOfPart(self)
 
     def has(self, mode: Mode) -> bool:
-        """Return True if a device of the mode's type is in this part."""
+        """Return True if a device of the mode's type is in the part."""
         return mode.type in self._types
 
     def holds_node(self, node: int) -> bool:
         return self._mask is None or bool(self._mask >> node & 1)
 
     def contains(self, placement: Placement) -> bool:
-        """Return True if the device lies in this part."""
+        """Return True if the device is in the part."""
         return self.has(placement.mode) and all(self.holds_node(device.node) for device in placement.devices)
 
     # Where does it fit? -------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class PartView:
         return [] if first is None else [first]
 
     def earliest_fit(self, task: Task, mode: Mode | None = None) -> Any:
-        """As far as the whole cluster's answer lies in this part; else never."""
+        """The cluster's answer if it lies in the part; else never."""
         modes = [task.modes[position] for position in task.modes_by_speed()] if mode is None else [mode]
         shadows = [self._view.earliest_fit(task, one) for one in modes if self.has(one)]
         inside = [one for one in shadows if one.placement is not None and self.contains(one.placement)]
@@ -161,7 +161,7 @@ class PartView:
 
 
 class NodesOfPart:
-    """The columns of all nodes; candidates are those of the part."""
+    """Columns of all nodes; candidates are only those of the part."""
 
     def __init__(self, part: PartView):
         self._part = part
@@ -185,7 +185,7 @@ HIDDEN = DeviceType("cores of another group", kind="cpu")
 
 
 class PartOfCluster(Cluster):
-    """A cluster of the same nodes, by number, on which only the part's devices are.
+    """A cluster with the same node numbers that has only the part's devices.
 
     Where a part has accelerators of a node but not its cores, these are there to host launches and of a type on which
     nothing runs.

@@ -27,7 +27,7 @@ LATE = 1e-9
 
 @dataclass(eq=False, slots=True, repr=False)
 class PlannedLane:
-    """A core or an accelerator, with the steps to start there and those that run."""
+    """A core or accelerator, with its planned and its running steps."""
 
     name: str
     number: int
@@ -49,7 +49,7 @@ class PlannedLane:
         return next(iter(self.queue.values()), None)
 
     def placed(self, mode: Mode) -> Placement | None:
-        """A mode on this lane, if it needs just one."""
+        """The placement of a one-lane mode on this lane."""
         if mode.type is not self.device.type or not can_host(self.node, mode):
             return None
         if not mode.on_cpu:
@@ -75,7 +75,7 @@ class PlannedJob:
     task: Task | None = None
     fetched: bool = False
     number: int = 0
-    """Of its start, in the order of starts."""
+    """Number of its start, in the order of starts."""
     end: float | None = None
     """When it will end if it is not late, once that was asked for in a run in which it cannot change."""
     overdue: bool = False
@@ -83,7 +83,7 @@ class PlannedJob:
 
     @property
     def alone(self) -> bool:
-        """Return True if it stands on one lane."""
+        """Return True if the step uses one lane."""
         return len(self.lanes) == 1
 
     def __repr__(self) -> str:
@@ -92,7 +92,7 @@ class PlannedJob:
 
 @dataclass
 class LaneForecast:
-    """When things happen if every lane keeps its order and estimates are right.
+    """Expected times if lanes keep their order and estimates hold.
 
     `start` and `finish` by row, `lane` by the number of a lane: when its last step ends; lanes that have none and run
     nothing are left out.
@@ -104,12 +104,12 @@ class LaneForecast:
 
     @property
     def end(self) -> float:
-        """When all will be done."""
+        """When all steps will be done."""
         return max(self.lane.values(), default=0.0)
 
 
 class Experience:
-    """Times of ended tasks as parts of their estimates, to judge those running late."""
+    """Ratios of times to estimates of ended tasks, to judge late ones."""
 
     def __init__(self) -> None:
         self._ratios: list[float] = []
@@ -121,7 +121,7 @@ class Experience:
             self._sums = None
 
     def ratio(self, least: float) -> float:
-        """The expected ratio of a task that takes at least this part of its estimate.
+        """Expected ratio of a task that has reached this part of its estimate.
 
         1 of a task that is not late; if fewer than ENOUGH were as late, late again by as much as it is by now.
         """
@@ -136,7 +136,7 @@ class Experience:
 
 
 class Board:
-    """The remaining plan, lane by lane: the base of `plan_and_repair`.
+    """The remaining plan by lane: the base of `plan_and_repair`.
 
     Lanes and steps are those of `hetsim_policies.hybrid.common.planned_lanes`.  What was found is kept by lane until
     something changes there, so that an event costs little that grows with the lanes.
@@ -195,26 +195,26 @@ class Board:
         self._is_up = is_up
         self._experience = Experience()
         self._late: dict[int, float] = {}
-        """Of tasks that were stopped late: the part of their estimate that they had run for."""
+        """For tasks that were stopped late: the part of their estimate that they had run for."""
 
     def is_up(self, lane: PlannedLane) -> bool:
         return lane.number not in self._down
 
     def devices_changed(self) -> None:
-        """A device has failed or come back."""
+        """Note a device that has failed or come back."""
         self._down = {lane.number: lane for lane in self.lanes.values() if not self._is_up(lane.device)}
         self.due.update((lane.number, lane) for lane in self.lanes.values())
         self._idle = self._made = self._released = None
 
     def idle(self) -> list[PlannedLane]:
-        """Lanes on which nothing of the plan runs."""
+        """Lanes on which no step of the plan runs."""
         if self._idle is None:
             down = self._down
             self._idle = [lane for lane in self.lanes.values() if not lane.running and lane.number not in down]
         return self._idle
 
     def able(self, mode: Mode) -> list[PlannedLane]:
-        """Lanes that can run a mode, up or down."""
+        """Lanes that can run a mode, whether up or down."""
         lanes = self._able.get(mode)
         if lanes is None:
             lanes = [lane for lane in self._by_kind.get(mode.type, ()) if lane.placed(mode) is not None]
@@ -231,7 +231,7 @@ class Board:
             movable.changed[lane.number] = lane
 
     def put(self, job: PlannedJob) -> None:
-        """At the end of its queues."""
+        """Add a step at the end of its lanes' queues."""
         self.changes += 1
         self._joint |= not job.alone
         self.pending[job.row] = job
@@ -251,14 +251,14 @@ class Board:
             self.loaded.pop(lane.number, None)
 
     def put_first(self, job: PlannedJob) -> None:
-        """Before everything else."""
+        """Add a step at the front of its lanes' queues."""
         self.put(job)
         self.pending = {job.row: job, **self.pending}
         for lane in job.lanes:
             lane.queue = {job.row: job, **lane.queue}
 
     def arrived(self, job: PlannedJob, task: Task) -> None:
-        """The task of a step begins to wait."""
+        """Note that the task of a step now waits."""
         for lane in job.lanes:
             if job.task is None:
                 self._load(lane, 1)
@@ -277,7 +277,7 @@ class Board:
             self._touch(lane)
 
     def clear(self) -> None:
-        """No steps are to start any more; those that run stay."""
+        """Remove all steps that have not started."""
         self.changes += 1
         self.pending = {}
         self.loaded = {}
@@ -288,7 +288,7 @@ class Board:
             lane.arrived = 0
 
     def start(self, job: PlannedJob, view: View) -> Start:
-        """The decision, noted."""
+        """Start a step: note it, and return the decision."""
         assert job.task is not None
         self.take_out(job)
         job.seconds = view.duration(job.task, job.placement)
@@ -308,7 +308,7 @@ class Board:
         return Start(job.task, job.placement)
 
     def ended(self, row: int, now: float, completed: bool) -> PlannedJob | None:
-        """A step runs no longer: it was completed, or stopped."""
+        """Note a step that completed or was stopped."""
         self.changes += 1
         job, since = self.running.pop(row, (None, 0.0))
         if job is None:
@@ -332,7 +332,7 @@ class Board:
         return job
 
     def startable(self, view: View) -> Iterator[PlannedJob]:
-        """Steps that head their lanes and fit; each is to be started.
+        """Steps at the head of their lanes that fit; each must be started.
 
         A step for which there was no room is not tried again before something has come free on its node.
         """
@@ -373,7 +373,7 @@ class Board:
     def at(
         self, task: Task, lane: PlannedLane, view: View, seconds: Callable[[Task, Placement, View], float]
     ) -> PlannedJob | None:
-        """A task on one lane in its fastest mode there; None where none can start now."""
+        """The step of a task on one lane in its fastest mode; None if it cannot start."""
         best: PlannedJob | None = None
         for position, mode in enumerate(task.modes):
             placement = lane.placed(mode)
@@ -386,14 +386,14 @@ class Board:
         return best
 
     def lateness(self, row: int, now: float) -> float:
-        """The factor by which a running task is expected to exceed its estimate, or 1."""
+        """Factor by which a running task will likely exceed its estimate, or 1."""
         job, since = self.running[row]
         spent = (now - since) / job.seconds if job.seconds > 0 else 0.0
         before = self._late.get(row, 0.0)
         return self._experience.ratio(spent if spent >= before else before)
 
     def finish(self, task: Task, view: View) -> float:
-        """When a running task will end, by experience if it is or was late."""
+        """Expected end of a running task, by experience if it is late."""
         now, row = view.now, task.index
         job, since = self.running.get(row, (None, 0.0))
         if job is None:
@@ -414,7 +414,7 @@ class Board:
         return max(now, since + job.seconds * self.lateness(row, now))
 
     def forecast(self, view: View) -> LaneForecast:
-        """A task on a lane that is down never ends.
+        """Forecast all lanes; a task on a lane that is down never ends.
 
         Where no step depends on another lane, only lanes are looked at that have changed, or on which something should
         have ended since: all others go on as the last forecast said, which is changed in place.
@@ -493,7 +493,7 @@ class Board:
         return made
 
     def late(self, now: float) -> bool:
-        """Return True if a running step should have ended by now."""
+        """Return True if a running step should have ended."""
         return any(now - since >= job.seconds * (1 - LATE) for job, since in self._perhaps_late(now))
 
     def _perhaps_late(self, now: float) -> list[tuple[PlannedJob, float]]:
@@ -506,7 +506,7 @@ class Board:
         return [self.running[row] for row in self._overdue]
 
     def next_look(self, now: float) -> float:
-        """When a running task is due, or late by half as much again: lanes could help."""
+        """When a running task is due, or half its time late: lanes could help."""
         looks: Iterable[float] = (
             since + job.seconds
             if now - since < job.seconds * (1 - LATE)
@@ -523,7 +523,7 @@ class Board:
         return soonest
 
     def restartable(self, kind: DeviceType, view: View, rounding: float) -> list[tuple[float, PlannedJob]]:
-        """In a steady run: running tasks that might end sooner on this type, with ends.
+        """Running tasks that might end sooner on this type, with their ends.
 
         What ends when it was to end has less left than it takes in all, and on another lane it takes no less than it
         computes there: few are left to be looked at.  What has too little left is not looked at again until it is late.
@@ -558,7 +558,7 @@ class Board:
 
 
 class Movable:
-    """Waiting steps that could end sooner on an idle lane of a type, by their lane.
+    """Waiting steps that could end sooner on an idle lane of a type.
 
     Only in a steady run.  The time at which a step would end here grows, and that at which it ends there stays as long
     as its lane is as it was: what has dropped out comes back only with a change there.
@@ -571,7 +571,7 @@ class Movable:
         self.changed: dict[int, PlannedLane] = dict(loaded)
 
     def towards(self, seen: LaneForecast, now: float) -> list[tuple[PlannedLane, list[PlannedJob]]]:
-        """By lane, in no order; the steps in that of the queue."""
+        """Such steps by lane, each lane's in queue order."""
         for number, lane in self.changed.items():
             self.steps.pop(number, None)
             end = seen.lane.get(number, 0.0)
@@ -596,6 +596,6 @@ class Movable:
 
 
 def min_seconds(task: Task, kind: DeviceType) -> float:
-    """Minimum seconds of a task on a lane of a type at nominal rate; inf: no mode."""
+    """Minimum seconds of a task on a lane of a type; inf without a mode."""
     times = [task.remaining_in(mode) for mode in task.modes if mode.type is kind]
     return min(times, default=math.inf) * (1 - LATE)

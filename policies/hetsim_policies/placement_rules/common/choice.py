@@ -24,7 +24,7 @@ Pick = Callable[[Task, Mode, int, View], Placement | None]
 
 
 def equally_fast(task: Task) -> Iterator[list[Mode]]:
-    """The task's modes, fastest first, in groups that differ in the device type only.
+    """Modes of a task, fastest first, in groups that differ only in device type.
 
     Equal estimated time, equal number and share of accelerators.
     """
@@ -45,7 +45,7 @@ def equally_fast(task: Task) -> Iterator[list[Mode]]:
 
 
 def best_node(task: Task, view: View, keys: Keys, pick: Pick | None = None) -> Placement | None:
-    """The fastest mode that fits, on the node with the lowest keys.
+    """The fastest mode that fits, on the node with the lowest key.
 
     Ties: the first node.  Gangs that fit on no node go across nodes where they may.
     """
@@ -62,7 +62,7 @@ def best_node(task: Task, view: View, keys: Keys, pick: Pick | None = None) -> P
 
 
 def ranked(modes: Sequence[Mode], view: View, keys: Keys) -> Iterator[tuple[Mode, int]]:
-    """Modes and nodes on which they fit, least keys first; sorted as far as read."""
+    """Modes and nodes on which they fit, lowest keys first; sorted lazily."""
     columns: list[Sequence[np.ndarray]] = []
     nodes: list[np.ndarray] = []
     owners: list[np.ndarray] = []
@@ -86,7 +86,7 @@ def ranked(modes: Sequence[Mode], view: View, keys: Keys) -> Iterator[tuple[Mode
 
 
 def on_node(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-    """The node's first devices, for a fraction its fullest, with room for the data."""
+    """A node's first devices (for a fraction, its fullest) with room for the data."""
     return view.first(mode, task, node=node)
 
 
@@ -101,7 +101,7 @@ def first_across(task: Task, modes: Sequence[Mode], view: View) -> Placement | N
 
 
 def taking(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
-    """Which accelerators have the share and the memory that a mode asks of each.
+    """Which accelerators have the share and memory that a mode needs.
 
     Rows as `nodes`, columns as positions.  The engine has the last word (`view.fits`): of slices of a GPU this knows
     nothing.
@@ -115,7 +115,7 @@ def taking(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
 
 
 def on_gpu(task: Task, mode: Mode, node: int, view: View, order: np.ndarray | None = None) -> Placement | None:
-    """A mode of one GPU on the first of a node's GPUs, in this order, that takes it."""
+    """A one-GPU mode on the first of a node's GPUs, in this order, with room."""
     accelerators = view.cluster.nodes[node].accelerators
     positions = range(len(accelerators)) if order is None else order.tolist()
     for position in positions:
@@ -127,7 +127,7 @@ def on_gpu(task: Task, mode: Mode, node: int, view: View, order: np.ndarray | No
 
 
 def on_fullest(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-    """The node's first devices, for a fraction its fullest GPU that takes it."""
+    """A node's first devices; for a fraction the fullest GPU with room."""
     if not mode.gpus or mode.whole_devices:
         return view.first(mode, task, node=node)
     return on_gpu(task, mode, node, view=view, order=np.argsort(view.nodes.accelerators.share[node], kind="stable"))
@@ -182,7 +182,7 @@ def _gpu_by_room(task: Task, modes: Sequence[Mode], view: View, sign: float) -> 
 
 
 class PlacedTasks:
-    """Running tasks that a rule has placed: the GPUs that they hold, by node and key.
+    """Running tasks that a rule placed: GPUs that they hold, by node and key.
 
     key: of the modes that are told apart; tasks in a mode with None are not counted.
     """
@@ -195,13 +195,13 @@ class PlacedTasks:
         self._seen = -1
 
     def add(self, task: Task, placement: Placement) -> None:
-        """The task is about to start there."""
+        """Note a task that is about to start."""
         if self._key(placement.mode) is not None:
             for node in dict.fromkeys(device.node for device in placement.devices):
                 self._tasks.setdefault(node, []).append(task)
 
     def refresh(self, view: View) -> None:
-        """Count again on nodes that changed."""
+        """Count again on changed nodes."""
         view.nodes.refresh()
         single = view.nodes.accelerators
         changed = np.flatnonzero(single.stamp > self._seen).tolist()
@@ -228,7 +228,7 @@ class PlacedTasks:
 
 
 class Totals:
-    """Total resources of nodes, as columns; memory without a limit counts as none."""
+    """Total resources of nodes, as columns; unlimited memory counts as none."""
 
     def __init__(self, cluster: Cluster):
         self.cores = np.array([node.cpus for node in cluster.nodes], dtype=float)
@@ -236,14 +236,14 @@ class Totals:
         self.gpus = np.array([len(node.accelerators) for node in cluster.nodes], dtype=float)
 
     def free(self, nodes: np.ndarray, view: View) -> np.ndarray:
-        """Free cores, memory and GPUs of nodes, a row each."""
+        """Free cores, memory and GPUs of nodes, one row each."""
         columns = view.nodes
         gpus = sum((column[nodes] for column in columns.gpus.values()), np.zeros(len(nodes)))
         memory = np.minimum(columns.memory[nodes], self.memory[nodes])
         return np.stack([columns.cores[nodes], memory, gpus])
 
     def all(self, nodes: np.ndarray) -> np.ndarray:
-        """The same of idle nodes."""
+        """Cores, memory and GPUs of idle nodes, one row each."""
         return np.stack([self.cores[nodes], self.memory[nodes], self.gpus[nodes]])
 
 

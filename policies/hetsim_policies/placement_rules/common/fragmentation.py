@@ -39,7 +39,7 @@ class NodeClass:
 
 
 class NodeStates:
-    """The distinct states of nodes seen so far; `number[node]` is a node's state.
+    """Distinct states of nodes so far; `number[node]` is a node's state.
 
     A state is what a node has free (`NodeClass`); nodes with the same free resources share one.
     memory: free host memory is part of a state.  If not, host memory counts as unlimited.
@@ -79,7 +79,7 @@ class NodeStates:
 
 
 class Mix:
-    """The mix of requests, with frequencies, that fragmentation is measured against.
+    """A mix of requests with frequencies, against which fragmentation is measured.
 
     typical: only the most frequent requests count, enough of them to cover this share of all.
     memory: requests ask for host memory.
@@ -107,7 +107,7 @@ class Mix:
         return float(lost[0] / WHOLE)
 
     def rises(self, state: NodeClass, mode: Mode) -> dict[int, float]:
-        """The increase by the mode in a state, by the free share of the GPU it takes."""
+        """Increase of fragmentation by a mode in a state, by the GPU's free share."""
         rows, after = self._after([state], mode)
         gpus = [gpu for _, gpu in rows] if mode.gpus and not mode.whole_devices else []
         before = self.fragmentation(state)
@@ -115,7 +115,7 @@ class Mix:
         return dict(zip(where, (after - before).tolist(), strict=False)) or {0: 0.0}
 
     def min_rises(self, states: Sequence[NodeClass], mode: Mode) -> np.ndarray:
-        """Minimum that the mode would add in each of these states."""
+        """Minimum increase of fragmentation by the mode in each state."""
         rises = np.zeros(len(states))
         for state in states:
             if state.mix is not self:

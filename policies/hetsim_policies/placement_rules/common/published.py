@@ -43,7 +43,7 @@ Scores = Literal["exact", "published"]
 
 
 class Scored:
-    """The node of the highest whole score; ties: the lowest drawn name."""
+    """The node with the highest integer score; ties: the lowest drawn name."""
 
     def __init__(self) -> None:
         self._rank: np.ndarray | None = None
@@ -63,20 +63,20 @@ class Scored:
         return None
 
     def begin(self, view: View) -> None:
-        """Before the first task."""
+        """Hook: before the first task."""
 
     def look(self, task: Task, view: View) -> None:
-        """Before each task: take in what has changed."""
+        """Hook: take in changes before each task."""
 
     def placed(self, task: Task, placement: Placement) -> None:
-        """The task is about to start there."""
+        """Hook: the task is about to start."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
-        """Scores of nodes where a mode fits; `owner` says which of the modes."""
+        """Scores of nodes where a mode fits; `owner` gives the mode."""
         raise NotImplementedError
 
     def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-        """A fraction of one of the node's GPUs."""
+        """Choose one of the node's GPUs for a fraction."""
         return on_fullest(task, mode, node, view)
 
     def _place(self, task: Task, modes: Sequence[Mode], view: View) -> Placement | None:
@@ -104,7 +104,7 @@ class Scored:
 
 
 class ScoredRule:
-    """A placement with a key `scores`: `exact`, or as the published simulator."""
+    """A placement with key `scores`: exact, or as the published simulator."""
 
     published: ClassVar[type[Scored]]
 
@@ -116,12 +116,12 @@ class ScoredRule:
         return self.exact(task, view) if self._published is None else self._published(task, view)
 
     def exact(self, task: Task, view: View) -> Placement | None:
-        """The rule with exact values, ties by what is left."""
+        """The rule with exact values; ties by remaining room."""
         raise NotImplementedError
 
 
 class PublishedRandom(Scored):
-    """Any node on which the task fits, equally likely; of a fraction any GPU of it."""
+    """Any node on which the task fits, equally likely, and any of its GPUs."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         scores = np.zeros(len(nodes), dtype=np.int64)
@@ -158,7 +158,7 @@ class PublishedDotProduct(_Weighing):
 
 
 class PublishedBestFit(_Weighing):
-    """The node with the least room after the task, half by cores and half by GPUs."""
+    """The node with the least room after the task, cores and GPUs alike."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         cores, gpus = self.free(nodes, view)
@@ -167,7 +167,7 @@ class PublishedBestFit(_Weighing):
 
 
 class PublishedGpuPacking(Scored):
-    """GPUs in use, then idle GPUs of nodes in use, idle nodes last.
+    """GPUs in use, then idle GPUs of used nodes, then idle nodes.
 
     A task without a GPU scores 0 everywhere.
     """
@@ -220,7 +220,7 @@ class PublishedGpuClustering(Scored):
 
 
 class PublishedFgd(Scored):
-    """The minimum increase of fragmentation, as 100 / (1 + exp(rise)) cut to whole.
+    """Minimum increase of fragmentation, as integer 100 / (1 + exp(rise)).
 
     The typical mix is that of the most frequent requests of the whole workload, which the paper knows beforehand, as
     many as make 95 % of the tasks; host memory is left out.
@@ -277,7 +277,7 @@ def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]
 
 
 def whole_score(score: np.ndarray) -> np.ndarray:
-    """A score cut to a whole number."""
+    """Truncate a score to an integer."""
     return np.floor(score + ROUNDING).astype(np.int64)
 
 

@@ -51,17 +51,17 @@ class LaneSite:
 
 
 def by_type(instance: Instance) -> list[LaneSite]:
-    """All lanes of a type are one site."""
+    """One site for all lanes of a type."""
     return [LaneSite(kind, tuple(range(count))) for kind, count in enumerate(instance.counts)]
 
 
 def by_lane(instance: Instance) -> list[LaneSite]:
-    """Every lane is a site, those of a type one after the other."""
+    """One site for every lane, ordered by type."""
     return [LaneSite(kind, (lane,)) for kind, count in enumerate(instance.counts) for lane in range(count)]
 
 
 def by_place(instance: Instance) -> list[LaneSite]:
-    """The cores of each node are a site, and every accelerator."""
+    """One site for the cores of each node, and one for every accelerator."""
     device_of = lane_names(instance.problem.cluster)
     lanes: dict[tuple[int, Device], list[int]] = {}
     for kind, names in enumerate(instance.lanes):
@@ -80,21 +80,21 @@ def times_at(instance: Instance, sites: Sequence[LaneSite]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Together:
-    """All tasks at one site."""
+    """Constraint: all tasks at one site."""
 
     tasks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Apart:
-    """No two of the tasks at one site."""
+    """Constraint: no two of the tasks at one site."""
 
     tasks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Pin:
-    """The tasks at some of these sites only (numbers of sites)."""
+    """Constraint: the tasks only at some sites (numbers of sites)."""
 
     tasks: tuple[int, ...]
     sites: tuple[int, ...]
@@ -102,7 +102,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class Cap:
-    """Σ weight × x[task, site] ≤ upper + per_makespan × T, over terms of (task, site)."""
+    """Constraint: Σ weight × x[task, site] ≤ upper + per_makespan × T."""
 
     terms: tuple[tuple[int, int, float], ...]
     upper: float = 0.0
@@ -111,7 +111,7 @@ class Cap:
 
 @dataclass(frozen=True)
 class Before:
-    """The second waits for the first, as if it were its successor in the graph.
+    """Constraint: the second waits for the first, as its successor in the graph.
 
     A plan keeps this where both are on one lane; elsewhere the tasks start when their data and lanes are there.
     """
@@ -122,7 +122,7 @@ class Before:
 
 @dataclass(frozen=True)
 class Fuse:
-    """All tasks at one site and, as far as ready, in a row in the order given."""
+    """Constraint: all tasks at one site and, as they are ready, in a row."""
 
     tasks: tuple[int, ...]
 
@@ -131,7 +131,7 @@ Constraint = Together | Apart | Pin | Cap | Before | Fuse
 
 
 def with_order(predecessors: Graph | None, size: int, constraints: Sequence[Constraint]) -> Graph | None:
-    """The graph with the edges that `Before` adds; None if there are none at all."""
+    """The graph with the edges that `Before` adds; None without any edges."""
     graph = [list(before) for before in predecessors or [()] * size]
     for one in constraints:
         if isinstance(one, Before):
@@ -169,7 +169,7 @@ def violated(
 
 @dataclass(frozen=True)
 class Fractional:
-    """The relaxed optimum: the part of each task at each site, and its value.
+    """The relaxed optimum: fractions of tasks at sites, and its value.
 
     `value` is T, `bound` certified not to exceed it.
     """
@@ -181,7 +181,7 @@ class Fractional:
 
 @dataclass(frozen=True)
 class Integral:
-    """The integer solution: site of each task, or None; and its lower bound on T."""
+    """The integer solution: each task's site, or None; and its lower bound on T."""
 
     site_of: np.ndarray | None
     bound: float
@@ -189,7 +189,7 @@ class Integral:
 
 
 class AssignmentProgram:
-    """The assignment program, with numbers in parts of `unit`, near the optimum.
+    """The assignment program, with numbers scaled by `unit`.
 
     times[j, s]: inf where a task cannot run.  Without constraints `unit` is the makespan of any schedule, which the
     optimum does not exceed.
@@ -325,7 +325,7 @@ class AssignmentProgram:
         return stacked[False], np.concatenate(limits[False]), stacked[True], np.concatenate(limits[True])
 
     def relaxed(self) -> Fractional | None:
-        """The optimum of the relaxation, at a vertex; None if there is none."""
+        """The optimum of the relaxation, at a vertex; None if infeasible."""
         from scipy.optimize import linprog
 
         if not self.possible:
@@ -349,7 +349,7 @@ class AssignmentProgram:
         gap: float = 0.0,
         fixed: np.ndarray | None = None,
     ) -> Integral:
-        """The integer optimum to a relative precision of 1e-6, or the best at a limit.
+        """The integer optimum (precision 1e-6), or the best at a limit.
 
         fixed: pairs (j, s) that are left out, where some optimum does without them.
         """
@@ -388,7 +388,7 @@ def ordered(
     constraints: Sequence[Constraint] = (),
     traffic: Traffic | None = None,
 ) -> Schedule:
-    """A list schedule of assigned tasks: idle lanes take the most urgent ready task.
+    """List schedule of assigned tasks: idle lanes take the most urgent ready task.
 
     Most urgent is the task with the longest path to the end of the graph (upward rank, with mean transfers if `traffic`
     is given); without a graph that is the longest task.  Fused tasks stand in the list where their first one stands.

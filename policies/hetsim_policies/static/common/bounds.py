@@ -45,7 +45,7 @@ def area_bound(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
 
 
 def linear_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, precision: float = 1e-7) -> float:
-    """The minimum T for which `relaxation` has a solution, from below.
+    """Minimum T for which `relaxation` has a solution, rounded down.
 
     Proof: in a schedule of length T no task runs where it alone takes longer than T, so the areas of a schedule of
     length T satisfy the program with those pairs pruned; hence if the program of T has no solution, T has no schedule,
@@ -77,7 +77,7 @@ def longest_task(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
 
 
 def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.ndarray, evaluations: int = 64) -> float:
-    """The longest task and area bounds with release times, counted from 0.
+    """Longest task and area bounds with release times, counted from 0.
 
     Over j the maximum of r_j + min(p_j, q_j), and over r of r + area bound of what is released at r or later.
 
@@ -114,7 +114,7 @@ def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.nda
 
 @dataclass(frozen=True)
 class Relaxation:
-    """The linear program's result for a guess that it does not refuse.
+    """The solution of the linear program for a guess that it does not refute.
 
     `cpu` and `gpu` mark tasks that run there in every schedule of the guess's length; the others are `free`.  `cut`
     marks what the relaxed optimum puts on the GPUs entirely.
@@ -140,7 +140,7 @@ def by_gain(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 def relaxation(
     p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, order: np.ndarray | None = None
 ) -> Relaxation | None:
-    """Minimize Σ p_j x_j with GPU area ≤ kλ and long pairs pruned; None if > mλ.
+    """Minimize Σ p_j x_j with GPU area ≤ kλ, long pairs excluded; None if > mλ.
 
     A continuous knapsack: the GPUs are filled by decreasing p/q.  Where moving a task alone to the other side would
     lift the optimum above mλ, the task is fixed (its reduced cost: the linear program's sensitivity).

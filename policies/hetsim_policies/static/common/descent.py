@@ -46,14 +46,14 @@ class DescentLanes:
     def on_lanes(
         cls, time: np.ndarray, counts: Sequence[int], lane: np.ndarray, since: np.ndarray | None = None
     ) -> DescentLanes:
-        """Lanes are numbered over all types; `since`: when each is free at first."""
+        """Make it; lanes are numbered over all types, free from `since`."""
         kind = np.repeat(np.arange(len(counts)), counts)
         load = np.zeros(len(kind)) if since is None else since.astype(float)
         np.add.at(load, lane, time[np.arange(len(lane)), kind[lane]])
         return cls(time, kind, lane.copy(), load)
 
     def put(self, task: int, to: int) -> None:
-        """Move a task."""
+        """Move a task to a lane."""
         self.load[self.lane[task]] -= self.time[task, self.kind[self.lane[task]]]
         self.load[to] += self.time[task, self.kind[to]]
         self.lane[task] = to
@@ -63,7 +63,7 @@ class DescentLanes:
 
 
 def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.ndarray | None = None) -> int:
-    """To a local optimum, in place; the pairs of tasks that were looked at.
+    """Descend in place to a local optimum; return the number of pairs examined.
 
     prices: of a second of each type, by which changes elsewhere are judged where the longest lane has none.
     """
@@ -178,7 +178,7 @@ def improved(
     pairs: int = EFFORT,
     others: Sequence[np.ndarray] = (),
 ) -> np.ndarray:
-    """The lane of each task after descents; never longer, the same on every machine.
+    """Lane of each task after descents; never longer, on all machines the same.
 
     enough: a makespan that need not be improved, such as a lower bound.
     others: lanes of tasks from which a descent of half the effort starts too; the best of all goes on.
@@ -209,7 +209,7 @@ def improved(
 
 
 def is_additive(instance: Instance) -> bool:
-    """Return True if lanes are as long as the sum of their tasks.
+    """Return True if a lane takes the sum of its tasks' times.
 
     No graph, no shared items, all there at once.
     """
@@ -221,7 +221,7 @@ def is_additive(instance: Instance) -> bool:
 def descended(
     instance: Instance, schedule: Schedule, enough: float | None = None, others: Sequence[Schedule] = ()
 ) -> Schedule:
-    """The schedule after descents, longest first on each lane, if that is better.
+    """The schedule after descents, longest first on each lane, if better.
 
     The one given also where tasks arrive one after the other, wait for each other or share items: then more than the
     sum of times counts.

@@ -28,7 +28,7 @@ def johnson(first: Sequence[float], second: Sequence[float]) -> list[int]:
 
 
 def length(stages: Sequence[tuple[float, float, float]], streams: int) -> float:
-    """Time for a lane, idle at first, to do jobs in order, with `streams` in flight."""
+    """Time for an idle lane to do jobs in order, with `streams` in flight."""
     free = [0.0, 0.0, 0.0]
     ends: list[float] = []
     for number, job in enumerate(stages):
@@ -42,7 +42,7 @@ def length(stages: Sequence[tuple[float, float, float]], streams: int) -> float:
 
 
 def ordered(instance: Instance, placed: Iterable[Placed]) -> list[Placed]:
-    """The steps of a plan with overlapping lanes in a better order, where one exists.
+    """The steps of a plan with overlapping lanes in a better order, if there is one.
 
     Only of independent tasks that are there at once; others keep their order.
     """
@@ -66,7 +66,7 @@ def ordered(instance: Instance, placed: Iterable[Placed]) -> list[Placed]:
 
 
 def best_order(instance: Instance, tasks: Sequence[int], kind: int) -> list[int]:
-    """The tasks of one lane in the shorter of their order and Johnson's orders."""
+    """The shorter of a lane's order and Johnson's orders."""
     streams = instance.types[kind].streams
     up, compute, down = (part[list(tasks), kind].tolist() for part in (instance.up, instance.compute, instance.down))
     stages = list(zip(up, compute, down, strict=True))

@@ -32,7 +32,7 @@ class Paths:
 
     @classmethod
     def through(cls, fastest: np.ndarray, predecessors: Graph, ready: np.ndarray | None = None) -> Paths:
-        """The paths of tasks with these times."""
+        """Paths of tasks with these times."""
         before, order = ways(predecessors), topological(predecessors)
         first = 0.0 if ready is None else float(np.min(ready))
         heads = np.array(downward(fastest, before, order, ready)) - first
@@ -40,11 +40,11 @@ class Paths:
 
     @property
     def longest(self) -> float:
-        """The longest path."""
+        """Length of the longest path."""
         return float((self.heads + self.fastest + self.tails).max())
 
     def bound(self, cost: np.ndarray) -> float:
-        """Longest path, or more: tasks that cannot start or end before r cost as well."""
+        """Longest path, or more, counting tasks that cannot start or end before r."""
         best = self.longest
         for release in (self.heads, self.tails):
             latest = np.argsort(-release, kind="stable")

@@ -55,12 +55,12 @@ class Instance:
 
     @property
     def alone(self) -> np.ndarray:
-        """Seconds of each task on each type, from upload to download, all else idle."""
+        """Seconds of each task on each type, all stages, with idle links."""
         return self.up + self.compute + self.down
 
     @property
     def serial(self) -> np.ndarray:
-        """By type, whether a lane takes one task at a time, transfers included."""
+        """By type: True if a lane takes one task at a time, transfers included."""
         return np.array([kind.kind == "cpu" or kind.streams == 1 for kind in self.types], dtype=bool)
 
     @property
@@ -70,7 +70,7 @@ class Instance:
 
     @cached_property
     def alike(self) -> bool:
-        """Return True if all lanes of each type have the same way to their hosts."""
+        """Return True if all lanes of each type have equal paths to hosts."""
         cluster = self.problem.cluster
         return all(len(dict.fromkeys(way_to_host(cluster, one) for one in cluster.devices if one.type is kind)) < 2
                    for kind in self.types)  # fmt: skip
@@ -87,12 +87,12 @@ class Instance:
 
     @property
     def counts(self) -> list[int]:
-        """Lanes of each type."""
+        """Number of lanes of each type."""
         return [len(lanes) for lanes in self.lanes]
 
 
 def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
-    """The sequential tasks of a problem; ScenarioError naming every kind of misfit.
+    """Sequential tasks of a problem; ScenarioError names each kind of misfit.
 
     everywhere: a mode must fit on every node with its type of device, so that all lanes of a type are alike.
     """
@@ -159,13 +159,13 @@ def _of_one_lane(mode: Mode) -> bool:
 def staged(
     tasks: Tasks, rows: np.ndarray, position: int, mode: Mode, way: Way, private: Private
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Seconds of upload, compute and download of some tasks in a mode over a way."""
+    """Upload, compute and download seconds of some tasks in a mode over a path."""
     up, down = stage_seconds(mode, way, private, rows)
     return up, mode.computing(1, tasks.time[rows, position]), down
 
 
 def occupied(stages: np.ndarray, mode: Mode) -> np.ndarray:
-    """Seconds for which a lane is occupied by each task.
+    """Seconds that each task occupies a lane.
 
     All stages on one stream, the longest engine's where stages overlap.
     """
@@ -178,7 +178,7 @@ def occupied(stages: np.ndarray, mode: Mode) -> np.ndarray:
 
 
 def slowest_way(problem: PlanProblem, kind: DeviceType) -> Way:
-    """The way to a type's host; where its lanes differ, the slowest in every part."""
+    """The path to a type's host; if lanes differ, the slowest of each part."""
     cluster = problem.cluster
     ways = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
     return Way(*(max(part) for part in zip(*((w.latency, w.up, w.down) for w in ways), strict=True)))
@@ -225,7 +225,7 @@ def _has(node: Node, kind: DeviceType) -> bool:
 
 
 def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
-    """The instance of a problem; ScenarioError also where a task runs on no lane."""
+    """The instance of a problem; ScenarioError if a task can run on no lane."""
     instance = instance_of(problem, planner, everywhere)
     nowhere = np.flatnonzero(~np.isfinite(instance.time).any(axis=1))
     if len(nowhere):
@@ -236,13 +236,13 @@ def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Ins
 
 
 def independent(problem: PlanProblem, planner: str) -> Instance:
-    """The instance of a problem without a task graph; ScenarioError if there is one."""
+    """The instance of a problem; ScenarioError if there is a task graph."""
     refuse_graph(problem, planner)
     return runnable(problem, planner)
 
 
 def refuse_graph(problem: PlanProblem, planner: str) -> None:
-    """ScenarioError if tasks wait for each other."""
+    """Raise ScenarioError if tasks wait for each other."""
     bound = [j for j, before in enumerate(problem.tasks.predecessors or ()) if before]
     if bound:
         first = problem.tasks.name(bound[0])
@@ -263,7 +263,7 @@ def list_schedule(
     ready: np.ndarray | None = None,
     since: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Start and lane of ordered tasks, each on the first free lane of one type.
+    """Start and lane of tasks in order, each on the first free lane of one type.
 
     `times[j]` of the tasks named in `order`; others keep start NaN and lane -1.  Ties go to the first lane.
     since: when each lane is free at first; None: at 0.
@@ -297,7 +297,7 @@ def longest_first(
 
 
 def by_arrival(instance: Instance, lanes: np.ndarray, needs: np.ndarray) -> Schedule:
-    """Tasks by arrival on their lanes, numbered over all types, each with its time."""
+    """Schedule tasks by arrival on given lanes, numbered over all types."""
     schedule = Schedule.empty(instance.size)
     kinds = np.repeat(np.arange(len(instance.counts)), instance.counts)
     first = np.concatenate([[0], np.cumsum(instance.counts)])
@@ -313,7 +313,7 @@ def by_arrival(instance: Instance, lanes: np.ndarray, needs: np.ndarray) -> Sche
 
 @dataclass
 class Schedule:
-    """Start, finish, type and lane of each task, and the tasks in order of placing."""
+    """Start, finish, type and lane of each task, and the order of placing."""
 
     start: np.ndarray
     finish: np.ndarray
@@ -323,12 +323,12 @@ class Schedule:
 
     @classmethod
     def empty(cls, size: int) -> Schedule:
-        """No task placed yet: start and finish NaN, type and lane -1."""
+        """A schedule without placed tasks: NaN times, type and lane -1."""
         nowhere = np.full(size, -1, dtype=np.int64)
         return cls(np.full(size, np.nan), np.full(size, np.nan), nowhere, lane=nowhere.copy(), order=[])
 
     def put(self, task: int, start: float, time: float, kind: int, lane: int) -> float:
-        """Place a task; its finish."""
+        """Place a task; return its finish."""
         self.start[task], self.kind[task], self.lane[task] = start, kind, lane
         self.finish[task] = start + time
         self.order.append(task)
@@ -336,7 +336,7 @@ class Schedule:
 
     @property
     def makespan(self) -> float:
-        """The last finish; 0 without tasks."""
+        """Last finish; 0 without tasks."""
         return float(self.finish.max(initial=0.0))
 
 
@@ -384,7 +384,7 @@ def memory_binds(instance: Instance) -> bool:
 
 
 def cores_bind(instance: Instance) -> bool:
-    """Return True if tasks on accelerators take host cores that others could need."""
+    """Return True if host cores of accelerator tasks may be needed by others."""
     tasks = instance.problem.tasks
     return any(mode.cpus for mode in tasks.modes if mode.gpus and mode.type in instance.types)
 

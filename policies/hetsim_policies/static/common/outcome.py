@@ -47,7 +47,7 @@ SILENT = ("absent", "covered")
 
 
 class DescendingPlanner(PlannedScheduler):
-    """Base of the planners of assignments whose schedule may end with a local search.
+    """Base of assignment planners whose schedule may get a local search.
 
     descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
     """
@@ -58,7 +58,7 @@ class DescendingPlanner(PlannedScheduler):
 
 
 class PlainPlanner(DescendingPlanner):
-    """Those of which it is not part."""
+    """Base of planners without that local search."""
 
     def __init__(self, descent: bool = False):
         super().__init__(descent)
@@ -74,7 +74,7 @@ def plan_of(
     draft: bool = False,
     others: Sequence[Schedule] = (),
 ) -> Plan:
-    """The schedule as a plan, in the order of starts, tasks of no length first.
+    """A schedule as a plan, in order of starts, tasks of no length first.
 
     bound: what the planner proves of the makespan of all schedules, from the first arrival.
     guaranteed: the ratio of makespan and optimum that its algorithm promises for independent tasks that are there at
@@ -107,7 +107,7 @@ def planned(
     frequencies: Mapping[str, float] = NOMINAL,
     draft: bool = False,
 ) -> Plan:
-    """The same of (task, type, lane number) entries, in exactly their order."""
+    """A plan of (task, type, lane number) entries, in exactly their order."""
     modes = instance.mode
     steps = [Step(task, int(modes[task, kind]), (instance.lanes[kind][lane],)) for task, kind, lane in placed]
     times = timing(instance, placed, frequencies)
@@ -125,7 +125,7 @@ def planned(
 
 
 def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
-    """The plan with the timetable of its steps and copies as they now are.
+    """The plan with the timetable of its present steps and copies.
 
     Its own timetable stands where it is exact.  Else the plan is rehearsed, unless tasks share links or memory binds:
     then planners promise what idle links allow, and only those that have simulated it anyway (`judged`) say more.
@@ -138,7 +138,7 @@ def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
 
 
 def rehearsed(problem: PlanProblem, plan: Plan) -> Plan:
-    """The plan with the times of its run on the estimates, where it can be run."""
+    """The plan with the times of its rehearsal on the estimates, if possible."""
     try:
         played = problem.rehearse(Following(plan))
     except (PolicyError, UsageError):
@@ -174,7 +174,7 @@ def _proven(instance: Instance, bound: float | None, late: bool) -> float | None
 
 
 def counted(times: np.ndarray, counts: Sequence[int]) -> float:
-    """Shortest makespan of equal tasks (when lanes have finished them); 0 for others."""
+    """Minimum makespan of equal tasks, by counting per lane; 0 for others."""
     size, each = len(times), times[0]
     if (times != each).any():
         return 0.0
@@ -206,7 +206,7 @@ def together(instance: Instance) -> bool:
 
 
 def coverage(instance: Instance) -> dict[str, str]:
-    """The coverage of the plan's makespan and bound, a word each."""
+    """How far makespan and bound of a plan cover the model, one word each."""
     tasks = instance.problem.tasks
     shared = any(tasks.reads or ()) or any(tasks.writes or ())
     moved = bool((instance.up + instance.down).any())
@@ -243,7 +243,7 @@ def coverage(instance: Instance) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ResourceRow:
-    """The demand of tasks for a resource by device type, and its rate of supply."""
+    """Demand of tasks for a resource by device type, and its rate of supply."""
 
     use: np.ndarray
     capacity: float
@@ -264,7 +264,7 @@ def stage_bound(instance: Instance) -> float:
 
 
 def rows_of(instance: Instance) -> Iterator[ResourceRow]:
-    """The resources of an instance."""
+    """The resource rows of an instance."""
     usable = np.isfinite(instance.time)
     blank = np.zeros(instance.time.shape)
     lanes = lane_names(instance.problem.cluster)
@@ -320,7 +320,7 @@ def _links(instance: Instance, kind: DeviceType, devices: list[Device]) -> Itera
 
 
 def priced_rows(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
-    """The minimum cost of each task; the sum is a lower bound on the makespan."""
+    """Minimum cost of each task; the sum is a lower bound on the makespan."""
     rows = [row for row in rows if row.use.any()]
     if not rows:
         return np.zeros(len(usable))

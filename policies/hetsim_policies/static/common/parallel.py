@@ -35,7 +35,7 @@ from hetsim_policies.task_graphs import graph_of, successors, topological, upwar
 
 @dataclass(frozen=True)
 class LanePool:
-    """The lanes of a type on a node (-1: on all), and when each is free first."""
+    """Lanes of a type on a node (-1: on all), and when each is free at first."""
 
     kind: int
     node: int
@@ -45,7 +45,7 @@ class LanePool:
 
 @dataclass(frozen=True)
 class WideTasks:
-    """n parallel tasks and their options.
+    """Parallel tasks and their options.
 
     Option o is task `task[o]` in mode `mode[o]` on `width[o]` lanes of type `kind[o]` for `seconds[o]`, in equal parts
     in `parts[o]` of `pools_of[o]`.  Options of a task stand together, those of task j from `first[j]` on.
@@ -73,7 +73,7 @@ class WideTasks:
 
     @property
     def counts(self) -> list[int]:
-        """Lanes of each type."""
+        """Number of lanes of each type."""
         return [sum(len(pool.lanes) for pool in self.pools if pool.kind == kind) for kind in range(len(self.types))]
 
     @property
@@ -83,25 +83,25 @@ class WideTasks:
 
     @cached_property
     def gathered(self) -> list[bool]:
-        """By type, whether all its lanes stand on one node and can work together."""
+        """By type: True if all lanes are on one node and can work together."""
         return [sum(pool.kind == kind for pool in self.pools) == 1 for kind in range(len(self.types))]
 
     @property
     def spread_cores(self) -> bool:
-        """Return True if gangs of cores span nodes: they take any cores there."""
+        """Return True if gangs of cores may span nodes."""
         options = zip(self.kind, self.width, self.parts, self.pools_of, strict=True)
         return any(self.types[kind].kind == "cpu" and width > 1 and (parts > 1 or self.pools[homes[0]].node < 0)
                    for kind, width, parts, homes in options)  # fmt: skip
 
     def min_areas(self, longest: float = np.inf) -> np.ndarray:
-        """The least area of each task on each type within a time limit; inf: none."""
+        """Minimum area of each task by type within a time limit; inf: none."""
         areas = np.full((self.size, len(self.types)), np.inf)
         some = np.flatnonzero(self.seconds <= longest)
         np.minimum.at(areas, (self.task[some], self.kind[some]), self.area[some])
         return areas
 
     def fastest(self) -> np.ndarray:
-        """The fewest seconds of each task."""
+        """Minimum seconds of each task."""
         seconds = np.full(self.size, np.inf)
         np.minimum.at(seconds, self.task, self.seconds)
         return seconds
@@ -133,7 +133,7 @@ class _Option(NamedTuple):
 
 
 def wide(problem: PlanProblem, planner: str) -> WideTasks:
-    """The parallel tasks of a problem; ScenarioError where a task has no option."""
+    """Parallel tasks of a problem; ScenarioError if a task has no option."""
     tasks = problem.tasks
     types, pools = _pools(problem)
     stages = np.zeros((3, len(tasks), len(types)))
@@ -245,7 +245,7 @@ def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[LanePool]]:
 
 @dataclass(frozen=True)
 class LanePlacing:
-    """An option on lanes."""
+    """An option placed on lanes."""
 
     option: int
     lanes: tuple[str, ...]
@@ -254,7 +254,7 @@ class LanePlacing:
 
 
 class PoolLanes:
-    """The lanes of all pools with their tasks; a task goes behind earlier ones."""
+    """Lanes of all pools with their tasks; a task goes behind earlier ones."""
 
     def __init__(self, instance: WideTasks):
         self.instance = instance
@@ -264,13 +264,13 @@ class PoolLanes:
     def earliest(
         self, homes: Iterable[int], width: int, ready: float = 0.0, parts: int = 1
     ) -> tuple[float, tuple[int, ...]]:
-        """When `width` lanes are free, and in which of these pools: the first `parts`."""
+        """When `width` lanes are free, and in which `parts` pools."""
         each = width // parts - 1
         soonest = heapq.nsmallest(parts, ((self.free[home][each][0], home) for home in homes))
         return max(soonest[-1][0], ready), tuple(home for _, home in soonest)
 
     def of_option(self, option: int, ready: float) -> tuple[float, tuple[int, ...]]:
-        """The same of an option."""
+        """When an option's lanes are free, and in which pools."""
         instance = self.instance
         parts = int(instance.parts[option])
         return self.earliest(instance.pools_of[option], int(instance.width[option]), ready, parts)
@@ -283,7 +283,7 @@ class PoolLanes:
         return sorted(ends)[2 * parts - 1] if len(ends) >= 2 * parts else np.inf
 
     def put(self, option: int, pools: Sequence[int], start: float) -> float:
-        """Place an option on the lanes that became free last before its start; its finish."""
+        """Place an option on the lanes freed last before its start; its finish."""
         instance, names = self.instance, list[str]()
         each, finish = int(instance.width[option]) // len(pools), start + float(instance.seconds[option])
         for pool in pools:
@@ -299,7 +299,7 @@ class PoolLanes:
 
     @property
     def makespan(self) -> float:
-        """The last finish, counted from 0."""
+        """Last finish, counted from 0."""
         return max((one.finish for one in self.placed), default=0.0)
 
 
@@ -326,7 +326,7 @@ def wide_bound(instance: WideTasks) -> float | None:
 def wide_plan(
     instance: WideTasks, placed: Sequence[LanePlacing], bound: float | None = None, guaranteed: float | None = None
 ) -> Plan:
-    """The placings as a plan in the order of starts, with timetable and notes.
+    """A plan of placings in order of starts, with timetable and notes.
 
     bound: what the planner proves besides `wide_bound`.  guaranteed: the ratio that its algorithm promises for
     independent tasks that are there at once.
@@ -392,13 +392,13 @@ Rule = Callable[[WideTasks, np.ndarray], PoolLanes]
 
 
 def listed(problem: PlanProblem, planner: str, rule: Rule) -> Plan:
-    """The shortest of the rule's schedules over all floors."""
+    """The shortest of a rule's schedules over all floors."""
     instance = wide(problem, planner)
     return wide_plan(instance, shortest(instance, rule).placed)
 
 
 def shortest(instance: WideTasks, rule: Rule) -> PoolLanes:
-    """The same on its lanes."""
+    """The shortest of a rule's schedules, on its lanes."""
     areas = instance.min_areas()[instance.task, instance.kind]
     with np.errstate(invalid="ignore", divide="ignore"):
         efficiency = np.where(instance.area > 0, areas / instance.area, 1.0)
@@ -408,7 +408,7 @@ def shortest(instance: WideTasks, rule: Rule) -> PoolLanes:
 
 
 def in_order(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> PoolLanes:
-    """One task after the other where it ends first, of equals in its first option."""
+    """Place tasks in order, each where it ends first; ties: its first option."""
     tasks, lanes = instance.problem.tasks, PoolLanes(instance)
     graph, finish = graph_of(tasks), [0.0] * instance.size
     for task in order:
@@ -426,12 +426,12 @@ def in_order(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> 
 
 
 def wide_mct(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
-    """In the order of the table, each after its predecessors."""
+    """Place tasks in table order, each after its predecessors."""
     return in_order(instance, allowed, topological(graph_of(instance.problem.tasks)))
 
 
 def wide_heft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
-    """By descending upward rank, of the mean seconds of the options of each task."""
+    """Place tasks by descending upward rank of mean option times."""
     graph = graph_of(instance.problem.tasks)
     order = topological(graph)
     total = np.bincount(instance.task[allowed], instance.seconds[allowed], minlength=instance.size)
@@ -446,7 +446,7 @@ Choice = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def wide_rounds(instance: WideTasks, allowed: np.ndarray, choice: Choice) -> PoolLanes:
-    """Place the task of the greatest value where it ends first, again and again.
+    """Repeatedly place the task of highest value where it ends first.
 
     Ties: the first task and option.
     """

@@ -30,7 +30,7 @@ Patterns = Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class Groups:
-    """Properties of groups and parts that the search needs."""
+    """Properties of groups and parts for the search."""
 
     work: np.ndarray
     """Seconds of each group on each part, private data included; inf: cannot run there."""
@@ -45,7 +45,7 @@ class Groups:
 
 
 class Dealing:
-    """An assignment of groups to parts, with its loads kept up to date."""
+    """An assignment of groups to parts, with up-to-date loads."""
 
     def __init__(self, groups: Groups, part_of: Sequence[int]):
         self.groups = groups
@@ -62,12 +62,12 @@ class Dealing:
             self.put(group, part)
 
     def put(self, group: int, part: int) -> None:
-        """Into a part, from none."""
+        """Put a group, which has none, into a part."""
         self._change(group, part, 1)
         self.part_of[group] = part
 
     def take(self, group: int) -> int:
-        """Out of its part, which is returned."""
+        """Take a group out of its part; return the part."""
         part = self.part_of[group]
         self.part_of[group] = -1
         self._change(group, part, -1)
@@ -92,7 +92,7 @@ class Dealing:
                 self.uploads[other] += sign * seconds
 
     def value(self) -> float:
-        """The norm of all loads."""
+        """Norm of all loads."""
         shared: dict[int, float] = {}
         for part, switch in enumerate(self.groups.switch):
             if switch is not None:
@@ -103,7 +103,7 @@ class Dealing:
 
 
 def dealt(groups: Groups, part_of: Sequence[int]) -> list[int]:
-    """The parts after the search, from the given ones."""
+    """Search from given parts; return the parts."""
     dealing = Dealing(groups, part_of)
     best = dealing.value()
     heavy = np.argsort(-np.where(np.isfinite(groups.work), groups.work, 0.0).max(axis=1), kind="stable").tolist()
@@ -126,7 +126,7 @@ def dealt(groups: Groups, part_of: Sequence[int]) -> list[int]:
 
 
 def in_blocks(weights: Sequence[float], parts: int) -> list[int]:
-    """Consecutive groups into parts of similar weight: a start for cutting a graph."""
+    """Cut consecutive groups into parts of similar weight, as a start."""
     total = sum(weights)
     passed, blocks = 0.0, []
     for weight in weights:
@@ -151,7 +151,7 @@ def known_work(tasks: Tasks, step: Step) -> bool:
 
 
 def chains(tasks: Tasks, most: int, patterns: Patterns | None = None) -> list[tuple[int, ...]]:
-    """Chains of at most `most` tasks, each the only successor of the one before.
+    """Chains of at most `most` tasks, each the only successor of its predecessor.
 
     patterns: classes in order; only sequences of tasks of these classes, of several the longest that goes.
     """
@@ -182,7 +182,7 @@ def chains(tasks: Tasks, most: int, patterns: Patterns | None = None) -> list[tu
 
 
 def as_one(plan: Plan, tasks: Tasks, groups: Iterable[Sequence[int]], most: int | None = None) -> Plan:
-    """The plan with each group's tasks as one launch, where devices allow it.
+    """The plan with each group launched together, where devices allow it.
 
     most: longer groups are cut.  The same plan where nothing can be joined.
     """
@@ -211,7 +211,7 @@ def as_one(plan: Plan, tasks: Tasks, groups: Iterable[Sequence[int]], most: int 
 
 
 def apart(plan: Plan) -> Plan:
-    """The same plan with every task launched by itself."""
+    """The same plan with every task launched separately."""
     return replace(plan, steps=[replace(step, launch=None) for step in plan.steps])
 
 

@@ -22,7 +22,7 @@ from hetsim_policies.task_graphs import Graph, Ways, successors, topological, up
 
 @dataclass(frozen=True)
 class Needs:
-    """Seconds of each task on a lane of each place, without reads; inf: cannot run.
+    """Seconds of each task on a lane of each place, without reads; inf: impossible.
 
     Where nothing moves, each type of device is one place.
     """
@@ -34,14 +34,14 @@ class Needs:
     """The place of each lane."""
 
     def mean(self, values: np.ndarray | None = None) -> np.ndarray:
-        """The mean of times, or of other values, over the lanes that can run each task."""
+        """Mean of times (or other values) over the lanes that can run each task."""
         usable = np.isfinite(self.seconds)
         total = np.where(usable, self.seconds if values is None else values, 0.0) @ self.lanes
         return total / np.maximum(usable @ self.lanes, 1.0)
 
 
 def needs(times: np.ndarray, counts: Sequence[int], traffic: Traffic | None = None) -> Needs:
-    """How long tasks hold the `counts[t]` lanes of each type."""
+    """Seconds that tasks hold the `counts[t]` lanes of each type."""
     kind = np.repeat(np.arange(len(counts)), np.asarray(counts, dtype=np.int64))
     if traffic is None:
         return Needs(times, np.asarray(counts, dtype=float), kind)
@@ -52,7 +52,7 @@ def needs(times: np.ndarray, counts: Sequence[int], traffic: Traffic | None = No
 
 
 def ways(predecessors: Graph, traffic: Traffic | None = None) -> Ways:
-    """The predecessors of each task, and the mean time to move what it reads of them."""
+    """Predecessors of each task, and mean times to move what it reads of them."""
     ways: list[dict[int, float]] = [dict.fromkeys(before, 0.0) for before in predecessors]
     if traffic is not None:
         latency, pace = traffic.mean()
@@ -62,7 +62,7 @@ def ways(predecessors: Graph, traffic: Traffic | None = None) -> Ways:
 
 
 def by_key(keys: Sequence[Any], before: Ways) -> list[int]:
-    """All tasks, each after its predecessors, by the lowest key of those possible.
+    """Order of tasks, each after its predecessors, by the lowest possible key.
 
     Ties go to the first in topological order.
     """
@@ -84,7 +84,7 @@ def by_key(keys: Sequence[Any], before: Ways) -> list[int]:
 
 
 def ranking(times: np.ndarray, counts: Sequence[int], predecessors: Graph, traffic: Traffic | None = None) -> list[int]:
-    """Tasks by descending upward rank, each after its predecessors."""
+    """Order of tasks by descending upward rank, each after its predecessors."""
     order = topological(predecessors)
     rank = upward(needs(times, counts, traffic).mean(), ways(predecessors, traffic), order)
     position = {task: number for number, task in enumerate(order)}
@@ -121,7 +121,7 @@ class Traffic:
     """All seconds for input and output of each task that are not shared items, at each place."""
 
     def mean(self) -> tuple[float, float]:
-        """Mean latency and pace between two different lanes."""
+        """Mean latency and seconds per byte between two different lanes."""
         if len(self.place) < 2:
             return 0.0, 0.0
         lanes = np.bincount(self.place, minlength=len(self.latency)).astype(float)

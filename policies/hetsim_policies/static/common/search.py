@@ -1,8 +1,7 @@
-"""Prefetches for a plan without any: inputs move while the task before computes.
+"""Shared parts of schedule searches: seed, budget, makespans of many schedules.
 
-Each item that a task reads is fetched once the previous task on the same accelerator has started.  An item that has
-not been written by then is fetched as soon as it has been (`hetsim.model.plan.Copy`).
-Weakness: on shared links a prefetch may delay an upload that a task waits for; simulate both and take the better.
+A candidate gives every task a lane (numbered over all types) and, where tasks wait for each other or read items, a
+key: tasks are placed in ascending order of keys, each after those it waits for.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import PolicyError, Problem, ScenarioError, UsageError
-from hetsim.model.fusion import fusion_of, users_of_items
-from hetsim.model.plan import Copy, Plan
+from hetsim.model.plan import Plan
 from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.instance import Instance, Schedule, by_arrival
 from hetsim_policies.static.common.outcome import finished, plan_of
@@ -31,44 +29,13 @@ from hetsim_policies.static.common.parallel import (
     wide_mct,
     wide_plan,
 )
+from hetsim_policies.static.common.prefetches import with_prefetches
 from hetsim_policies.static.common.ranks import Traffic, traffic_of
 from hetsim_policies.static.insertion import Heft, Insertion, Peft
 from hetsim_policies.static.lists import max_min, mct, sufferage
 from hetsim_policies.static.two_sides import greedy_dual, two_types
 from hetsim_policies.static.vertices import lst
 from hetsim_policies.task_graphs import Graph, topological
-
-
-def brought_ahead(instance: Instance, plan: Plan) -> Plan:
-    """The plan with prefetches: inputs move during the launch before on the device.
-
-    The plan itself if its tasks read nothing.
-    """
-    tasks = instance.problem.tasks
-    if tasks.reads is None:
-        return plan
-    readers, writers = users_of_items(tasks)
-    accelerators = {name for kind, names in zip(instance.types, instance.lanes, strict=True) if kind.kind != "cpu"
-                    for name in names}  # fmt: skip
-    last: dict[str, int] = {}
-    copies: list[Copy] = []
-    for numbers in plan.launches():
-        steps = [plan.steps[number] for number in numbers]
-        name = steps[0].devices[0]
-        if name not in accelerators:
-            continue
-        if name in last:
-            inputs = fusion_of(tasks, [step.task for step in steps], readers, writers).inputs
-            copies += [Copy(item, name, last[name]) for item in inputs]
-        last[name] = steps[-1].task
-    return replace(plan, copies=copies) if copies else plan
-
-
-# Shared parts of schedule searches: seed, budget, makespans of many schedules.
-#
-# A candidate gives every task a lane (numbered over all types) and, where tasks wait for each other or read items, a
-# key: tasks are placed in ascending order of keys, each after those it waits for.
-
 
 MAX_ROUNDS = 2_000
 """Above this number of tasks planners of quadratic cost are no quick seeds."""
@@ -77,7 +44,7 @@ MAX_PAIRS = 40_000
 
 
 class SearchBudget:
-    """A number of evaluated schedules, or of seconds of wall clock."""
+    """A budget: a number of schedules to evaluate, or seconds of wall clock."""
 
     def __init__(self, evaluations: int, seconds: float | None):
         self.evaluations, self.seconds = evaluations, seconds
@@ -85,27 +52,27 @@ class SearchBudget:
         self._began = time.perf_counter()
 
     def spend(self, wanted: int) -> int:
-        """The number that may still be evaluated, at most `wanted`; 0: none."""
+        """Spend on at most `wanted` schedules; return how many are allowed."""
         granted = min(wanted, self.evaluations - self.used) if self.seconds is None else wanted * (self.part < 1)
         self.used += granted
         return granted
 
     @property
     def part(self) -> float:
-        """The part of the budget that is used, 0 to 1."""
+        """The used fraction of the budget, 0 to 1."""
         if self.seconds is None:
             return self.used / self.evaluations
         return min(1.0, (time.perf_counter() - self._began) / self.seconds) if self.seconds else 1.0
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Notes of a plan: the number of schedules, or that it depends on the machine."""
+        """Notes of a plan: schedules evaluated, or that the clock decided."""
         return {"evaluations": self.used} if self.seconds is None else {"deterministic": False}
 
 
 @dataclass
 class Seed:
-    """The best schedule of some fast planners, its planner, a lower bound if known."""
+    """The best schedule of some fast planners, which planner, and a lower bound."""
 
     schedule: Schedule
     planner: str
@@ -113,7 +80,7 @@ class Seed:
 
 
 def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
-    """The schedules of all cheap planners that plan such tasks.
+    """Schedules of all cheap planners that can plan such tasks.
 
     Their bound is for schedules that start at 0 without transfers other than the tasks' own.
     """
@@ -147,7 +114,7 @@ def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
 
 
 def seed_of(instance: Instance, traffic: Traffic | None = None) -> Seed:
-    """The seed of least makespan, the first of equals."""
+    """The seed with the least makespan, the first of ties."""
     return min(seeds_of(instance, traffic), key=lambda seed: seed.schedule.makespan)
 
 
@@ -158,7 +125,7 @@ def bound_together(instance: Instance) -> bool:
 
 
 class Landscape(ABC):
-    """Candidates of one instance: `lanes` and `keys` have a row each, a column a task."""
+    """Candidates of one instance: a row each, a column per task."""
 
     uses_keys: bool
 
@@ -177,7 +144,7 @@ class Landscape(ABC):
 
     @abstractmethod
     def schedule(self, lanes: np.ndarray, keys: np.ndarray) -> Schedule:
-        """One candidate as a schedule."""
+        """The schedule of one candidate."""
 
     def makespans(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
         return self.ends(lanes, keys).max(axis=1, initial=0.0)
@@ -190,11 +157,11 @@ class Landscape(ABC):
         return np.isfinite(self.times(tasks, lanes))
 
     def last_ones(self, lanes: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """The tasks of a candidate on the lane that ends last."""
+        """Tasks of a candidate on the lane that ends last."""
         return np.flatnonzero(lanes == int(ends.argmax()))
 
     def random_lanes(self, tasks: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """A random lane for each task: a type that can run it, then a lane of that type."""
+        """A random lane for each task: first a type, then a lane of it."""
         drawn = (random.random(tasks.shape) * self.choices[tasks]).astype(np.int64)
         kind = self.choice[tasks, drawn]
         first = self.first_lane[kind]
@@ -209,7 +176,7 @@ class Landscape(ABC):
 
 
 class Loads(Landscape):
-    """Independent tasks: a lane ends after the sum of its tasks, taken by arrival."""
+    """Independent tasks: a lane ends after the sum of its tasks, by arrival."""
 
     uses_keys = False
 
@@ -248,7 +215,7 @@ class Loads(Landscape):
 
 
 class Ranked(Landscape):
-    """Dependent tasks: list scheduling by keys, all candidates one task further.
+    """Dependent tasks: list scheduling by keys, for all candidates at once.
 
     Transfers count as in `heft`: over idle links, while the lane still works; what lies on a host at the start moves
     to each device once.  Cost: for P candidates of n tasks with at most d predecessors O(P n d) in n steps.
@@ -337,7 +304,7 @@ class Ranked(Landscape):
 
 
 class WideRanked(Ranked):
-    """Parallel tasks: the lanes of candidates are options, placed by keys.
+    """Parallel tasks: candidates choose options, placed by keys.
 
     Cost: a candidate O(n (pools + lanes of a pool)), one after the other.
     """
@@ -352,7 +319,7 @@ class WideRanked(Ranked):
         return np.array([[free[-1][0] for free in one.free] for one in self.candidates(lanes, keys)])
 
     def candidates(self, lanes: np.ndarray, keys: np.ndarray) -> Iterator[PoolLanes]:
-        """The candidates on their lanes."""
+        """The candidates, placed on lanes."""
         before, arrival = self.before.tolist(), self.arrival.tolist()
         for options, order in zip(lanes[:, self.order].tolist(), self._placing(keys[:, self.order]), strict=True):
             made, finish = PoolLanes(self.wide), [-np.inf] * (len(options) + 1)
@@ -417,7 +384,7 @@ def _levels(before: np.ndarray) -> list[np.ndarray]:
 
 @dataclass
 class Search:
-    """An instance to be searched: its landscape, seed and budget."""
+    """A search of an instance: its landscape, seed and budget."""
 
     landscape: Landscape
     seed: Seed
@@ -441,7 +408,7 @@ class Search:
 
     @property
     def hopeless(self) -> bool:
-        """Return True if no schedule is better than the seed."""
+        """Return True if no schedule can be better than the seed."""
         arrival = self.landscape.instance.problem.tasks.arrival
         if not len(arrival):
             return True
@@ -449,7 +416,7 @@ class Search:
         return self.seed.schedule.makespan - float(arrival.min()) <= floor
 
     def finished(self, schedule: Schedule) -> Plan:
-        """A schedule, or a seed that ends first, as a plan.
+        """The plan of a schedule, or of the seed if that ends first.
 
         By its timetable or, where that is not exact and there is an engine, simulated on the estimates.
         """
@@ -465,7 +432,7 @@ class Search:
         seed_span = min(spans[: len(self.seeds)])
         planner = self.seeds[spans.index(seed_span)].planner
         plan = plans[spans.index(min(spans))]
-        ahead = brought_ahead(instance, plan)
+        ahead = with_prefetches(instance, plan)
         if ahead.copies and (makespan := simulated(instance.problem, ahead)) < min(spans):
             plan = replace(ahead, makespan=makespan)
         plan.notes |= {"seed": planner, "seed_makespan": seed_span, **self.budget.notes}
@@ -473,7 +440,7 @@ class Search:
 
 
 def simulated(problem: PlanProblem, plan: Plan) -> float:
-    """The makespan on the estimates; inf where memory forbids the order.
+    """Makespan of a plan on the estimates; inf if memory forbids the order.
 
     Without an engine the planned one.
     """
@@ -486,7 +453,7 @@ def simulated(problem: PlanProblem, plan: Plan) -> float:
 
 
 def span_of(plan: Plan) -> float:
-    """The planned makespan of a plan that has one."""
+    """Planned makespan of a plan that has one."""
     assert plan.makespan is not None
     return plan.makespan
 

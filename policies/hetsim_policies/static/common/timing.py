@@ -33,7 +33,7 @@ Placed = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Timing:
-    """Start and finish of each task; `exact`: the model leaves nothing out."""
+    """Start and finish of each task; `exact` if the model leaves nothing out."""
 
     start: np.ndarray
     finish: np.ndarray
@@ -41,7 +41,7 @@ class Timing:
 
 
 def timing(instance: Instance, placed: Sequence[Placed], frequencies: Mapping[str, float] = NOMINAL) -> Timing:
-    """The timetable of a plan; `placed` names every task once, in a valid order.
+    """Compute a plan's timetable; `placed` has each task once, in a valid order.
 
     frequencies: of devices that the plan does not leave at 1, by name.
     """
@@ -72,7 +72,7 @@ def timing(instance: Instance, placed: Sequence[Placed], frequencies: Mapping[st
 
 
 class LaneStages:
-    """Seconds of the stages of tasks on particular lanes."""
+    """Seconds of the stages of tasks on given lanes."""
 
     def __init__(self, instance: Instance, frequencies: Mapping[str, float] = NOMINAL):
         self.instance = instance
@@ -84,7 +84,7 @@ class LaneStages:
         self.fixed: dict[tuple[int, int], tuple[float, float]] = {}
 
     def seconds(self, task: int, kind: int, lane: int) -> tuple[float, float, float]:
-        """Upload, compute and download."""
+        """Seconds of upload, compute and download."""
         instance = self.instance
         compute = self.compute(task, kind, lane)
         if instance.types[kind].kind == "cpu":
@@ -135,7 +135,7 @@ class TimedLane:
 
 
 class Pipeline:
-    """The timetable event by event."""
+    """The timetable, computed event by event."""
 
     def __init__(self, instance: Instance, placed: Sequence[Placed], frequencies: Mapping[str, float] = NOMINAL):
         self.instance = instance
@@ -351,7 +351,7 @@ class Pipeline:
 
 
 class Copies:
-    """Where copies of items lie, as the engine keeps them; memory is not limited."""
+    """Where copies of items are, as in the engine; memory is unlimited."""
 
     def __init__(self, instance: Instance):
         self.tasks, self.cluster = instance.problem.tasks, instance.problem.cluster
@@ -411,7 +411,7 @@ class Copies:
             self.where[item] = {place: None}
 
     def final_bytes(self, task: int) -> float:
-        """Bytes of what the task wrote and nothing that has not ended reads or writes."""
+        """Bytes of items that the task wrote and no unfinished task uses."""
         return float(sum(self.tasks.items[item].size for item in self._row(self.tasks.writes, task)
                          if self._final(item, task)))  # fmt: skip
 

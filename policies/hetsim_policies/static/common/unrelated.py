@@ -39,12 +39,12 @@ class Split:
 
 
 def allowed_times(times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """Times with types that have no lanes out of reach."""
+    """Times, infinite for types without lanes."""
     return np.where(np.asarray(counts) > 0, times, np.inf)
 
 
 def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> Split:
-    """The program for tasks that can each run on a type with lanes.
+    """Solve the program for tasks that can each run on a type with lanes.
 
     Pairs that are inf are left out, and those that take longer than all tasks one after the other where they are
     shortest, which no optimal schedule has: times may differ by more than the solver can take.
@@ -119,13 +119,13 @@ def _by_columns(
 
 
 def priced(times: np.ndarray, counts: Sequence[int], prices: np.ndarray) -> np.ndarray:
-    """The minimum cost of each task; the sum is a lower bound on the makespan."""
+    """Minimum cost of each task; the sum is a lower bound on the makespan."""
     with np.errstate(invalid="ignore"):
         cost = np.where(np.isfinite(allowed_times(times, counts)), times * prices, np.inf)
     return cost.min(axis=1, initial=np.inf)
 
 
 def good_prices(times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """Prices of the program, or of one with every so-manieth task if there are many."""
+    """Prices of the program, or of one with every n-th task if there are many."""
     every = max(1, -(-len(times) // SAMPLE))
     return split(times[::every], counts).prices

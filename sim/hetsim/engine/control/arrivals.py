@@ -144,7 +144,7 @@ class Arrivals:
         task.allowed = positions
 
     def expect_expiry(self) -> None:
-        """Watch the patience of requests that come by the clock."""
+        """Watch the patience of requests that arrive at known times."""
         tasks, deadlines = self.state.tasks, self.state.patience
         ends = [(one.service.rows, one.column.times) for one in self.state.queues if one.column is not None]
         if ends and deadlines is not None and tasks.expires is not None:
@@ -160,7 +160,7 @@ class Arrivals:
         return queue is None or queue.may_wait(row)
 
     def expire(self, row: int) -> None:
-        """End the task for lack of patience unless it has started or is deferred."""
+        """End a task whose patience is over, unless it has started or is deferred."""
         state = self.state
         task = state.waiting.get(row)
         if task is None and state.graph is not None:

@@ -49,7 +49,7 @@ class Clients:
         return self.calls.whose.item(row) if row < self.total else -1
 
     def deliver(self, task: Task) -> None:
-        """A task comes; if it is an attempt its client waits from now on."""
+        """Deliver a task; if it is an attempt, its client waits from now on."""
         row, calls = task.index, self.calls
         whose = self._whose(row)
         if whose >= 0:
@@ -70,7 +70,7 @@ class Clients:
         return row in self.awaited or (self._whose(row) < 0 and self.arrivals.may_expire(row))
 
     def due(self, row: int) -> None:
-        """A deadline has come: patience, or the time-out of an attempt."""
+        """Handle a deadline that has come: patience, or the time-out of an attempt."""
         whose = self._whose(row)
         if whose < 0:
             self.arrivals.expire(row)
@@ -92,7 +92,7 @@ class Clients:
                 self.signals.kill(launch, reason, ABORTED)
 
     def ended(self, task: Task, status: int) -> None:
-        """A task has ended at the server."""
+        """Handle the end of a task at the server."""
         row = task.index
         if self._whose(row) < 0:
             self.state.sources.answered(row)
@@ -139,7 +139,7 @@ class Clients:
             state.sources.answered(first)
 
     def write(self, record: Record) -> None:
-        """Complete a record: what was done for clients that had left is aborted."""
+        """Complete a record: work for clients that had left counts as aborted."""
         is_left = np.frombuffer(self.is_left, bool)
         record.status[is_left & (record.status == COMPLETED)] = ABORTED
         record.attempt_of, record.call_end = self.calls.attempt_of, np.array(self.end)

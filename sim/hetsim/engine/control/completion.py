@@ -28,7 +28,7 @@ FATES = {REJECTED: "was rejected", EXPIRED: "expired", FAILED: "failed", ABORTED
 
 
 class Completion:
-    """How tasks come to their one status."""
+    """Completion of tasks: how each gets its one status."""
 
     def __init__(
         self, state: RunState, rounds: Rounds, waiting: Waiting, received: AttainedService, limits: TimeLimits | None,
@@ -48,7 +48,7 @@ class Completion:
         self._starts, self._finishes, self._status = recorder.start, recorder.finish, recorder.status
         self._modes, self._place, self._place_code = recorder.mode, recorder.place, recorder.place_code
         self._listens = [type(policy).ended is not Batching.ended for policy in state.input.batching]
-        """Does the batching policy of each service have a hook for the end of a batch?"""
+        """By service: True if its batching policy has a hook for the end of a batch."""
         self._on_finished: Any = None
         self._admitted_finished: Any = None
         self._told = linked  # does anyone want to hear of each task that completes?
@@ -58,7 +58,7 @@ class Completion:
         """Requests of several tasks, of which admission decides as one."""
 
     def hooks(self) -> None:
-        """Hooks that a policy does not override are not called."""
+        """Look again which hooks the policy overrides; the others are not called."""
         scheduler, asked = self.state.scheduler, self.state.input.admission
         self._on_finished = None if type(scheduler).finished is Scheduler.finished else scheduler.finished
         self._admitted_finished = None if asked is None or inert(asked, "finished") else asked.finished
@@ -72,7 +72,7 @@ class Completion:
     # Launches -----------------------------------------------------------------------------------------------
 
     def finish_quick(self, launch: Launch) -> None:
-        """A launch that only computed has ended."""
+        """Complete a compute-only launch."""
         (task,) = launch._tasks  # type: ignore[misc]
         row, placement, cores = task.index, launch.placement, launch.cores
         self._finishes[row] = self.clock._now
@@ -91,7 +91,7 @@ class Completion:
         self.completed(task)
 
     def launch_completed(self, launch: Launch, times: tuple[float, ...]) -> None:
-        """A launch with a timetable has ended well."""
+        """Complete a launch with a timetable."""
         terms = launch.terms
         del self.state.running[launch.number]
         if self.limits is not None:
@@ -238,7 +238,7 @@ class Completion:
 
 
 class WholeRequests:
-    """The admission of requests with stages: that of the first task holds for all."""
+    """Admission of requests with stages: the decision on the first holds for all."""
 
     def __init__(self, state: RunState, staged: StagedRequests):
         self.state = state
@@ -267,21 +267,21 @@ class WholeRequests:
     # The end --------------------------------------------------------------------------------------------------
 
     def tell(self, finished: Any, gone: Any) -> None:
-        """The hooks of the policy, None where it has none."""
+        """Set the policy's hooks that are called; None where it has none."""
         self.on_finished, self.on_gone = finished, gone
 
     def begun(self, task: Task) -> None:
-        """Ask the policy at the first task of a request; it later hears of the end."""
+        """Ask the policy at the first task of a request; it hears of the end later."""
         if self.on_finished is not None or self.on_gone is not None:
             self.heads[task.index] = task
 
     def gone(self, task: Task) -> None:
-        """A task has ended without completing."""
+        """Note a task that has ended without completing."""
         self.failed[self.first[task.index]] = None
         self.finished(task)
 
     def finished(self, task: Task) -> None:
-        """A task has ended; with the last one of its request the policy is told."""
+        """Note the end of a task; with a request's last one, tell the policy."""
         row = self.first[task.index]
         tasks_left = self.left.pop(row, self.size[row]) - 1
         if tasks_left:
@@ -296,7 +296,7 @@ class WholeRequests:
 
 
 def inert(policy: Any, hook: str) -> bool:
-    """Return True if there is no admission policy, or it does nothing in a hook."""
+    """Return True if no admission policy is set, or its hook does nothing."""
     return getattr(type(policy), hook, None) in (None, getattr(Admission, hook))
 
 
@@ -332,13 +332,13 @@ class Interrupts:
     limits: TimeLimits | None
 
     def lose(self, launches: Iterable[Launch]) -> None:
-        """Launches have lost a device or an input: their tasks fall back to checkpoints."""
+        """End launches that lost a device or input; tasks go back to checkpoints."""
         for launch in launches:
             self._stop(launch, keep=True, fault=True)
         self.stops.follow()
 
     def stop(self, launch: Launch, keep: bool) -> None:
-        """Its tasks wait again."""
+        """Stop a launch; its tasks wait again."""
         if not all(task.shape.preemptible for task in launch.tasks):
             raise illegal(self.state, f"stopped {launch.task}, which is not preemptible")
         self._stop(launch, keep)
@@ -352,7 +352,7 @@ class Interrupts:
         self.rounds.changed("release")
 
     def stop_to_move(self, launch: Launch) -> None:
-        """Its task starts elsewhere at once."""
+        """Stop a launch whose task starts elsewhere at once."""
         times = self.stops.stop(launch, keep=True, outcome=LAUNCH_MOVED)
         self._forget(launch, times[0], True)
 
@@ -390,7 +390,7 @@ class Interrupts:
 
 
 def note_start(state: RunState, launch: Launch, start: float) -> None:
-    """The first stage of a task's first launch is the end of its wait."""
+    """Note a task's first start: the first stage of its first launch ends the wait."""
     starts = state.recorder.start
     if start == start:
         for task in launch.tasks:
@@ -399,7 +399,7 @@ def note_start(state: RunState, launch: Launch, start: float) -> None:
 
 
 def note_place(state: RunState, task: Task, launch: Launch) -> None:
-    """Where a task ran last, and in which mode."""
+    """Note where a task ran last, and in which mode."""
     recorder = state.recorder
     recorder.place[task.index] = recorder.place_code(launch.placement, launch.cores)
     mode = launch.placement.mode

@@ -38,7 +38,7 @@ from hetsim.policy.request_queue import Requests
 
 @dataclass(eq=False)
 class Decisions:
-    """Apply the decisions of a policy."""
+    """Validates and applies the decisions of a policy."""
 
     state: RunState
     rounds: Rounds
@@ -51,7 +51,7 @@ class Decisions:
     start: Callable[[Start], None] = field(init=False)
 
     def hooks(self) -> None:
-        """Ask admission about what is about to start only if it has something to say."""
+        """Ask admission about coming starts only if the policy has such a hook."""
         asked = self.state.input.admission
         self.start = self.starts.start if asked is None or inert(asked, "leaving") else self._start_asked
 

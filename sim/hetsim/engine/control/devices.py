@@ -23,7 +23,7 @@ from hetsim.model.task import BLOCKED, WAITING
 
 @dataclass(eq=False)
 class Devices:
-    """Changes of devices in one run."""
+    """Changes of the state of devices in one run."""
 
     run: RunState
     rounds: Rounds
@@ -32,7 +32,7 @@ class Devices:
     interrupts: Interrupts
     serving: Serving | None
     waking: dict[int, Timer] = field(default_factory=dict)
-    """What ends the waking of devices that take no launch before."""
+    """Timers for the end of waking of devices that take no launch before."""
 
     def state(self, device: Device) -> Any:
         states = self.run.capacity.of
@@ -41,7 +41,7 @@ class Devices:
         return states[device.index]
 
     def set(self, device: Device, wanted: Any) -> None:
-        """A policy's Set: a frequency, or "off", "on" or "wake"."""
+        """Carry out a policy's Set: a frequency, or "off", "on" or "wake"."""
         run, state = self.run, self.state(device)
         run.steady = False
         now = run.clock._now
@@ -97,7 +97,7 @@ class Devices:
         self.rounds.changed("release")
 
     def partition(self, device: Device, layout: Any) -> None:
-        """Cut a GPU to a layout that it keeps; None: starts choose the layout again."""
+        """Cut a GPU into a layout and keep it; None: starts choose the layout again."""
         run, state = self.run, self.state(device)
         slices = state.slices
         if slices is None:
@@ -115,7 +115,7 @@ class Devices:
         run.capacity.changed(state)
 
     def stop_replica(self, device: Device) -> None:
-        """A policy's Stop of what keeps a device."""
+        """Carry out a policy's Stop of a launch that keeps its device."""
         run = self.run
         self.state(device)
         replica = next((one for one in launches_on(run, device) if isinstance(one, Resident)), None)
@@ -161,23 +161,23 @@ class Devices:
         self.run.capacity.changed(state)
 
     def set_up(self, device: Device, up: bool) -> None:
-        """A device fails (its launches fall back to their last checkpoint) or is repaired.
+        """Mark a device as failed (launches fall back to checkpoints) or as repaired.
 
         The cores of a node stand for its host: without them its accelerators cannot be used either.
         """
         run, state = self.run, self.state(device)
         if state.up == up:
             return
-        run.steady = False
+        run.steady = False  # from here on ends may move: forecasts look at every launch
         state.up = up
         if not up:
             state.normal = False
         run.recorder.device_log.append((run.clock._now, device.index, "up" if up else "down", 0.0))
         lost = [device] if device.type.kind != "cpu" else [device, *run.input.cluster.nodes[device.node].accelerators]
         for one in lost if not up else ():
-            self.state(one).failed_at = run.clock._now
+            self.state(one).failed_at = run.clock._now  # by which `History.look` sees that saved data are gone
         there = list({launch.number: launch for one in lost for launch in launches_on(run, one)}.values())
-        if not up and self.interrupts.stops.kept_in_memory:
+        if not up and self.interrupts.stops.kept_in_memory:  # launches elsewhere may fetch their state from here
             there += [one for one in run.running.values() if one not in there and self._fetches(one, lost)]
         residents = [launch for launch in there if isinstance(launch, Resident)]
         self.interrupts.lose(launch for launch in there if not launch.resident)

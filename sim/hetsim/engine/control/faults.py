@@ -35,7 +35,7 @@ Reason = tuple[int | str, float]
 
 
 class Ailing:
-    """A device under a process of faults: its own random times."""
+    """A device with a process of faults and random numbers of its own."""
 
     __slots__ = ("process", "reason", "index", "between", "lasting", "random")
 
@@ -49,7 +49,7 @@ class Ailing:
 
 
 class FaultInjector:
-    """Brings the faults of a run about."""
+    """Injects the faults of a run."""
 
     def __init__(
         self, state: RunState, rounds: Rounds, devices: Devices, serving: Serving | None, faults: list[Faults]

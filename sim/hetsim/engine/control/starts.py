@@ -55,7 +55,7 @@ class Starts:
         self._generated = {service.shape: service for service in run.language}
 
     def start(self, decision: Start) -> None:
-        """Launch.
+        """Start tasks: validate the placement, take the devices, launch.
 
         The usual case, one task on one device or one node in its normal state, is validated and done at once.
         Everything else, errors included, is looked at more closely.
@@ -96,6 +96,7 @@ class Starts:
         self.start_fully(decision)
 
     def start_fully(self, decision: Start) -> None:
+        """Start a task, a batch, requests of a queue, or kernels launched as one."""
         tasks, placement = decision.tasks, decision.placement
         if isinstance(tasks, Requests):
             self._start_requests(tasks, placement)
@@ -253,7 +254,7 @@ class Starts:
 
 
 def compute_only(tasks: Tasks) -> frozenset[Mode]:
-    """Modes without transfers on devices that serve one launch at a time."""
+    """Return modes without transfers on devices that serve one launch at a time."""
     if not tasks.plain or tasks.items:
         return frozenset()
     ready_modes = set()

@@ -40,15 +40,15 @@ class Waiting:
         self._starts, self._finishes, self._status = recorder.start, recorder.finish, recorder.status
         self._on_ready: Any = None
         self._by_itself = not state.queues and serving is None and self._ready is None
-        """Is there nothing but tasks that are ready as they come?"""
+        """True if all tasks are ready as they arrive."""
 
     def hooks(self) -> None:
-        """A hook that the policy does not override is not called."""
+        """Look again which hooks the policy overrides; the others are not called."""
         scheduler = self.state.scheduler
         self._on_ready = None if type(scheduler).ready is Scheduler.ready else scheduler.ready
 
     def make_ready(self, task: Task, killed: bool = False) -> None:
-        """Let a task wait for a device; `killed`: it ends now, and no cache answers it."""
+        """Let a task wait for a device; `killed`: it ends now, a cache hit aside."""
         state = self.state
         task.state = WAITING
         queue = None
@@ -85,7 +85,7 @@ class Waiting:
         self.clock.round_due = True
 
     def ready_inside(self, task: Task) -> None:
-        """Note when a task was ready that waited for others of its launch only."""
+        """Note when a task was ready that waited only for others of its launch."""
         ready = self._ready
         if ready is None or ready[task.index] == ready[task.index]:
             return
@@ -122,7 +122,7 @@ class Waiting:
             self._arrive(task, queue)
 
     def travel(self, task: Task, seconds: float, then: Callable[..., None], *arguments: Any) -> None:
-        """A request, or its response, is on its way between the front end and the node."""
+        """Delay a request or response by its way between front end and node."""
         task.state = FUTURE
         self.state.deferred += 1
         self.clock.at(self.clock._now + seconds, ARRIVAL, Later(self._there, then, arguments))
@@ -185,7 +185,7 @@ class Waiting:
         self.signals.task_completed(task)
 
     def leave_queue(self, task: Task) -> None:
-        """A request ends without having run."""
+        """Take a request out of the queue that ends without having run."""
         queue = self.state.queue_of[task.shape]
         if queue.remove(task.index):
             self.state.requests_left -= 1

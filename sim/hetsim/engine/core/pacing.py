@@ -8,7 +8,7 @@ from hetsim.model.decision_time import DecisionTime
 
 
 class Pacing:
-    """The scheduler as a server of one cycle at a time.  Plain data: forks copy it."""
+    """The scheduler as a server of one cycle at a time; plain data that forks copy."""
 
     def __init__(self, time: DecisionTime):
         self.time = time
@@ -30,7 +30,7 @@ class Pacing:
         """When each cycle was wanted, and when the scheduler decided, where these differ."""
 
     def next_time(self, now: float, waiting: int) -> float:
-        """The time of the scheduler's next step; now, if it decides now.
+        """The time of the scheduler's next step; the present if it decides now.
 
         A step is the begin of a cycle, or the decision at its end.  This is called whenever a round is due.  Rounds in
         which no task waits take no time, and are none of its cycles.

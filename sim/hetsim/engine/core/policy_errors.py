@@ -23,12 +23,12 @@ STATES = {
 
 
 def state_of(task: Task) -> str:
-    """The end of a sentence that begins with the task."""
+    """The state of a task, to end a sentence that begins with the task."""
     return STATES[task.state]
 
 
 def call(run: RunState, hook: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a policy's hook; what it raises becomes an error with an address."""
+    """Call a policy's hook; an exception becomes an error that names the place."""
     try:
         return hook(*arguments)
     except HetsimError:
@@ -38,12 +38,12 @@ def call(run: RunState, hook: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def illegal(run: RunState, what: str) -> PolicyError:
-    """The error that says what a policy may not do."""
+    """Return the error for a decision that a policy may not make."""
     return PolicyError(f'policy "{run.input.policy}" {what} (t = {run.clock._now:g} s)')
 
 
 def raised(run: RunState, error: Exception, where: str) -> PolicyError:
-    """A policy's own exception, with the innermost line."""
+    """Return the error for a policy's own exception, with the innermost line."""
     return PolicyError(
         f'policy "{run.input.policy}" raised {type(error).__name__} in {where} at t = {run.clock._now:g} s '
         f"({line_of(error)}): {error}"
@@ -51,7 +51,7 @@ def raised(run: RunState, error: Exception, where: str) -> PolicyError:
 
 
 def position_in(run: RunState, task: Task, mode: Mode, verb: str) -> int:
-    """The position of a mode that is named; PolicyError if it is not the task's."""
+    """Return the position of a named mode; PolicyError if the task lacks it."""
     position = task.shape.position.get(mode)
     if position is None or (task.allowed is not None and position not in task.allowed):
         may_not = "lacks" if position is None else "may not use"
@@ -60,7 +60,7 @@ def position_in(run: RunState, task: Task, mode: Mode, verb: str) -> int:
 
 
 def deadlock(run: RunState) -> RunError:
-    """The error for tasks that wait for ever: which they are, and would they fit.
+    """Return the error for tasks that wait for ever: which, and whether they fit.
 
     A PolicyError, unless all of them wait for devices that replicas of language models keep.
     """
@@ -146,7 +146,7 @@ def _held_by_replicas(run: RunState, modes: set[Mode]) -> str:
 
 
 class Questions:
-    """Stops a policy that asks about the waiting or running and never decides."""
+    """Stops a policy that keeps asking about tasks and never decides."""
 
     def __init__(self, run: RunState):
         self._run = run
@@ -164,7 +164,7 @@ class Questions:
 
 
 def malformed(run: RunState, decision: Any) -> str | None:
-    """The error in the form of a decision (not in its legality), or None.
+    """Return the error in the form of a decision (not its legality), or None.
 
     Called only after carrying it out raised, to tell an error of the policy from a defect of the engine.
     """

@@ -47,7 +47,7 @@ def step_columns(rows: bytearray) -> dict[str, np.ndarray]:
 
 
 def per_mode(tasks: Tasks, rows: np.ndarray, mode: np.ndarray, value: Callable[[Mode], float]) -> np.ndarray:
-    """A number of each row's mode."""
+    """A value of each row, computed from the row's mode."""
     max_modes = max(len(shape.modes) for shape in tasks.shapes)
     table = np.zeros((len(tasks.shapes), max_modes))
     for shape in tasks.shapes:
@@ -62,7 +62,7 @@ def width(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
 
 
 def watts(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
-    """Watts above idle of one such device."""
+    """Watts above idle of one device of each row's mode."""
     return per_mode(tasks, rows, mode, lambda m: m.type.power.busy - m.type.power.idle)
 
 
@@ -70,7 +70,7 @@ def energies(
     tasks: Tasks, detail: dict[str, np.ndarray], status: np.ndarray, start: np.ndarray, finish: np.ndarray,
     mode: np.ndarray,
 ) -> np.ndarray | None:  # fmt: skip
-    """Joules above idle of each task; None where none were asked for."""
+    """Joules above idle of each task; None if no energy is recorded."""
     if "energy" not in detail:
         return None
     plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0) & (mode >= 0))
@@ -82,7 +82,7 @@ def energies(
 
 
 def rows_of(kind: str, nothing: int | float, count: int) -> Any:
-    """A column with a row for each task, faster to write row by row than an array."""
+    """Make a column with one row per task, faster to write by row than an array."""
     return memoryview(array(kind, [nothing]) * count)
 
 
@@ -185,7 +185,7 @@ class Recorder:
         self._batches = bytearray()
         """Launches of requests, row after row (ROW, but for the task)."""
         self._slices = array("q")
-        """Of each of these the queue, and the position of its first request in it; -1: they are made of objects."""
+        """By batch: the queue and the position of its first request there; -1: batches of objects."""
         self._members = array("q")
         """Rows of the requests of batches made of request objects, one batch after the other."""
         self._groups: dict[int, tuple[int, ...]] = {}
@@ -193,17 +193,17 @@ class Recorder:
         self._gone: list[tuple[int, int, int, int, float, str]] = []
         """Requests that were discarded as a slice: queue, first, count, status, time, reason."""
         self._lean = False
-        """Are all launches batches, so that the stages of tasks need no columns (`Record.stage`)?"""
+        """True if all launches are batches, so that the stages of tasks need no columns (`Record.stage`)."""
         self._places = PlacementCodes(run.cluster)
         self.place_code = self._places.code
 
     def ready_column(self) -> memoryview[float]:
-        """Ask for a column of its own for `ready`: it can differ from the arrival."""
+        """Give `ready` its own column: it can differ from the arrival."""
         self.ready = rows_of("d", NAN, len(self.status))
         return self.ready
 
     def longer(self, count: int) -> dict[int, Any]:
-        """Copies of the columns with rows for imagined tasks, by `id`."""
+        """Copies of the columns, extended by rows for imagined tasks."""
         columns: list[tuple[Any, Any]] = [
             (self.start, NAN), (self.finish, NAN), (self.mode, -1), (self.place, -1), (self.status, NOT_ARRIVED),
             (self.ready, NAN), *((column, -1 if name == "batch" else 0) for name, column in self._detail.items()),
@@ -216,7 +216,7 @@ class Recorder:
         return copies
 
     def first_tokens(self) -> memoryview[float]:
-        """When requests to language models had their first token."""
+        """The column with times of first tokens of language model requests."""
         if self._first_token is None:
             self._first_token = rows_of("d", NAN, len(self.status))
         return self._first_token
@@ -261,7 +261,7 @@ class Recorder:
         self, launch: Any, outcome: int, times: tuple[float, ...], end: float, busy: float, energy: float,
         lost: float = 0.0,
     ) -> int:  # fmt: skip
-        """A row for one launch that was not both plain and complete; returns its number.
+        """Write a row of a launch that is not plain and complete; return its number.
 
         times: its start, upload, compute and the start of its download, NaN where they were not.
         """
@@ -301,7 +301,7 @@ class Recorder:
         self._staged_by[row] = number
 
     def energy_of_launches(self, first: int) -> array:
-        """Joules above idle of the rows that `launch` wrote, from `first` on."""
+        """Joules above idle of the launch rows from `first` on."""
         return array("d", bytes(self._rows[first * _AS_ROW.size :]))[ENERGY::WIDTH]
 
     def batch(
@@ -332,7 +332,7 @@ class Recorder:
         self.batched = True
 
     def replica(self, service: str, number: int, blocks: int, placement: Placement) -> int:
-        """The number by which a new replica stands in the rows of its steps."""
+        """Return the number of a new replica for the rows of its steps."""
         self._replicas.append((service, number, blocks, self.place_code(placement, 0)))
         return len(self._replicas) - 1
 
@@ -341,7 +341,7 @@ class Recorder:
         self._gaps.extend((time, time - before))
 
     def discard(self, queue: int, first: int, count: int, status: int, time: float, reason: str) -> None:
-        """Requests of a slice end without having run."""
+        """Mark the requests of a slice as ended without having run."""
         self._gone.append((queue, first, count, status, time, reason))
 
     def _write_batches(self) -> None:
@@ -410,7 +410,7 @@ class Recorder:
             np.asarray(self.detail(name))[done] += np.nan_to_num(batch[until] - batch[since])[row_of]
 
     def record(self, end: float, stats: dict[str, float]) -> Record:
-        """Everything, as arrays.  Called once, after the run."""
+        """Return everything as arrays; called once, after the run."""
         run = self.run
         tasks = run.tasks
         self._write_batches()

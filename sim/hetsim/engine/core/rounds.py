@@ -16,7 +16,7 @@ LOOP_LIMIT = 10_000
 
 
 class Rounds:
-    """Rounds of decisions: what makes one due, and which policy goes in circles."""
+    """Rounds of decisions: what makes one due, and whether a policy loops."""
 
     def __init__(self, state: RunState, signals: Signals):
         self.state = state
@@ -64,7 +64,7 @@ class Rounds:
             self.clock.round_due = True
 
     def wait(self, decision: Wait) -> None:
-        """The policy waits, for a time or for something to happen."""
+        """Let the policy wait for a time, or for something to happen."""
         state = self.state
         state.wake_on = decision.on
         state.certain = decision.certain
@@ -97,7 +97,7 @@ class Rounds:
             raise deadlock(state)
 
     def look_for_loop(self) -> None:
-        """Raise if a policy goes in circles: many decisions at one instant, no start."""
+        """Raise if a policy loops: many decisions at one instant, no start."""
         state = self.state
         before, state.settled_at = state.settled_at, (self.clock._now, state.ended)
         if before != state.settled_at:

@@ -43,7 +43,7 @@ class RunState:
     recorder: Recorder
     graph: Graph | None
     steady: bool
-    """Does every launch compute, at nominal rate, from its start on?  Until frequencies or failures change it."""
+    """True while every launch computes at nominal rate from its start on; frequencies and failures end it."""
 
     network: SharedNetwork | None = None
     """Links that jobs over several nodes share, where there are such jobs."""
@@ -91,18 +91,18 @@ class RunState:
     settled_at: tuple[float, int] = (-1.0, 0)
     """When it was, and how many tasks had ended."""
     wake_on: str = "change"
-    """What the policy waits for besides time: change, fit, release or ready."""
+    """The event, besides time, for which the policy waits: change, fit, release or ready."""
     certain: float = -math.inf
     """Until when a policy that waits for `fit` need not be asked about tasks that fit nowhere."""
     may_strand: bool = False
-    """May tasks wait to the end?  Else the policy has left them lying, which is an error."""
+    """True if tasks may wait to the end; else the policy forgot them, which is an error."""
     closed: bool = False
     planning: float = math.nan
     """Seconds that a planner took before the clock started."""
 
 
 def launches_on(state: RunState, device: Device) -> list[Launch]:
-    """Launches on a device: those that keep it, then those in flight by start.
+    """Launches on a device: first those without an end, then the others by start.
 
     Linear in what runs; for rare things.
     """
@@ -111,7 +111,7 @@ def launches_on(state: RunState, device: Device) -> list[Launch]:
 
 
 def launches_since(state: RunState, number: int) -> list[Launch]:
-    """Launches in flight that have started since that one, the last first."""
+    """Launches in flight that started after the given one, the last first."""
     launches = []
     for launch in reversed(state.running.values()):
         if launch.number <= number:
@@ -121,7 +121,7 @@ def launches_since(state: RunState, number: int) -> list[Launch]:
 
 
 def lost_input(state: RunState, task: Task) -> str | None:
-    """The name of an item the task reads of which no copy is left or to come."""
+    """The name of an item that the task reads and of which no copy is left."""
     places = state.places
     for item in task.reads:
         if item in state.lost_items and not places.where[item] and item not in task.writes:
@@ -130,7 +130,7 @@ def lost_input(state: RunState, task: Task) -> str | None:
 
 
 class Signals:
-    """The handler of each event; everything else in the engine is called from above."""
+    """The handler of each event, by which lower parts of the engine call upper ones."""
 
     __slots__ = (
         "launch_completed", "task_completed", "task_ended", "generated", "kill", "materialized", "slowed", "paced",

@@ -36,7 +36,7 @@ link's next row."""
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A launch on the network."""
+    """One launch that uses the shared network."""
 
     launch: Launch
     exchange: Exchange
@@ -69,7 +69,7 @@ class Member:
 
 
 class SharedNetwork:
-    """All links of a run, and the launches on them."""
+    """All shared links of a run, and the launches on them."""
 
     def __init__(self, clock: Clock, cluster: Cluster, paced: Callable[[Launch], None]):
         self.clock = clock
@@ -83,7 +83,7 @@ class SharedNetwork:
         self.links = array("d")
 
     def join(self, member: Member, complex_: bool) -> None:
-        """Let a launch compute; `complex_`: it does more, or shares its devices."""
+        """Add a launch that computes; `complex_`: it does more, or shares devices."""
         now = self.clock._now
         mode = member.launch.placement.mode
         alone = mode.type.streams == 1 and mode.type.sharing.kind == "exclusive" and mode.share in (0, WHOLE)
@@ -101,7 +101,7 @@ class SharedNetwork:
         self._rerate([stake.group for stake in member.stakes], [member])
 
     def leave(self, member: Member, end: float = math.nan) -> None:
-        """Take out a launch that stops computing; `end`: the run is over, rates stay."""
+        """Remove a launch that stops computing; `end`: the run is over, rates stay."""
         if not member.here:
             return
         over = end == end
@@ -119,7 +119,7 @@ class SharedNetwork:
             self._rerate([stake.group for stake in member.stakes], [])
 
     def slow_down(self, link: int, factor: float) -> None:
-        """Slow a link down by a factor from now on: 1 is its own speed, inf is down."""
+        """Slow a link by a factor from now on: 1 is full speed, inf is down."""
         if factor == 1.0:
             self.slow.pop(link, None)
         else:
@@ -250,7 +250,7 @@ class SharedNetwork:
         ))  # fmt: skip
 
     def columns(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """All stays and all links, as columns."""
+        """All stays of launches and all links, as columns of the record."""
         tables = []
         for names, rows in ((JOB, self.jobs), (LINK, self.links)):
             table = np.frombuffer(rows).reshape(-1, len(names)).T if len(rows) else np.empty((len(names), 0))

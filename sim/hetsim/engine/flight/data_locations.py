@@ -29,7 +29,7 @@ def host(node: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class Eviction:
-    """An only copy on its way to the host: its room is taken until it arrives."""
+    """The last copy of an item on its way to the host; its room is taken until then."""
 
     gpu: GpuState
     item: int
@@ -54,7 +54,7 @@ class GpuItems:
 
 
 class Places:
-    """All copies of all items."""
+    """The locations of all copies of all items."""
 
     def __init__(self, cluster: Cluster, capacity: Capacity, links: Links, tasks: Tasks):
         self.cluster = cluster
@@ -101,12 +101,12 @@ class Places:
         return [item for item in items if not self.present(item, device)]
 
     def claim(self, items: Iterable[int], device: Device) -> int:
-        """Bytes of room that pinning these items on an accelerator takes."""
+        """Bytes that pinning these items takes on an accelerator."""
         pins = self.on(device).pins
         return sum(self.items[item].size for item in items if item not in pins)
 
     def source(self, item: int, device: Device) -> int | None:
-        """The location from which a copy comes; None if there is no copy.
+        """The location to copy an item from; None if no copy exists.
 
         By preference: this node's host, an accelerator of this node, another node's host, another node's accelerator.
         """
@@ -120,7 +120,7 @@ class Places:
         return best
 
     def hops(self, source: int, device: Device) -> list[tuple[Way, int]]:
-        """The way from a location to a device, hop by hop: (way, location reached)."""
+        """The route from a location to a device, as hops: (path, location reached)."""
         hops: list[tuple[Way, int]] = []
         if source < 0:
             node = -1 - source
@@ -137,7 +137,7 @@ class Places:
     # Changes ------------------------------------------------------------------------------------------------
 
     def pin(self, items: Iterable[int], gpu: GpuState) -> None:
-        """Reserve room on an accelerator for items a launch reads or writes there."""
+        """Reserve room on an accelerator for items that a launch reads or writes."""
         here = self.on(gpu.device)
         for item in items:
             size = self.items[item].size
@@ -152,7 +152,7 @@ class Places:
             here.resident[item] = None  # most recently used
 
     def unpin(self, items: Iterable[int], gpu: GpuState) -> None:
-        """The launch is over: its items stay, evictable, if they are valid copies."""
+        """Unpin the items of a launch that is over; valid copies stay, evictable."""
         here = self.on(gpu.device)
         for item in items:
             here.pins[item] -= 1
@@ -167,7 +167,7 @@ class Places:
                 here.resident.pop(item, None)
 
     def evict(self, gpu: GpuState) -> list[int]:
-        """Evict least recently used items until the promised room is there.
+        """Evict least recently used items until the promised room is free.
 
         Returns those that must first be written back because this was their only copy.
         """
@@ -187,7 +187,7 @@ class Places:
         return back
 
     def written_back(self, item: int, gpu: GpuState, version: int) -> None:
-        """Note an evicted copy at the host, unless the item was written again meanwhile."""
+        """Note an evicted copy at the host, unless the item was written again."""
         copies = self.where[item]
         if version != self.version[item] or gpu.device.index not in copies:
             return
@@ -196,30 +196,30 @@ class Places:
             del copies[gpu.device.index]
 
     def arrived(self, item: int, location: int, version: int) -> None:
-        """Note a copy at a location (under way or there), unless it is out of date."""
+        """Note a copy at a location (under way or there), unless it is outdated."""
         if version == self.version[item] and self.where[item]:
             self.where[item][location] = None
 
     def written(self, item: int, location: int) -> None:
-        """A task wrote the item there: all other copies are void."""
+        """Note that a task wrote an item at a location: other copies become invalid."""
         self.version[item] += 1
         self.keep_only(item, location)
 
     def keep_only(self, item: int, *locations: int) -> None:
-        """No copies but these are needed any more."""
+        """Drop all copies except these, as no others are needed any more."""
         for other in self.where[item]:
             if other >= 0 and other not in locations:
                 self._forget(item, other)
         self.where[item] = dict.fromkeys(locations)
 
     def final(self, item: int, by: Sequence[Task]) -> bool:
-        """Return True if no task but these, which end now, will use the item again."""
+        """Return True if no task after these (which end now) uses the item again."""
         own_reads = sum(item in task.reads for task in by)
         own_writes = sum(item in task.writes for task in by)
         return self.readers[item] <= own_reads and self.writers[item] <= own_writes
 
     def ended(self, task: Task) -> None:
-        """End a task: unused items are dropped, results brought home stay."""
+        """End a task: drop items that no other task uses; results at home stay."""
         for item in task.writes:
             self.writers[item] -= 1
         for item in task.reads:
@@ -242,7 +242,7 @@ class Places:
         return lost
 
     def drop(self, item: int, device: Device) -> str | None:
-        """A policy's Drop: why not, or None once done."""
+        """Carry out a policy's Drop; return why it is refused, or None."""
         if not 0 <= item < len(self.items):
             return "there is no such item"
         copies = self.where[item]

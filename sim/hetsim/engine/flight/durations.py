@@ -15,7 +15,7 @@ from hetsim.model.tasks import Mode
 
 
 def work(launch: Launch) -> float:
-    """Compute seconds a launch has before it at rate 1: truth, less what is done."""
+    """Compute seconds left to a launch at rate 1: true time, less what is done."""
     mode, tasks = launch.placement.mode, launch._tasks
     if launch.terms is None and tasks and len(tasks) == 1 and mode.curve is None and launch.fusion is None:
         task = tasks[0]
@@ -24,7 +24,7 @@ def work(launch: Launch) -> float:
 
 
 def planned(launch: Launch) -> float:
-    """Estimated compute seconds of a launch as it looked when it started."""
+    """Estimated compute seconds of a launch, as estimated when it started."""
     table = launch.table
     if table is None:
         return _seconds(launch, True)
@@ -63,7 +63,7 @@ def _of_one(launch: Launch, estimated: bool) -> tuple[float, float]:
 
 
 def reached(launch: Launch, seconds: float, estimated: bool) -> float:
-    """Work done of a launch's one task after these seconds at rate 1, with a curve."""
+    """Work done by a one-task launch after these seconds at rate 1, with a curve."""
     mode = launch.placement.mode
     assert mode.curve is not None
     full_time, done = _of_one(launch, estimated)
@@ -71,7 +71,7 @@ def reached(launch: Launch, seconds: float, estimated: bool) -> float:
 
 
 def restore_seconds(task: Task, history: History, placement: Placement) -> float:
-    """Seconds to restore what was saved of a task, before computing goes on."""
+    """Seconds to restore a task's saved state before it computes."""
     if not history.state_saved:
         return 0.0
     seconds, devices = task.shape.stopping.restore, placement.devices

@@ -15,7 +15,7 @@ from hetsim.model.tasks import Stopping
 
 @dataclass(slots=True, eq=False)
 class History:
-    """State and output that a task keeps from its former launches."""
+    """State and output that a task keeps from its earlier launches."""
 
     rows: list[int] = field(default_factory=list)
     """Rows (hetsim.engine.core.recorder) of stopped launches, as far as their work is kept."""
@@ -26,7 +26,7 @@ class History:
     input_saved: bool = False
     """True if the task's input is part of that state."""
     intact: bool = False
-    """Is what it left in the memory of these devices still there?  Not after a failure."""
+    """True while its data are still in the memory of these devices; a failure loses them."""
     left_at: float = 0.0
     """The time at which it left it there."""
     saved_by: float = 0.0
@@ -36,31 +36,31 @@ class History:
     _parts: tuple[Placement, dict[Device, list[tuple[int, float]]]] | None = None
 
     def save(self, devices: Sequence[Device], stopping: Stopping, now: float, fault: bool = False) -> None:
-        """Note what a launch leaves: by a stop that keeps its work, or in checkpoints."""
+        """Note what a launch saved: at a stop that keeps its work, or in checkpoints."""
         self.devices, self.intact, self.left_at, self._parts = devices, not fault, now, None
         # What was drained or flushed left no state behind: its other blocks start from its input.
         self.state_saved = fault or devices[0].type.preemption.kind == "context_switch"
         self.input_saved = self.state_saved and not fault and stopping.input_saved
 
     def lose(self, all_work: bool) -> None:
-        """Note a failure or a lossy stop; `all_work`: what was saved before is lost too."""
+        """Note a failure or lossy stop; `all_work`: earlier saved work is lost too."""
         self.intact = self.input_saved = False
         self.state_saved = self.state_saved and not all_work
 
     def look(self, states: Sequence[Any]) -> None:
-        """Note it if one of the devices (`states`: of all) has failed since."""
+        """Note whether one of the devices has failed since (`states`: of all)."""
         if self.intact and any(states[device.index].failed_at > self.left_at for device in self.devices):
             self.intact = False
             self.input_saved = self.input_saved and self.devices[0].type.preemption.rate is None
 
     @property
     def in_memory(self) -> bool:
-        """Return True if each device holds its part of the output, or of the state."""
+        """Return True if each device holds its part of the output or state."""
         saves = self.state_saved and self.devices[0].type.preemption.rate is not None
         return self.intact and (self.checkpoint == 1.0 or saves)
 
     def parts(self, placement: Placement) -> dict[Device, list[tuple[int, float]]]:
-        """Where the data in memory are that devices of a placement lack, in parts of all.
+        """Fractions of the data that a placement's devices lack, by location.
 
         A device keeps its new part; the rest goes to others, first of its node, in the order of both placements.
         """
@@ -80,15 +80,15 @@ class History:
         return self._parts[1]
 
     def gives(self, device: Device, placement: Placement) -> bool:
-        """Return True if a placement lacks what is in the memory of this device."""
+        """Return True if this device's memory has data that a placement lacks."""
         return self.in_memory and any(device.index == at for some in self.parts(placement).values() for at, _ in some)
 
     def is_near(self, device: Device) -> bool:
-        """Return True if a part of the state is on the device's own host."""
+        """Return True if part of the state is on the device's own host."""
         return any(one.node == device.node for one in self.devices)
 
     def source(self, placement: Placement, device: Device) -> int:
-        """The place from which a device gets the state: its own host if a part is there."""
+        """The location from which a device gets the state: its own host first."""
         devices = self.devices
         if self.is_near(device):
             return host(device.node)

@@ -55,12 +55,12 @@ class Launch(Timer):
     position: int
     """Position of its mode in the first task's shape."""
     resident = False
-    """Has it no end of its own (`Resident`)?"""
+    """True if it has no end of its own (`Resident`)."""
     fusion: Fusion | None = None
     """How its tasks are fused, if several are launched as one kernel (`FusedLaunch`)."""
 
     def position_of(self, member: int) -> int:
-        """The mode of one of its tasks, in its shape."""
+        """The position of its mode in one of its tasks."""
         return self.position
 
     def __init__(self, then: Callable[[Any], None] | None, number: int, tasks: tuple[Task, ...], placement: Placement,
@@ -79,7 +79,7 @@ class Launch(Timer):
 
     @property
     def table(self) -> Timetable | None:
-        """The timetable, of a sketch written out now; None for a compute-only launch."""
+        """The timetable (a sketch is written out first); None if compute-only."""
         if self.sketch is not None:
             self.sketch[0].write_out()
         return self.own_table
@@ -104,7 +104,7 @@ class Launch(Timer):
 
     @property
     def count(self) -> int:
-        """How many tasks it has."""
+        """The number of its tasks."""
         return self.terms.requests.count if self._tasks is None else len(self._tasks)  # type: ignore[union-attr]
 
     def __hash__(self) -> int:
@@ -112,7 +112,7 @@ class Launch(Timer):
 
 
 class FusedLaunch(Launch):
-    """Several tasks as one kernel, each in its own mode; `fusion`: their data."""
+    """Several tasks launched as one kernel, each in its own mode."""
 
     __slots__ = ("fusion",)
 
@@ -129,7 +129,7 @@ class FusedLaunch(Launch):
 
 
 class Terms:
-    """Terms of a batch besides its members: padding and noise.
+    """Properties of a batch that its members do not have: padding and noise.
 
     `extra` requests that are none are moved, and `padding` seconds computed, for nothing; the truth is each stage's
     time × its factor (`up`, `compute`, `down`).
@@ -146,7 +146,7 @@ class Terms:
         """Position of the first request in its service, if the batch is a slice of it; else -1."""
         self.own_rows: list[int] | None = None
         self.fresh = True
-        """Have its requests nothing but their columns: no data items, and no batch before?"""
+        """True if its requests have no data items and were in no batch before: their columns say all."""
         self.oldest = oldest
         """When its oldest request arrived at the node."""
 
@@ -207,7 +207,7 @@ class Timetable:
     blocked = 0
     """Evictions that must end before it may begin."""
     prepared = True
-    """Is it known what must be uploaded?"""
+    """True once it is known what must be uploaded."""
     up: tuple[Part, ...] = ()
     down: tuple[Part, ...] = ()
     restore = 0.0
@@ -229,15 +229,15 @@ class Timetable:
     group: ShareGroup | None = None
     items: tuple[int, ...] = ()
     traffic: Any = None
-    """What it sends to other nodes (`hetsim.engine.flight.contention.Member`), if it is on several."""
+    """Its traffic among nodes (`hetsim.engine.flight.contention.Member`), if it is on several."""
     stepwise = False
-    """Must anything be done for it between its start and its end?"""
+    """True if anything must be done for it between its start and its end."""
     armed = INF
     """When its entry is due, and below what for."""
     due = END
     joined = False
     computed = False
-    """Has a stepwise launch begun to share an accelerator; has it been told that it has computed?"""
+    """True once a stepwise launch shares an accelerator; and once it is known to have computed."""
     estimate: tuple[float, float] | None = None
     """Seconds of its upload and download as policies may know them, once asked for."""
     planned = NAN
@@ -262,7 +262,7 @@ class Timetable:
 
     @property
     def upload_start(self) -> float:
-        """When the first of its uploads begins or began; NaN if it has none."""
+        """When the first upload begins or began; NaN without uploads."""
         return min([part.at for part in self.up if part.moved], default=NAN)
 
     @property
@@ -283,7 +283,7 @@ class Timetable:
         return start, up, uploaded, began, computed, down if down <= now else NAN
 
     def all_times(self) -> tuple[float, ...]:
-        """`times` of a launch that has ended well."""
+        """`times` of a launch that has completed."""
         up, down = self.up, self.down
         began = self.compute_start
         if not up:
@@ -297,7 +297,7 @@ class Timetable:
         return begun, start, uploaded, began, self.compute_end, last
 
     def settle(self, now: float) -> None:
-        """Bring what is left, busy time and energy to a time at which the launch computes."""
+        """Bring remaining work, busy time and energy up to date while computing."""
         elapsed = now - self.updated
         if elapsed > 0:
             done = self.rate * elapsed
@@ -309,11 +309,11 @@ class Timetable:
         self.updated = now
 
     def busy_by(self, now: float) -> float:
-        """Device-seconds computed by now."""
+        """Device-seconds computed up to now."""
         return self.busy + self.busy_rate * self._since(now)
 
     def energy_by(self, now: float) -> float:
-        """Joules above idle by now."""
+        """Joules above idle up to now."""
         return self.energy + self.watts * self._since(now)
 
     def _since(self, now: float) -> float:
@@ -337,7 +337,7 @@ class ShareGroup(Timer):
 
 
 class Lane:
-    """One accelerator: launches in flight, and when its three engines are free."""
+    """One accelerator: its launches in flight, and when its three engines are free."""
 
     __slots__ = (
         "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "sliced", "regular",
@@ -388,7 +388,7 @@ class Lane:
                 launch.sketch = None
 
     def idle(self, now: float) -> bool:
-        """Return True if nothing is in flight or asks for an engine; frees the engines."""
+        """Return True if nothing is in flight or waits for an engine; frees the engines."""
         if self.flights or self.uploads or self.downloads:
             return False
         self.upload = self.compute = self.download = now
@@ -397,7 +397,7 @@ class Lane:
 
 
 class Resident(Launch):
-    """A launch without an end of its own, such as a replica of a language model.
+    """A launch without a planned end, such as a replica of a language model.
 
     It keeps its devices until it is given up or one of them fails; its entry is the next boundary of what it does
     there.
@@ -417,5 +417,5 @@ class Resident(Launch):
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Requests that it has taken in."""
+        """Requests that the replica has taken in."""
         return tuple(request.task for request in self.holder.requests.taken_in)

@@ -27,7 +27,7 @@ JOINT = 10
 
 
 class Stake:
-    """A job's stake on a shared link; of each phase the `hetsim.model.exchange.Use`."""
+    """A job's use of a shared link, phase by phase."""
 
     __slots__ = ("member", "group", "spent", "share", "hidden")
 
@@ -43,18 +43,18 @@ class Stake:
         """For each phase its share of these seconds, and by how many it may grow before the step does."""
 
     def exposed(self, delay: float) -> float:
-        """The part of a delay that computing does not hide."""
+        """The part of a delay that is not hidden by computing."""
         return sum([max(0.0, delay * share - slack) for share, slack in self.hidden])
 
     def met(self, second: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Probabilities and seconds of its delay on this link alone."""
+        """Probabilities and seconds of the job's delay on this link alone."""
         row, table = self.group.first.rows[self.member], self.group.second if second else self.group.first.met
         return table.seen[row], table.delays[row]
 
 
 @dataclass(slots=True, eq=False)
 class ContendingJobs:
-    """The jobs on one link."""
+    """The jobs that contend for one link."""
 
     link: int
     rule: Contention
@@ -75,18 +75,18 @@ class ContendingJobs:
     """Where its last row stands."""
 
     def add(self, stake: Stake) -> None:
-        """Add a stake that others can delay."""
+        """Add a job's use, which can delay others."""
         self.stakes.append(stake)
         self.first = None  # type: ignore[assignment]
 
     def drop(self, stake: Stake) -> None:
-        """Remove a stake."""
+        """Remove a job's use."""
         self.stakes.remove(stake)
         self.first = None  # type: ignore[assignment]
 
     @property
     def second(self) -> LinkDelays:
-        """Delays of the jobs, with those of the first pass for their other links."""
+        """Delays of the jobs, given their first-pass delays on other links."""
         first, second = self.first, self.kept
         if second is None:
             elsewhere = [[one for one in _slow(stake.member) if one is not stake] for stake in self.stakes]
@@ -102,7 +102,7 @@ class ContendingJobs:
 
 
 class FirstPass:
-    """Delays of jobs on one link as if they were on no other."""
+    """Delays of jobs on one link as if they used no other link."""
 
     def __init__(self, group: ContendingJobs):
         stakes = group.stakes
@@ -120,7 +120,7 @@ class FirstPass:
 
 
 def reached(groups: Iterable[ContendingJobs]) -> list[ContendingJobs]:
-    """These links and others of their jobs, with all that is solved together."""
+    """These links, others of their jobs, and all that must be solved together."""
     groups_of = {group.link: group for group in groups}
     near = dict(groups_of)
     for group in groups_of.values():
@@ -157,7 +157,7 @@ def _connected(start: ContendingJobs) -> list[Any] | None:
 
 
 def delay_ratios(groups: Iterable[ContendingJobs]) -> list[tuple[Any, float]]:
-    """Ratios of step times to those with all links alone, for all jobs reached."""
+    """Ratios of step times to those on uncontended links, for all jobs reached."""
     links = reached(groups)
     for group in links:
         group.kept, group.joint = None, False

@@ -20,7 +20,7 @@ from hetsim.model.tasks import Mode
 
 @dataclass(slots=True, eq=False)
 class Pipe:
-    """One direction of a link (or both, half duplex): bytes per second, shared fairly."""
+    """One direction of a link (both if half duplex): bytes per second, shared fairly."""
 
     name: str
     rate: float
@@ -60,10 +60,10 @@ class Flow(Timer):
         self.until = math.inf
         """When the last byte of one that is booked arrives, if no other comes to its pipes before."""
         self.bookable = False
-        """May it be booked once it is alone?"""
+        """True if it may be booked once it is alone."""
 
     def there(self, now: float, called: float) -> bool:
-        """Return True if a booked transfer is under way for one `called` to begin now."""
+        """Return True if a booked transfer is under way for a `called` that begins now."""
         return self.until > now or (self.until == now and called < self.since and self.owner is not None)
 
 
@@ -124,17 +124,17 @@ def fair_rates(flows: Sequence[Flow]) -> None:
                 todo -= 1
                 for pipe in flow.pipes:
                     rest = free_rate[pipe] - share
-                    free_rate[pipe] = rest if rest > 0.0 else 0.0
+                    free_rate[pipe] = rest if rest > 0.0 else 0.0  # rounding may go below 0
                     count[pipe] -= 1
 
 
 class LinkPath(NamedTuple):
-    """The way between an accelerator and its host, in one direction."""
+    """The path between an accelerator and its host, in one direction."""
 
     rate: float
     latency: float
     private: bool
-    """Can nothing else be on it while the accelerator's copy engine serves a launch?"""
+    """True if nothing else can use it while the accelerator's copy engine serves a launch."""
 
 
 class Links:
@@ -211,7 +211,7 @@ class Links:
 
     @staticmethod
     def alone(way: tuple[Sequence[Pipe], float], size: float) -> float:
-        """Seconds for `size` bytes on an idle way; nothing takes none."""
+        """Seconds for `size` bytes on an idle path; 0 for nothing."""
         pipes, latency = way
         if not size:
             return 0.0
@@ -228,7 +228,7 @@ class Links:
         owner: Any = None,
         called: float = math.inf,
     ) -> Flow:
-        """Move `size` bytes plus what takes `seconds` alone on the way.
+        """Move `size` bytes and what takes `seconds` alone along a path.
 
         The latency is included once; `called`: when it was decided that this happens now.
         """
@@ -262,7 +262,7 @@ class Links:
         owner: Any,
         called: float,
     ) -> Flow:
-        """`send`, but booked where nothing else is on the way: no event, a known end.
+        """As `send`, but without an event on a path that is idle: the end is known.
 
         Its end is `Flow.until`, and `done` is not called.  If another one comes to one of its pipes before its end
         (`unsure`), it goes on as if it had been sent; once it is alone again, it is booked (`sure`).
@@ -296,7 +296,7 @@ class Links:
     def unbook(
         self, flow: Flow, turn: float = math.inf, called: float = math.inf, joined: bool = False
     ) -> None:  # fmt: skip
-        """Give a booked transfer its events; `turn` and `called`: of one that joins now."""
+        """Give a booked transfer its events, as another joins it now."""
         for pipe in flow.pipes:
             if pipe.booked is flow:
                 pipe.booked = None
@@ -316,7 +316,7 @@ class Links:
         self.unsure(flow)
 
     def cancel(self, flow: Flow) -> None:
-        """Forget a transfer; what it moved so far is lost."""
+        """Cancel a transfer; what it has moved so far is lost."""
         if flow.ended:
             return
         flow.ended = True

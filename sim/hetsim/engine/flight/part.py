@@ -13,7 +13,7 @@ INF = math.inf
 
 
 class Part:
-    """One accelerator's part of a transfer stage: its turn at a copy engine.
+    """One accelerator's part of a transfer stage, with its turn at a copy engine.
 
     `ask`: when it asks for the engine; `at`: when it gets it; `until`: when it is done.  inf: not known yet.
     A transfer with a private line (`alone`) lasts as long as its bytes tell, `delay` + `span` from when it begins.
@@ -30,11 +30,11 @@ class Part:
     until: float = INF
     delay: float = INF
     begun = False
-    """Has a transfer without a private line had its turn?"""
+    """True once a transfer on a shared path has had its turn."""
     settled = False
-    """Can what must be uploaded not change until its turn comes?"""
+    """True if what must be uploaded cannot change until its turn comes."""
     moved = True
-    """Was there anything to move when its turn came?"""
+    """True if there was anything to move when its turn came."""
     legs: Sequence[Any] = ()
     flow: Any = None
 
@@ -65,7 +65,7 @@ class Part:
         self.delay = delay
 
     def sent(self, flow: Flow) -> None:
-        """It moves over a shared way, and has been sent or booked there."""
+        """Return True if it was sent or booked on a shared path."""
         self.begun = True
         if flow.until == INF and not flow.ended:
             flow.bookable = False
@@ -74,7 +74,7 @@ class Part:
 
     @property
     def number(self) -> int:
-        """The place of its launch, or prefetch, in start order."""
+        """The position of its launch, or prefetch, in start order."""
         return self.owner.number
 
 

@@ -15,7 +15,7 @@ from hetsim.model.cluster import Device
 
 
 def fetch(transfers: Transfers, item: int, device: Device, number: int, then: Callable[[], None]) -> str | None:
-    """Bring a copy to an accelerator in its upload engine's turn.
+    """Copy an item to an accelerator, in turn at its upload engine.
 
     `number` orders it among launches.  Returns why not, or None.
     """
@@ -37,7 +37,7 @@ def fetch(transfers: Transfers, item: int, device: Device, number: int, then: Ca
 
 
 class Fetching(Timer):
-    """A prefetch: holds the item's room, then leaves the copy there, evictable."""
+    """A prefetch: reserves the item's room, then leaves the copy there, evictable."""
 
     __slots__ = ("transfers", "item", "gpu", "number", "done", "hops", "version", "waiting", "part", "armed")
 
@@ -75,7 +75,7 @@ class Fetching(Timer):
         self.transfers.asked((self.gpu.lane,))
 
     def arm(self) -> None:
-        """Have the turn at the time at which the engine is free."""
+        """Set the turn at the time when the engine is free."""
         part, clock = self.part, self.transfers.clock
         if part.begun or part.at == self.armed:
             return

@@ -38,13 +38,13 @@ class Speeds:
         accelerator's frequency and slowdown."""
 
     def plan(self, launch: Launch) -> None:
-        """Set the rate of a launch that will compute, as things stand."""
+        """Set the rate of a launch that will compute, for the present state."""
         table = launch.own_table
         assert table is not None
         table.rate, table.busy_rate, table.watts = self.rates_of(launch, table)
 
     def nominal_of(self, launch: Launch) -> Rates:
-        """Rates of a launch on devices in their normal state, with no other slowdown."""
+        """Rates of a launch on devices in their normal state, with no slowdown."""
         mode = launch.placement.mode
         if launch.placement.parts is not None:
             return self._reckon(launch)  # on cores of several nodes: each has its own
@@ -54,7 +54,7 @@ class Speeds:
         return rates
 
     def rates_of(self, launch: Launch, table: Timetable) -> Rates:
-        """The launch's rates as things stand."""
+        """The launch's rates in the present state."""
         devices, states = launch.placement.devices, self.capacity.of
         if len(devices) == 1 and states[devices[0].index].normal and (not table.lanes or table.lanes[0].group is None):
             return self.nominal_of(launch)
@@ -125,7 +125,7 @@ class Speeds:
     # Changes --------------------------------------------------------------------------------------------------
 
     def rerate(self, launch: Launch, rates: Rates | None = None) -> bool:
-        """Bring a launch to its present rate; False if that is the rate it has."""
+        """Bring a launch to its present rate; False if the rate stays."""
         table = launch.own_table
         assert table is not None
         rate, busy, watts = rates or self.rates_of(launch, table)
@@ -143,7 +143,7 @@ class Speeds:
     # Sharing --------------------------------------------------------------------------------------------------
 
     def join(self, launch: Launch) -> list[Launch]:
-        """Let a launch compute on shared accelerators; gangs with another end now."""
+        """Start computing on shared accelerators; return gangs whose end has moved."""
         table = launch.own_table
         assert table is not None
         groups = []
@@ -159,7 +159,7 @@ class Speeds:
         return self.regroup(groups)
 
     def leave(self, launch: Launch) -> list[Launch]:
-        """Let a launch stop computing; the gangs that now end at another time."""
+        """Stop computing; return the gangs whose end has moved."""
         table = launch.own_table
         assert table is not None
         groups = []
@@ -172,7 +172,7 @@ class Speeds:
         return self.regroup(groups)
 
     def regroup(self, groups: Iterable[ShareGroup]) -> list[Launch]:
-        """Set rates and each group's one event after a change; gangs with another end."""
+        """Set rates and each group's event after a change; gangs whose end moved."""
         moved = []
         for group in groups:
             soonest = INF
@@ -194,7 +194,7 @@ class Speeds:
         return moved
 
     def retime(self, state: DeviceState, launches: Iterable[Launch]) -> list[Launch]:
-        """Set rates after a change of frequency or speed; gangs with another end."""
+        """Set rates after a change of frequency or speed; gangs whose end moved."""
         now = self.clock._now
         for launch in launches:
             table = launch.own_table

@@ -22,7 +22,7 @@ Rate = Callable[[Launch], None]
 
 
 def append_shared(lane: Lane, table: Timetable) -> bool:
-    """Times where launches compute next to and slow each other: no ends yet.
+    """Set times where launches slow each other while computing: no ends yet.
 
     False if their shares do not all fit, or an input is missing: then `again`.
     """
@@ -66,7 +66,7 @@ def all_compute(lane: Lane) -> bool:
 
 
 def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane], list[Launch]]:
-    """Times of all that has not begun on these lanes and on lanes tied by gangs."""
+    """Set times of what has not begun on these lanes and those tied by gangs."""
     lanes, flights = together(lanes)
     for lane in lanes:
         lane.upload = serve(lane.uploads, now)
@@ -96,7 +96,7 @@ def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane]
 
 
 def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
-    """The same for a launch on cores, which waits for no engine."""
+    """Set times of a launch on cores, which waits for no engine."""
     get_ready(table, now)
     if now < table.compute_start:
         table.compute_start = table.compute_end = INF
@@ -106,7 +106,7 @@ def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
 
 
 def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
-    """Lanes that gangs tie to these lanes, and all launches there by number."""
+    """Lanes that gangs tie to these lanes, and all their launches by number."""
     if len(lanes) == 1:
         flights = lanes[0].flights
         for launch in flights:
@@ -129,7 +129,7 @@ def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
 
 
 def get_ready(table: Timetable, now: float) -> None:
-    """When the launch has its data and may ask for the compute engine."""
+    """The time at which a launch has its data and may ask for the compute engine."""
     if table.compute_start <= now:
         return
     if not table.prepared:
@@ -144,7 +144,7 @@ def get_ready(table: Timetable, now: float) -> None:
 
 
 def serve(parts: Iterable[Part], now: float) -> float:
-    """Turns of a copy engine over `parts` in start order; when all are served."""
+    """Give `parts` their turns at a copy engine in start order; return the end."""
     free, todo = now, []
     for part in parts:
         # A part that has begun keeps the engine to its end; one on a shared link begins when its flow is sent.

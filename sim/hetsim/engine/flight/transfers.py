@@ -35,7 +35,7 @@ Transfer = tuple[int, list[tuple[Way, int]], float, float, list[tuple[int, int]]
 
 @dataclass(eq=False)
 class Transfers:
-    """The upload and download stages.
+    """The upload and download stages of launches.
 
     `arrived(part)` is called when the last byte of a part that is not alone on its way has come; `cleared(owner)`
     when an eviction that a launch or a prefetch waited for is done; `asked(lanes)` when a prefetch asks for, or
@@ -55,7 +55,7 @@ class Transfers:
         self.read_columns()
 
     def read_columns(self) -> None:
-        """Take the bytes of all tasks from their table; again where rows were added to it."""
+        """Read bytes of all tasks from their table; again after rows were added."""
         self.bytes_in = self.places.tasks.bytes_in
         self.bytes_out = self.places.tasks.bytes_out
         # Python numbers at hand: one of an array takes a quarter of the time of one of a NumPy column.
@@ -65,7 +65,7 @@ class Transfers:
     # Memory of items ------------------------------------------------------------------------------------------
 
     def items_refusal(self, tasks: Sequence[Task], placement: Placement, private: int) -> str | None:
-        """Why items of these tasks do not fit next to `private` more bytes; None: they do."""
+        """Why items of tasks do not fit next to `private` bytes; None if they do."""
         if placement.mode.on_cpu:
             return None
         items = self.needed_items(tasks, placement.mode)
@@ -79,7 +79,7 @@ class Transfers:
         return None
 
     def fusion(self, tasks: Sequence[Task]) -> Fusion:
-        """The data of these tasks if they are launched as one kernel now."""
+        """The data of these tasks if they were launched as one kernel now."""
         rows = [task.index for task in tasks]
         return fusion_of(self.places.tasks, rows, self.places.readers, self.places.writers)
 
@@ -88,7 +88,7 @@ class Transfers:
         return self.fusion(tasks).held_items if mode.parts else items_of(tasks)
 
     def make_room(self, gpu: GpuState, owner: Any) -> int:
-        """Evict what must go; the number of calls of `cleared(owner)` still to come.
+        """Evict items for a launch; return how many `cleared(owner)` will follow.
 
         An item without any other copy is written back first, and nothing can stop that.
         """
@@ -187,7 +187,7 @@ class Transfers:
         self, tasks: Sequence[Task], placement: Placement, device: Device, terms: Terms | None = None,
         true: bool = True, histories: Sequence[History | None] | None = None,
     ) -> list[Transfer]:  # fmt: skip
-        """Bytes still to come to a device by source, private data with the host's.
+        """Bytes still to be copied to a device by source, with private data.
 
         A task that was stopped needs its saved state from where that was saved, and its input: if that was saved too,
         nothing more on the node of the state, and from there on another one.  One that had computed everything needs,
@@ -204,7 +204,7 @@ class Transfers:
                 continue
             unfinished += 1
             if mode.on_cpu or (history is not None and history.input_saved and history.is_near(device)):
-                continue
+                continue  # its input is in the host's memory, or part of the state there
             fresh += 1
             if history is None or not history.input_saved:
                 size += task.bytes_in / mode.gpus
@@ -341,7 +341,7 @@ class Transfers:
         self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True,
         fusion: Fusion | None = None,
     ) -> tuple[float, float]:  # fmt: skip
-        """Bytes to the host at the end (private output, final items), and seconds."""
+        """Bytes copied to the host at the end (output, final items), and seconds."""
         size = 0.0
         for task in tasks:
             size += task.bytes_out
@@ -363,7 +363,7 @@ class Transfers:
         return seconds + max(Links.alone(self.links.down(device), size) for device in placement.devices)
 
     def brought(self, flow: Any) -> None:
-        """A transfer over one shared way has ended; its owner is the part."""
+        """Handle the end of a transfer over one shared path; its part owns it."""
         part = flow.owner
         part.flow = None
         part.until = self.clock._now

@@ -22,7 +22,7 @@ INF = math.inf
 
 
 class Timer:
-    """A timer: calls `then(self)` at a time; re-arming makes its former entry stale."""
+    """A timer that calls `then(self)`; re-arming makes its earlier entry stale."""
 
     __slots__ = ("entry", "then")
 
@@ -32,7 +32,7 @@ class Timer:
 
 
 class Later(Timer):
-    """A call at a time, as data: a method or closure-free function, and arguments."""
+    """A call at a later time, stored as data: a function and its arguments."""
 
     __slots__ = ("method", "arguments")
 
@@ -48,7 +48,7 @@ def _call(later: Later) -> None:
 
 
 class Clock:
-    """The time, what is to happen, and how far it is until the next round."""
+    """The time, the pending events, and whether the next round is due."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -67,7 +67,7 @@ class Clock:
         """SimPy's, once a caller has asked for it."""
 
     def number(self) -> int:
-        """The number of the next entry: equal times and orders go by it."""
+        """The number of the next entry, which orders entries of equal time and rank."""
         self._entries = entry = self._entries + 1
         return entry
 
@@ -77,7 +77,7 @@ class Clock:
         heappush(self._heap, (time, order, entry, timer))
 
     def cancel(self, timer: Timer) -> None:
-        """The timer's pending entry becomes stale; harmless if none is pending."""
+        """Make the timer's pending entry stale; harmless if none is pending."""
         if timer.entry >= 0:
             timer.entry = -1
             self._stale += 1
@@ -110,7 +110,7 @@ class Clock:
         return len(self._heap) - self._stale + (self.feed_time < INF)
 
     def only(self, order: int) -> bool:
-        """Are all pending events of this order?  Linear in the heap."""
+        """Return True if all pending events have this order; linear in the heap."""
         if self.feed_time < INF:
             return False
         return all(item[1] == order for item in self._heap if item[3].entry == item[2])
@@ -149,7 +149,7 @@ class Clock:
 
 @dataclass(slots=True, eq=False)
 class Draws:
-    """Call it for the next number; `draw(random, count)` gives a block of them."""
+    """A random sequence: call it for the next number; `draw` refills a block."""
 
     draw: Callable[[np.random.Generator, int], np.ndarray]
     random: np.random.Generator

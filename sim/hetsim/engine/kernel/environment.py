@@ -21,7 +21,7 @@ from hetsim.errors import UsageError
 
 
 def environment_of(clock: Clock) -> SharedEnvironment:
-    """The SimPy environment on a clock's heap, one a clock, made on first use."""
+    """The SimPy environment of a clock's heap, made on first use."""
     if clock.environment is None:
         clock.environment = SharedEnvironment(clock)
     return clock.environment

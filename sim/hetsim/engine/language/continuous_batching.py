@@ -35,7 +35,7 @@ from hetsim.policy.iterating import Foreseen
 
 
 class Replica:
-    """One copy of the model on devices that it keeps until it is given up.
+    """One copy of the model, on devices that it keeps until it is stopped.
 
     Its parts: `memory` for keys and values, the `sequences` that decode, its `requests` (members and those that wait),
     the steps under way (`stage`), and the `periods` in which it has something to do.  Here is what happens between two
@@ -64,7 +64,7 @@ class Replica:
         self.periods = Periods(fleet, kind, placement, self.stage, since=self.clock._now)
         self.requests = Members(self, fleet, self.memory, sequences=self.sequences, periods=self.periods)
         self.prefill: list[tuple[Generation, int]] = []
-        """What the step under way reads of prompts."""
+        """Prompt tokens that the step under way reads."""
         self.changes: bool = self.policy.changes
         self.loaded = True
         self.draining = False
@@ -72,7 +72,7 @@ class Replica:
         self.flows: list[Flow] = []
         """The model on its way to the devices."""
         self.foreseen: Foreseen | None = None
-        """What becomes of its requests, if it has been asked for since something happened here."""
+        """Cached forecast of its requests; None after any event here."""
 
     # What policies see --------------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class Replica:
             stage.cut()
 
     def wake(self) -> None:
-        """Add a boundary after all arrivals of this instant: no step is under way."""
+        """Schedule a boundary after this instant's arrivals, as no step is under way."""
         self.foreseen = None
         if self.stage.under_way:
             if self.stage.count > 1:
@@ -236,7 +236,7 @@ class Replica:
         self.stage.begin(count, self.times.decoding(count, sequences.count, sequences.context), lag)
 
     def _steady(self, count: int) -> int:
-        """Of `count` steps, those that pass before the policy is asked again."""
+        """The number of steps, at most `count`, before the policy is asked again."""
         head = self.requests.head
         if head is None:
             return count
@@ -285,7 +285,7 @@ class Replica:
         stage.reading = 0
 
     def split(self) -> None:
-        """Count the steps of a jump that are over; the step under way goes on by itself."""
+        """Count the finished steps of a jump; the step under way goes on by itself."""
         stage = self.stage
         if not stage.under_way or stage.count < 2:
             return
@@ -347,7 +347,7 @@ class Replica:
         self.fleet.rested(self)
 
     def close(self, end: float, outcome: int) -> None:
-        """The last row: the devices are given back, or the run is over."""
+        """Write the last row: the devices are given back, or the run is over."""
         if not self.periods.busy:
             self.periods.rest(outcome, end)
             return
@@ -377,7 +377,7 @@ class Replica:
         return seconds
 
     def give_up(self, outcome: int) -> list[Generation]:
-        """Give up the replica (failed or stopped): its requests begin again elsewhere."""
+        """Stop the replica (failed or stopped): its requests begin again elsewhere."""
         stage = self.stage
         self.split()
         self.close(self.clock._now, outcome)
@@ -390,5 +390,5 @@ class Replica:
         return orphans
 
     def defects(self) -> list[str]:
-        """Everything that does not add up (for --check)."""
+        """Everything that is inconsistent (for --check)."""
         return [f"{self!r}: {text}" for text in self.requests.defects()]

@@ -14,7 +14,7 @@ QUEUED, LOADING, PREFILLING, DECODING, OVER = range(5)
 
 
 class Generation:
-    """A request on its way through the replicas of its service."""
+    """A request on its way through the replicas of a service."""
 
     __slots__ = (
         "task", "row", "arrival", "priority", "client", "weight", "prompt", "output", "longest", "hashes", "state",
@@ -69,7 +69,7 @@ class Generation:
         self.token_at = NAN
         """When its last token came, while it does not decode."""
         self.kind: Any = None
-        """Of the replica that it joined last (`hetsim.engine.language.kinds.ReplicaType`)."""
+        """Type of the replica that it joined last (`hetsim.engine.language.kinds.ReplicaType`)."""
         self.joules = 0.0
         """Energy above idle on the kinds before."""
         self.earlier = 0.0
@@ -78,22 +78,22 @@ class Generation:
         """A type of replica, by its position, and the tokens that its estimate stands for there."""
 
     def change_kind(self, kind: Any) -> None:
-        """It joins a replica of another kind."""
+        """Move to a replica on another type of device."""
         if self.kind is not None:
             self.joules, self.earlier = self.energy(self.seconds), self.received(self.seconds)
             self.seconds = 0.0
         self.kind = kind
 
     def energy(self, seconds: float) -> float:
-        """Joules above idle, if it has received these seconds on its present kind."""
+        """Joules above idle, after these seconds on its present type of replica."""
         return self.joules + seconds * self.kind.width * self.kind.watts
 
     def received(self, seconds: float) -> float:
-        """Device-seconds, if it has received these seconds on its present kind."""
+        """Device-seconds, after these seconds on its present type of replica."""
         return self.earlier + seconds * self.kind.width
 
     def begin_anew(self, now: float) -> None:
-        """Begin again: the replica's state is lost, prompt and answer are read again."""
+        """Begin again: the replica's state is lost, all tokens are read again."""
         self.state, self.replica, self.source = QUEUED, None, None
         self.to_prefill = self.prompt + self.made
         self.cached, self.shared, self.swapped, self.period = (), 0, False, -1
@@ -110,12 +110,12 @@ class Generation:
 
     @property
     def stored(self) -> int:
-        """Tokens with keys and values while it does not decode: all but the last."""
+        """Tokens with keys and values between decoding: all but the last."""
         return self.prompt + max(self.made - 1, 0)
 
     @property
     def context_tokens(self) -> int:
-        """Tokens of the prompt and those produced."""
+        """Number of tokens of the prompt and those produced so far."""
         return self.prompt + self.produced
 
     def __repr__(self) -> str:

@@ -10,13 +10,13 @@ from hetsim.model.service import LanguageService
 
 
 class ReplicaType:
-    """A replica on one type of device."""
+    """A replica on one type of device: its speed, power and memory."""
 
     __slots__ = ("position", "mode", "steps", "blocks", "weights", "replicas", "prefillers", "width", "watts", "speed")
 
     def __init__(self, service: LanguageService, position: int):
         self.position = position
-        """Of its mode, in the shape of the service's requests."""
+        """Position of its mode in the shape of the service's requests."""
         self.mode = mode = service.shape.modes[position]
         given = service.kinds[position]
         self.steps = given.step
@@ -25,7 +25,7 @@ class ReplicaType:
         self.replicas, self.prefillers = given.replicas, given.prefillers
         self.width = mode.width
         self.watts = mode.type.power.busy - mode.type.power.idle
-        """Of one device, above idle."""
+        """Watts of one device, above idle."""
         self.speed = 1.0
         """Tokens per second of full batches; only where there are unlike types."""
 

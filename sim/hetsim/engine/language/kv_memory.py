@@ -8,7 +8,7 @@ from hetsim.engine.language.generation import PREFILLING, Generation
 
 
 class PrefixCache:
-    """Keys and values of prompts' beginnings: blocks by hash, least recent goes first.
+    """Keys and values of prompt beginnings, in blocks by hash; evicts by LRU.
 
     A name stands for `tokens` tokens and everything before them, so equal names mean equal prefixes.  What a request
     uses is held and counts as taken; unused names stay in free blocks until those are needed.  All counts are of
@@ -26,7 +26,7 @@ class PrefixCache:
         """Names that no request uses, the least recently used first."""
 
     def cached_tokens(self, names: Sequence[Hashable], most: int) -> int:
-        """How many names from the first on, `most` at most, are here."""
+        """Number of leading names that are cached, at most `most`."""
         count = 0
         for name in names[:most]:
             if name not in self.users and name not in self.idle:
@@ -35,7 +35,7 @@ class PrefixCache:
         return count
 
     def hold(self, names: Sequence[Hashable]) -> int:
-        """Use names that are here; how many of them lay idle till now."""
+        """Use cached names; return how many of them were idle until now."""
         woken = 0
         for name in names:
             if name in self.idle:
@@ -47,7 +47,7 @@ class PrefixCache:
         return woken
 
     def keep(self, names: Sequence[Hashable]) -> list[Hashable]:
-        """Add the names that are new, each used by one request; returns them."""
+        """Add the new names, each used by one request; return them."""
         new = [name for name in dict.fromkeys(names) if name not in self.users]
         for name in new:
             self.idle.pop(name, None)  # the same was left here in the meantime: one copy is enough
@@ -55,7 +55,7 @@ class PrefixCache:
         return new
 
     def release(self, names: Sequence[Hashable]) -> int:
-        """Release a request's blocks; the number that are idle now.  Ends go first."""
+        """Release a request's blocks, ends first; return how many are now idle."""
         freed = 0
         for name in reversed(names):
             self.users[name] -= 1
@@ -66,7 +66,7 @@ class PrefixCache:
         return freed
 
     def fit(self, free: int) -> None:
-        """Evict until what lies idle fits into this number of free KV blocks."""
+        """Evict idle blocks until the rest fits into this number of free KV blocks."""
         while len(self.idle) * self.each > free:
             del self.idle[next(iter(self.idle))]
 
@@ -87,7 +87,7 @@ class KVMemory:
         return -(-tokens // self.block)
 
     def blocks_for(self, request: Generation) -> int:
-        """Blocks that a request takes by joining, its next token's too, if not prefilled.
+        """Blocks that a request takes by joining, with its next token's if prefilled.
 
         Blocks of a prefix that no other request uses are free until it joins.
         """
@@ -98,7 +98,7 @@ class KVMemory:
         return blocks - self.cache.each * sum([name in users for name in names])
 
     def cached(self, request: Generation) -> int:
-        """Tokens at the beginning of its prompt that are here already."""
+        """Tokens at the beginning of its prompt that are in the cache."""
         return 0 if self.cache is None else self._found(request) * self.cache.tokens
 
     @property
@@ -112,7 +112,7 @@ class KVMemory:
             self.cache.fit(self.free)
 
     def enter(self, request: Generation) -> int:
-        """Take the blocks of a request that joins; the tokens that need no prefill."""
+        """Take the blocks of a request that joins; return tokens without prefill."""
         cached_tokens, cache = 0, self.cache
         if cache is not None:
             cached = self._found(request)
@@ -124,7 +124,7 @@ class KVMemory:
         return cached_tokens
 
     def enter_with(self, request: Generation) -> int:
-        """A request joins with its keys and values: take their blocks; how many these are."""
+        """Take the blocks of a request that joins with its keys and values."""
         blocks = -(-request.stored // self.block)
         self.take(blocks)
         return blocks
@@ -134,7 +134,7 @@ class KVMemory:
         self.free += -(-request.stored // self.block)
 
     def give_back(self, request: Generation) -> None:
-        """Blocks of a member that leaves; its own count is that of its stored tokens."""
+        """Free the blocks of a member that leaves, as many as it has stored."""
         tokens = request.prompt + request.made if request.state == PREFILLING else request.stored
         self.free += -(-tokens // self.block) - request.shared
         if self.cache is not None and request.cached:
@@ -142,7 +142,7 @@ class KVMemory:
             request.cached, request.shared = (), 0
 
     def share_prefix(self, request: Generation) -> None:
-        """Share the whole blocks of its prompt with others from now on."""
+        """Share the full blocks of its prompt with other requests from now on."""
         cache = self.cache
         if cache is None or not request.hashes:
             return

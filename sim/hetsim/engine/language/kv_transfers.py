@@ -12,7 +12,7 @@ from hetsim.model.plan import Placement
 
 
 class KVTransfers:
-    """Those of one service."""
+    """Transfers of keys and values of one service."""
 
     def __init__(self, links: Links, token_bytes: int):
         self.links = links
@@ -28,7 +28,7 @@ class KVTransfers:
             request.flows.append(self.links.send(way, size, 0.0, done=self._part_fetched, owner=(request, target)))
 
     def alone(self, request: Generation, target: Any) -> float:
-        """The seconds that this takes over idle links."""
+        """Seconds of the transfer over idle links."""
         ways, size = self._ways(request, target)
         return max(Links.alone(way, size) for way in ways)
 
@@ -58,13 +58,13 @@ class KVTransfers:
             target.requests.fetched(request)
 
     def give_up(self, request: Generation) -> None:
-        """They need not come any more."""
+        """Cancel the transfer: the keys and values are no longer needed."""
         for flow in request.flows:
             self.links.cancel(flow)
         request.flows = []
 
     def copying(self, placement: Placement, tokens: int, up: bool) -> float:
-        """Seconds to copy tokens' keys and values to or from the host on idle links."""
+        """Seconds to copy keys and values to or from the host on idle links."""
         size = tokens * self.token_bytes / len(placement.devices)
         links = self.links
         return max(Links.alone(links.up(device) if up else links.down(device), size) for device in placement.devices)

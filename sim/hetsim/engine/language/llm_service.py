@@ -29,7 +29,7 @@ from hetsim.policy.iterating import Foreseen, OpenReplicas
 
 
 class Fleet(ServiceCalls):
-    """One service: its requests, their router and its replicas."""
+    """One language model service: its requests, router and replicas."""
 
     def __init__(
         self, state: RunState, rounds: Rounds, signals: Signals, devices_free: Callable[[], None],
@@ -224,7 +224,7 @@ class Fleet(ServiceCalls):
             source.requests.let_go(request)
 
     def aborted(self, task: Task) -> None:
-        """Its client has aborted it, and no replica has it any more."""
+        """Note an aborted request that no replica has any more."""
         self._unseen(task.index, task.arrival + self.service.timeout)  # a replica notices later than the client left
         self.signals.task_ended(task, ABORTED, f"aborted by its client after {self.service.timeout:g} s")
         self.replicas.scale()
@@ -235,7 +235,7 @@ class Fleet(ServiceCalls):
             self.first_tokens[row] = NAN
 
     def gone(self, task: Task) -> None:
-        """End a request early: patience lost, rejected, or aborted by its client."""
+        """End a request early: out of patience, rejected, or aborted by its client."""
         if task.index in self.answered:
             del self.answered[task.index]
             self.state.iterating -= 1
@@ -271,7 +271,7 @@ class Fleet(ServiceCalls):
         )
 
     def close(self, end: float) -> None:
-        """Write down what is under way at the end of the run."""
+        """Write what is under way at the end of the run."""
         for replica in self.replicas.all:
             replica.close(end, LAUNCH_RUNNING if self.requests else LAUNCH_COMPLETED)
         for request in self.requests.values():
@@ -281,7 +281,7 @@ class Fleet(ServiceCalls):
             self._unseen(row, end)
 
     def cut_off(self, request: Generation, end: float) -> None:
-        """End a request that has begun: by the end of the run, or by its client."""
+        """Cut off a request that has begun: the run ends, or its client aborts it."""
         request.task._launch = None
         replica, row = request.replica, request.row
         if replica is not None and replica.periods.launch >= 0:
@@ -297,7 +297,7 @@ class Fleet(ServiceCalls):
         return self.signals.foresee(replica, newcomer)
 
     def in_steps(self, row: int) -> float:
-        """Seconds that a request took part in steps; 0 before it comes and after its end."""
+        """Seconds that a request took part in steps; 0 before it joins, after its end."""
         request = self.requests.get(row)
         if request is None or not request.started:
             return 0.0
@@ -305,7 +305,7 @@ class Fleet(ServiceCalls):
         return max(0.0, until - self.recorder.start[row] - request.paused)
 
     def received_by(self, row: int) -> float:
-        """Device-seconds received by a request: its parts of the steps it was in."""
+        """Device-seconds received by a request: its shares of its steps."""
         request = self.requests.get(row)
         if request is None or not request.started:
             return self.received[row]

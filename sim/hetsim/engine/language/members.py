@@ -20,7 +20,7 @@ Entry = tuple[Any, int, Generation]
 
 
 class Lines:
-    """A line for each client; without `by_client` one for all.
+    """Waiting requests in one queue per client; one queue without `by_client`.
 
     The policy chooses the next client.  Requests that have gone stay in their line until they come up.
     Cost: O(log waiting) a request, and the policy's.
@@ -48,7 +48,7 @@ class Lines:
             heads[client] = request
 
     def move(self, key: Any, request: Generation) -> None:
-        """A request that waits has another key."""
+        """Give a waiting request another key."""
         client = request.client if self.by_client else ""
         line = self.of[client]
         line[:] = [entry for entry in line if entry[2] is not request]
@@ -57,7 +57,7 @@ class Lines:
         self._look(client)
 
     def gone(self, request: Generation) -> None:
-        """A request waits no longer; its state says so."""
+        """Note that a request no longer waits; its state says so."""
         client = request.client if self.by_client else ""
         if self.heads.get(client) is request:
             self._look(client)
@@ -88,12 +88,12 @@ class Lines:
         return heads[self.chosen]
 
     def pop(self) -> None:
-        """The head joins."""
+        """Take the head, which joins."""
         heappop(self.of[self.chosen])
         self._look(self.chosen)
 
     def everyone(self) -> list[Generation]:
-        """All that wait, each line in order."""
+        """All waiting requests, each queue in order."""
         return [
             request
             for line in self.of.values()
@@ -107,7 +107,7 @@ class Lines:
 
 
 class Members:
-    """Requests of one replica: waiting, members, and those in transfer."""
+    """Requests of one replica: waiting, joined, and in transfer."""
 
     def __init__(
         self, replica: Any, service: ServiceCalls, memory: KVMemory, sequences: Sequences, periods: Periods
@@ -149,7 +149,7 @@ class Members:
 
     @property
     def taken_in(self) -> list[Generation]:
-        """Members, and those with keys and values on their way here."""
+        """Members, and requests whose keys and values are on their way here."""
         return [*self.inside.values(), *self.loading.values()]
 
     @property
@@ -158,7 +158,7 @@ class Members:
         return not (self.outstanding or self.held or self.loading)
 
     def count(self, change: int) -> None:
-        """Requests that are outstanding become more or fewer."""
+        """Change the number of outstanding requests by this amount."""
         self.outstanding += change
         self.loads[self.place] = (self.outstanding + 1) / self.replica.speed
 
@@ -168,7 +168,7 @@ class Members:
         self.line.push(call(self.service.state, self.policy.key, request), request)
 
     def line_up(self) -> None:
-        """Queue those that came in the steps that are over, in order of arrival."""
+        """Queue the requests that came during past steps, in order of arrival."""
         coming, self.coming = self.coming, []
         for request in coming:
             if request.state == QUEUED and request.replica is self.replica:
@@ -184,7 +184,7 @@ class Members:
     # Joining ------------------------------------------------------------------------------------------------
 
     def join(self) -> float:
-        """Let the head join as long as it may; seconds of copying that this takes."""
+        """Join heads while they fit; return the seconds of copying that this takes."""
         line, max_members, memory, inside, loading = self.line, self.most, self.memory, self.inside, self.loading
         lag = 0.0
         while len(inside) + len(loading) < max_members:
@@ -255,7 +255,7 @@ class Members:
         request.task.state = WAITING
 
     def take_up(self) -> None:
-        """Let requests decode from this boundary on if their keys and values have arrived."""
+        """Start decoding, at this boundary, requests whose data have arrived."""
         for request in self.here:
             del self.loading[request.row]
             request.paused += self.clock._now - request.paused_at
@@ -265,14 +265,14 @@ class Members:
         self.here = []
 
     def fetched(self, request: Generation) -> None:
-        """The keys and values of a request have come from where it was prefilled."""
+        """Note that a request's keys and values came from where it was prefilled."""
         self.here.append(request)
         self.replica.wake()
 
     # Further ------------------------------------------------------------------------------------------------
 
     def prefilled(self, request: Generation, tokens: int, seconds: float) -> None:
-        """A step that took these seconds for it has read these tokens of its prompt."""
+        """Note prompt tokens that a step has read, and the seconds it took for them."""
         request.seconds += seconds
         request.to_prefill -= tokens
         if request.to_prefill or request.leaves:
@@ -304,7 +304,7 @@ class Members:
     # Leaving ------------------------------------------------------------------------------------------------
 
     def finish(self, request: Generation) -> None:
-        """End a request that has its last token, or that its client has aborted."""
+        """End a request that has its last token, or whose client has aborted it."""
         self._told_left(request, True)
         if not request.leaves:
             request.state = OVER
@@ -387,7 +387,7 @@ class Members:
         return lag
 
     def let_go(self, request: Generation) -> None:
-        """A request prefilled here has been fetched."""
+        """Free a request that was prefilled here and has been fetched."""
         del self.held[request.row]
         self.memory.give_back(request)
         request.source = None
@@ -397,7 +397,7 @@ class Members:
     # Failures -----------------------------------------------------------------------------------------------
 
     def lose(self, kind: str) -> list[Generation]:
-        """Drop all requests of a lost replica; started ones begin again elsewhere.
+        """Drop all requests of a lost replica; those started begin again elsewhere.
 
         kind: as what it counts of members.
         """
@@ -428,7 +428,7 @@ class Members:
         return [*inside, *waiting]
 
     def lose_source(self, request: Generation) -> None:
-        """Read a request here from its beginning: the source of its data is lost."""
+        """Prefill a request here from its start: its data's source is lost."""
         loading = self.loading.pop(request.row, None)
         if loading is not None:
             self._stop_loading(request, False)
@@ -443,7 +443,7 @@ class Members:
         self.replica.wake()
 
     def defects(self) -> list[str]:
-        """Everything that does not add up, recounted (for --check)."""
+        """Everything that is inconsistent, recounted (for --check)."""
         requests = []
         memory, sequences = self.memory, self.sequences
         own, done = 0, self.replica.steps - sequences.steps

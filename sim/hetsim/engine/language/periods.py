@@ -15,7 +15,7 @@ from hetsim.model.record import LAUNCH_COMPLETED
 
 @dataclass(slots=True, eq=False)
 class Periods:
-    """Rows of busy periods without gaps: the devices are held all along."""
+    """Rows of busy periods of a replica; between them it holds its devices."""
 
     service: ServiceCalls
     kind: ReplicaType
@@ -38,13 +38,13 @@ class Periods:
         return not math.isnan(self.busy_from)
 
     def begin(self) -> None:
-        """The replica has something to do."""
+        """Begin a busy period."""
         self.launch = self.service.number_launch()
         self.busy_from = self.service.clock._now
         self.steps.copied = 0.0
 
     def count(self, request: Generation) -> None:
-        """A request takes part."""
+        """Count a request that takes part."""
         if request.period != self.number:
             request.period = self.number
             self.served += 1
@@ -52,7 +52,7 @@ class Periods:
                 self.leader = request.row
 
     def end(self, outcome: int, end: float) -> None:
-        """Write the row of a busy period: held since the last one, busy from its start."""
+        """Write the row of a busy period; the devices were held since the last one."""
         steps = self.steps
         busy = (end - self.busy_from - steps.copied) * steps.width
         load = self.load or (NAN, NAN)
@@ -64,7 +64,7 @@ class Periods:
         self.number += 1
 
     def rest(self, outcome: int, end: float) -> None:
-        """Write the row of a replica that rests to its end, or has only loaded a model."""
+        """Write the row of a replica that idles to its end, or only loaded a model."""
         if end > self.since or self.load is not None:
             load = self.load or (NAN, NAN)
             times = (self.since, load[0], *load, NAN, NAN, NAN, end)

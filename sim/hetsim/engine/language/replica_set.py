@@ -25,7 +25,7 @@ from hetsim.policy.iterating import OpenReplicas, WantedReplica
 
 
 class ReplicaSet:
-    """As many replicas as the service has, or as the load calls for."""
+    """The replicas of a service: a fixed number, or as the load requires."""
 
     def __init__(
         self, fleet: ServiceCalls, state: RunState, rounds: Rounds, signals: Signals, devices_free: Callable[[], None]
@@ -45,9 +45,9 @@ class ReplicaSet:
         """Replicas with devices, in the order of their start; if prefill is separate, only those that decode."""
         self.prefillers: list[Replica] = []
         self._open: dict[bool, OpenReplicas] = {}
-        """Those that take requests, to read prompts (True) or not; none after a change of one."""
+        """Replicas that take requests, by whether to decode only; emptied when one changes."""
         self.missing: list[bool] = []
-        """Replicas that failed and are not replaced yet: do they only prefill?"""
+        """Failed replicas that are not replaced yet: True for those that only prefill."""
         self.unmet = 0
         """Replicas that the load calls for besides, and for which there were no devices."""
         self.changed_at = -math.inf
@@ -58,7 +58,7 @@ class ReplicaSet:
         return [*self.prefillers, *self.replicas]
 
     def open_to(self, prefilled: bool) -> OpenReplicas:
-        """Replicas that take requests: those that prefill, or, apart, those that decode."""
+        """Replicas that take requests: those that prefill, or those that decode."""
         apart = bool(self.service.prefillers) and not prefilled
         if apart not in self._open:
             replicas = self.prefillers if apart else self.replicas
@@ -71,7 +71,7 @@ class ReplicaSet:
     # Starts -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start the first replicas, with the model loaded, where the policy says."""
+        """Start the first replicas, model loaded, where the policy places them."""
         service = self.service
         for kind in self.kinds:
             for number in range(kind.prefillers):
@@ -151,13 +151,13 @@ class ReplicaSet:
             self.rested(replica)
 
     def refill(self) -> None:
-        """Replace replicas that failed, as far as there are devices for them."""
+        """Replace failed replicas as far as devices are free."""
         while self.missing and self._start(self.missing[0]):
             self.missing.pop(0)
         self._note_lack()
 
     def offered(self) -> None:
-        """Devices may have come free for those that are lacking."""
+        """Note that devices may have become free for missing replicas."""
         if self.missing:
             self.refill()
         if self.unmet:
@@ -195,11 +195,11 @@ class ReplicaSet:
             replica.stage.run_at(rate, power)
 
     def lose(self, failed: list[Replica]) -> None:
-        """Devices of these replicas have failed, and all that the replicas had is gone."""
+        """Handle failed devices: all that their replicas had is lost."""
         self._give_up(failed, LAUNCH_LOST)
 
     def stop(self, replica: Replica) -> None:
-        """Stop a replica; its policy has the devices first, others start in rounds."""
+        """Stop a replica; its policy gets the devices first, others in rounds."""
         self._give_up([replica], LAUNCH_STOPPED)
         self._note_lack()
 
@@ -219,7 +219,7 @@ class ReplicaSet:
         self.fleet.orphaned(orphans, lost, refill=outcome == LAUNCH_LOST)
 
     def scale(self) -> None:
-        """As many replicas as the load calls for, at most one change each cooldown."""
+        """Scale to the load, with at most one change per cooldown."""
         scaling, now = self.service.autoscale, self.clock._now
         if scaling is None:
             return
@@ -265,7 +265,7 @@ class ReplicaSet:
         return True
 
     def rested(self, replica: Replica) -> None:
-        """A replica to be given up that has nothing left to do gives its devices back."""
+        """Give back the devices of a closing replica that has nothing left to do."""
         if not replica.draining:
             return
         resting = replica.loaded and replica.requests.idle and not replica.periods.busy

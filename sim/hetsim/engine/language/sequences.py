@@ -14,7 +14,7 @@ from hetsim.engine.language.kv_memory import KVMemory
 
 
 class Sequences:
-    """Those of one replica.  Cost: O(log sequences) for one that begins or ends."""
+    """The decoding requests of a replica; O(log sequences) per begin or end."""
 
     __slots__ = ("replica", "memory", "count", "context", "steps", "share", "ends", "residues", "decoded_at", "fresh")
 
@@ -35,10 +35,10 @@ class Sequences:
         self.decoded_at = NAN
         """When the last step that decoded was over, with a token for each of them but the fresh ones."""
         self.fresh: dict[int, float] = {}
-        """Those that have begun since then: when their last tokens came, by row."""
+        """By row of a request that has begun since then: when its last token came."""
 
     def begin(self, request: Generation, token_at: float) -> None:
-        """Let a request decode from the next step on; token_at: when its last token came."""
+        """Decode a request from the next step on; token_at: time of its last token."""
         if token_at != self.decoded_at:
             self.fresh[request.row] = token_at
         tokens = request.prompt + request.made
@@ -52,7 +52,7 @@ class Sequences:
         heappush(self.ends, (request.end, request.row, request))
 
     def leave(self, request: Generation) -> None:
-        """It takes part in no further step: it is complete, or leaves before."""
+        """Remove a request from further steps: complete, or leaving early."""
         request.made = self.steps + request.offset
         request.token_at = self.fresh.pop(request.row, self.decoded_at) if self.fresh else self.decoded_at
         tokens = request.prompt + request.made
@@ -64,7 +64,7 @@ class Sequences:
         self.residues[(tokens - self.steps) % self.memory.block] -= 1
 
     def pop_complete(self) -> Generation | None:
-        """One that has all of its tokens and has not left yet; None: there is none."""
+        """Pop a request that has all its tokens; None if there is none."""
         ends = self.ends
         while ends and ends[0][0] <= self.steps:
             end, _, request = heappop(ends)
@@ -73,7 +73,7 @@ class Sequences:
         return None
 
     def until_end(self) -> int:
-        """Steps until the first one ends; there is one."""
+        """Steps until the first sequence ends; at least one must be there."""
         ends = self.ends
         while ends[0][2].end != ends[0][0] or ends[0][2].replica is not self.replica:
             heappop(ends)
@@ -81,11 +81,11 @@ class Sequences:
 
     @property
     def needed(self) -> int:
-        """KV blocks that they need for the next step."""
+        """KV blocks that the sequences need for the next step."""
         return self.residues[(1 - self.steps) % self.memory.block]
 
     def growth(self, steps: int) -> int:
-        """Additional KV blocks that they need for this number of steps."""
+        """Additional KV blocks that the sequences need for this number of steps."""
         block, residues, now = self.memory.block, self.residues, self.steps
         if steps == 1:
             return residues[(1 - now) % block]
@@ -96,7 +96,7 @@ class Sequences:
         return rounds * self.count + wrapped
 
     def until_full(self, most: int) -> int:
-        """How many steps, `most` at most, the free blocks allow."""
+        """Steps that the free blocks allow, at most `most`."""
         free, sequences, block = self.memory.free, self.count, self.memory.block
         if free >= sequences * (most // block + 1):
             return most

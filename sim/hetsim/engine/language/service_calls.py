@@ -22,7 +22,7 @@ from hetsim.policy.iterating import Foreseen
 
 
 class ServiceCalls:
-    """One service, as its replicas and clients see it."""
+    """Calls that replicas and clients of one service make."""
 
     state: RunState
     service: LanguageService
@@ -36,12 +36,12 @@ class ServiceCalls:
     requests: dict[int, Generation]
     """Requests without their last token, by row."""
     checked: bool
-    """Is there a round at each boundary?"""
+    """True if there is a round at each boundary."""
     lobby: dict[int, Generation]
     """Requests that no replica can take yet, by row."""
 
     def illegal(self, what: str) -> PolicyError:
-        """The error that says what the policy of the service may not do."""
+        """Return the error for what the policy of the service may not do."""
         return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
 
     def foresee(self, replica: Any, newcomer: Generation | None) -> Foreseen:
@@ -51,33 +51,33 @@ class ServiceCalls:
     # Of a request
 
     def joined(self, request: Generation, replica: Any) -> None:
-        """It has joined a replica: the first time, that is its start."""
+        """Note a request that joined a replica: the first time is its start."""
 
     def looked_up(self, request: Generation, tokens: int) -> None:
-        """This number of tokens of its prompt were in the prefix cache when it joined."""
+        """Note the prompt tokens that were in the prefix cache at the join."""
 
     def first_token(self, request: Generation) -> None:
-        """It has its first token."""
+        """Note the first token of a request."""
 
     def hand_over(self, request: Generation) -> None:
-        """It is prefilled, and is to be decoded by another replica."""
+        """Hand a prefilled request to another replica, which decodes it."""
 
     def gave_way(self, request: Generation, kind: str) -> None:
-        """It was preempted, or lost its replica."""
+        """Note a request that was preempted, or lost its replica."""
 
     def finished(self, request: Generation, replica: Any) -> None:
-        """Its last token is there, or its client has aborted it."""
+        """Note a request that has its last token, or was aborted."""
 
     # Of replicas
 
     def rested(self, replica: Any) -> None:
-        """It has nothing left to do."""
+        """Note a replica that has nothing left to do."""
 
     def send_waiting(self) -> None:
-        """A replica can take requests from now on: those of the lobby are sent."""
+        """Send the requests of the lobby, as a replica can take some now."""
 
     def orphaned(self, orphans: dict[int, Generation], lost: Sequence[Any], refill: bool) -> None:
-        """Requests (rows) of failed or stopped replicas, to go elsewhere.
+        """Route requests (rows) of failed or stopped replicas elsewhere.
 
         refill: may others start in their place at once?
         """

@@ -13,7 +13,7 @@ from hetsim.model.tasks import Shape
 
 
 class Serving:
-    """All language models of a run."""
+    """All language model services of a run."""
 
     def __init__(self, state: RunState, rounds: Rounds, signals: Signals, checked: bool):
         run = state.input
@@ -28,7 +28,7 @@ class Serving:
             )  # fmt: skip
 
     def begin(self) -> None:
-        """The replicas of the start of the run, service by service."""
+        """Start the first replicas, service by service."""
         for fleet in self.fleets.values():
             fleet.replicas.begin()
 
@@ -41,7 +41,7 @@ class Serving:
         return None
 
     def unanswered(self) -> RunError:
-        """The error that says that requests wait for ever."""
+        """Return the error for requests that wait for ever."""
         missing = sum(len(fleet.replicas.missing) for fleet in self.fleets.values())
         lack = "of their replicas have failed or were not started, and no devices come free"
         why = f"; {missing} {lack}" if missing else ""
@@ -53,12 +53,12 @@ class Serving:
             fleet.close(end)
 
     def lose(self, launches: list[Resident]) -> None:
-        """Replicas have lost devices: they fail, all of them before any is replaced."""
+        """Fail replicas that have lost devices, all before any is replaced."""
         for fleet in self.fleets.values():
             fleet.replicas.lose([launch.holder for launch in launches if launch.holder.fleet is fleet])
 
     def stop(self, launch: Resident) -> None:
-        """The policy stops a replica."""
+        """Stop a replica, as the policy decided."""
         launch.holder.fleet.replicas.stop(launch.holder)
 
     def refill(self) -> None:
@@ -73,7 +73,7 @@ class Serving:
             self.refill()
 
     def paced(self, launch: Launch) -> None:
-        """The devices of a replica run at another speed."""
+        """Note that a replica's devices have changed their speed."""
         assert isinstance(launch, Resident)
         launch.holder.fleet.replicas.rerate(launch.holder)
 
@@ -82,5 +82,5 @@ class Serving:
         return [one for fleet in self.fleets.values() for one in fleet.replicas.all]
 
     def defects(self) -> list[str]:
-        """Everything that does not add up, recounted (for --check)."""
+        """Everything that is inconsistent, recounted (for --check)."""
         return [text for replica in self.replicas for text in replica.defects()]

@@ -18,7 +18,7 @@ from hetsim.model.step_times import StepTimes
 
 @dataclass(slots=True, eq=False)
 class Steps:
-    """One step, or several that only decode; their end is the entry of `timer`."""
+    """One step, or several decoding steps; `timer` has their end."""
 
     clock: Clock
     timer: Timer
@@ -50,7 +50,7 @@ class Steps:
     """Seconds of the period in which keys and values were copied and nothing computed."""
 
     def begin(self, count: int, seconds: float, lag: float) -> None:
-        """Begin steps of this nominal time together, after `lag` seconds of copying."""
+        """Begin steps of this nominal time, after `lag` seconds of copying."""
         clock = self.clock
         self.began, self.lag, self.count, self.under_way = clock._now, lag, count, True
         self.copied += lag
@@ -60,12 +60,12 @@ class Steps:
         clock.at(ends_at, FINISH, self.timer)
 
     def after(self, steps: int) -> float:
-        """The time at which this number of the steps under way are over."""
+        """The time at which this number of the present steps are over."""
         sequences = self.sequences
         return self.began + (self.lag + self.times.decoding(steps, sequences.count, sequences.context) / self.rate)
 
     def cut(self) -> None:
-        """End with the step under way."""
+        """End after the step under way."""
         if self.last:
             return
         now, after = self.clock._now, self.after
@@ -83,7 +83,7 @@ class Steps:
             steps += 1
 
     def run_at(self, rate: float, power: float) -> None:
-        """Move the end of the step under way: speed or power of the devices changed."""
+        """Move the end of the step under way, as devices changed speed or power."""
         now = self.clock._now
         if self.under_way:
             begun = self.began + self.lag
@@ -95,7 +95,7 @@ class Steps:
         self.rate, self.power = rate, power
 
     def over(self) -> float:
-        """End the steps: the seconds that they computed, at nominal frequency's power."""
+        """End the steps; return their computed seconds, weighted by power."""
         self.under_way = False
         now = self.clock._now
         computed = now - self.began - self.lag
@@ -104,7 +104,7 @@ class Steps:
         return computed
 
     def in_part(self, end: float) -> float:
-        """The same of steps that the end of the run, or a failure, cuts off."""
+        """End the steps early; return computed seconds, weighted by power."""
         self.copied -= max(0.0, self.lag - (end - self.began))
         return self._powered(max(0.0, end - self.began - self.lag), end)
 
@@ -118,16 +118,16 @@ class Steps:
         return powered
 
     def so_far(self) -> float:
-        """Seconds of the steps under way up to now, at nominal frequency's power."""
+        """Seconds of the present steps up to now, weighted by power."""
         now = self.clock._now
         if math.isnan(self.worked_until):
             return max(0.0, now - self.began - self.lag) * self.power
         return self.worked + max(0.0, now - self.worked_until) * self.power
 
     def over_by(self, end: float) -> int:
-        """How many of several steps were over by then; the last of them is not counted."""
+        """Number of steps over by a time, of several; the last is not counted."""
         return bisect_left(range(1, self.count), end, key=self.after)
 
     def first_token(self, end: float) -> float:
-        """When the first of them gave its tokens, if they end then."""
+        """When the first of the steps gave its tokens, if they end now."""
         return self.after(1) if self.count > 1 else end

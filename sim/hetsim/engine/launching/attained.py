@@ -26,7 +26,7 @@ class AttainedService:
         """The column in which that is."""
 
     def batch(self, launch: Launch, busy: float) -> None:
-        """A batch of requests has ended."""
+        """Count a batch of requests that has ended."""
         for task in launch.tasks:
             self.staged(task, busy / launch.count)
 
@@ -38,7 +38,7 @@ class AttainedService:
             busy[row] += seconds
 
     def staged(self, task: Task, seconds: float) -> None:
-        """A launch that went through stages, or was stopped, has ended."""
+        """Count a launch with stages, or a stopped one, that has ended."""
         if not self.asked:
             return
         self._busy[task.index] += seconds
@@ -46,7 +46,7 @@ class AttainedService:
             self.by_user[task.user] = self.by_user.get(task.user, 0.0) + seconds
 
     def plain(self, task: Task) -> None:
-        """A launch that only computed has ended."""
+        """Count a compute-only launch that has ended."""
         if self.by_user is not None:
             self.by_user[task.user] = self.by_user.get(task.user, 0.0) + self._of_plain(task.index)
 

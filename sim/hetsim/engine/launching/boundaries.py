@@ -45,7 +45,7 @@ from hetsim.model.tasks import Mode
 def give_lanes(
     capacity: Capacity, links: Links, modes: Sequence[Mode], group_due: Callable[[ShareGroup], None]
 ) -> None:  # fmt: skip
-    """Give each accelerator its lane, as the modes of the run use it.
+    """Create each accelerator's lane, as the modes of the run use it.
 
     `group_due` is called when the next launch of those that share an accelerator has computed.
     """
@@ -64,7 +64,7 @@ def give_lanes(
 
 
 class Boundaries:
-    """Carries launches to their end; calls `launch_completed` for those that end well."""
+    """Carries launches to their end; calls `launch_completed` on completion."""
 
     def __init__(self, state: RunState, signals: Signals, received: AttainedService):
         clock, capacity, modes = state.clock, state.capacity, state.tasks.modes
@@ -196,7 +196,7 @@ class Boundaries:
             self.follow(launch)
 
     def moved(self, gangs: Iterable[Launch]) -> None:
-        """Reschedule gangs that share accelerators, after their ends have moved."""
+        """Reschedule gangs on shared accelerators whose ends have moved."""
         for gang in gangs:
             self.follow(gang)
 
@@ -313,7 +313,7 @@ class Boundaries:
             self._write(launch, times, now, busy=table.busy, energy=table.energy)
 
     def release(self, launch: Launch, table: Timetable) -> None:
-        """The launch leaves its devices."""
+        """Release the devices of a launch."""
         if launch.entry >= 0:
             self.clock.cancel(launch)
         if table.traffic is not None:

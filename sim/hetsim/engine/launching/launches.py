@@ -70,7 +70,7 @@ class Launches(Boundaries):
             if state.__class__ is GpuState:
                 lanes.append(state.lane)
                 if state.slices is not None:
-                    begin = max(begin, state.slices.busy[launch][1])
+                    begin = max(begin, state.slices.busy[launch][1])  # its slice is still being cut
             if state.ready_at > now or state.saving:
                 begin = max(begin, available_at(state, now, state.free_amount))
         table.lanes = tuple(lanes)
@@ -101,7 +101,7 @@ class Launches(Boundaries):
     # Changes in mid-flight ----------------------------------------------------------------------------------
 
     def tabulate(self, launch: Launch) -> Timetable:
-        """The timetable of a compute-only launch, unknown to its accelerators' lanes."""
+        """The timetable of a compute-only launch, without its place in lanes."""
         table = launch.own_table = Timetable(launch.decided, work(launch))
         table.uploaded = table.ready = table.compute_start = table.updated = launch.decided
         table.end = table.armed = table.compute_end = table.finish_at = launch.decided + table.total
@@ -109,7 +109,7 @@ class Launches(Boundaries):
         return table
 
     def materialize(self, launch: Launch) -> None:
-        """Build the timetable of a launch that was compute-only and goes on with it."""
+        """Build the timetable of a compute-only launch, which goes on with it."""
         if launch.table is not None or launch.resident:
             return
         table = self.tabulate(launch)
@@ -126,7 +126,7 @@ class Launches(Boundaries):
             signals.slowed(launch)
 
     def retime(self, state: Any, launches: list[Launch]) -> None:
-        """Retime `launches` after a change of speed, with a timetable if they end."""
+        """Reschedule launches after a speed change, with a timetable if they end."""
         timed = [launch for launch in launches if not launch.resident]
         moved = self.speeds.retime(state, timed)
         for launch in timed:

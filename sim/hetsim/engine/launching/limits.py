@@ -45,7 +45,7 @@ class TimeLimits:
         self.clock.at(max(end, self.clock._now), TIMER, timer)
 
     def over(self, launch: Launch, keep: bool = True) -> None:
-        """End a launch; True if the clocks of its tasks go on from here."""
+        """End a launch at its limit; `keep`: its tasks keep the time used so far."""
         timer = self._timers.pop(launch.number, None)
         if timer is not None:
             self.clock.cancel(timer)

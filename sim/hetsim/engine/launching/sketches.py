@@ -25,7 +25,7 @@ from hetsim.model.tasks import Mode
 
 
 class Sketches:
-    """Carries launches with a sketch from start to end.
+    """Carries launches that have a sketch from start to end.
 
     `ended` is called with one that has ended, its times, its end, its busy seconds and joules; `due` with one that has
     a timetable, when its entry has come.
@@ -46,7 +46,7 @@ class Sketches:
         self.links.sure, self.links.unsure = self._sure, self._unsure
 
     def begin(self, launch: Launch) -> bool:
-        """Sketch the stages of a launch that starts now; False if others must know.
+        """Sketch a launch that starts now; False if it needs a full timetable.
 
         Nothing has changed then: it would overtake one, waits for an unknown time, or is not alone on one accelerator.
         """
@@ -80,7 +80,7 @@ class Sketches:
                 else:
                     at = at + delay + (up_bytes + up_seconds * rate) / rate
             elif at > now or lane.ready > now:
-                return False
+                return False  # a shared path can be booked only from now on
             else:
                 flow = self.links.book(
                     self.links.up(devices[0]), up_bytes, up_seconds, done=self._drained, owner=launch, called=INF
@@ -88,7 +88,7 @@ class Sketches:
                 at = flow.until
             uploaded = at
         if at < lane.ready:
-            return False
+            return False  # it would overtake: launches of a lane compute in start order
         lane.ready = at
         if up:
             lane.upload = at
@@ -108,7 +108,7 @@ class Sketches:
                     end = down_at + delay + (down_bytes + down_seconds * rate) / rate
                 lane.download = entry = end
             else:
-                end = INF
+                end = INF  # its download is a flow: known only when it begins (`boundary`)
         times = up_at if up else began, up_at, uploaded, began, computed, down_at
         launch.sketch = lane, seconds_left, rates, times, end, moves, flow, None
         lane.flights.append(launch)
@@ -131,7 +131,7 @@ class Sketches:
         return moves, mode.single + task._time[launch.position]
 
     def boundary(self, launch: Launch, called: float = -INF) -> None:
-        """Go on at a launch's entry: the turn of its download, or its end.
+        """Handle a launch's clock entry: its download's turn, or its end.
 
         `called`: when it was told of the turn, if it waited for it.
         """

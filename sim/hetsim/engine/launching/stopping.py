@@ -76,7 +76,7 @@ class Stops:
             self._occupy(launch, now + saving)
         launches.release(launch, table)
         if up == up and uploaded != uploaded:
-            uploaded = now
+            uploaded = now  # the upload was cut off
         if outcome == LAUNCH_STOPPED and (fault or not keep):
             outcome = LAUNCH_LOST
         times = start, up, uploaded, began, computed, down
@@ -85,14 +85,14 @@ class Stops:
         )
         for task in () if killed else launch.tasks:
             self.recorder.detail(MOVES if outcome == LAUNCH_MOVED else STOPS)[task.index] += 1
-        self._left.update(dict.fromkeys(table.lanes))
+        self._left.update(dict.fromkeys(table.lanes))  # served by `follow`, once all that a fault ends are gone
         self._moved.update(dict.fromkeys(moved))
         if at_once:
             self.follow()
         return times
 
     def follow(self) -> None:
-        """Launches that waited behind those that were stopped take their turns."""
+        """Give turns to launches that waited behind the stopped ones."""
         parts_left, moved = tuple(self._left), [gang for gang in self._moved if gang._tasks != ()]
         self._left, self._moved = {}, {}
         self.launches.moved(moved)
@@ -155,7 +155,7 @@ class Stops:
             if keep and not fault:
                 task._done = reached
                 history.checkpoint = reached
-            elif fault:
+            elif fault:  # work since the last checkpoint is lost
                 task._done = max(history.checkpoint, _last_checkpoint(table, task, reached))
                 history.checkpoint = task._done
             else:

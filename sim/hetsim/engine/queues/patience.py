@@ -15,7 +15,7 @@ BLOCK = 64
 
 
 class Deadlines:
-    """Rows by the time at which something is due; it keeps no task alive."""
+    """Rows by the time at which something is due; it keeps no task objects alive."""
 
     __slots__ = ("clock", "due", "waits", "timer", "heap", "rows", "times", "_at")
 
@@ -34,7 +34,7 @@ class Deadlines:
         self._at = 0
 
     def expect(self, rows: np.ndarray, times: np.ndarray) -> None:
-        """Watch rows that are known beforehand; the heap has a few of them at a time."""
+        """Watch rows with known deadlines; only a few are in the heap at a time."""
         order = np.lexsort((rows, times))
         order = order[times[order] < math.inf]
         self.rows, self.times = rows[order], times[order]

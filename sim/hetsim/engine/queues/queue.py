@@ -46,7 +46,7 @@ MIN_FACTOR = 0.1
 
 
 class ArrivalColumn:
-    """Requests come at the times of a sorted column: nothing happens when one does."""
+    """Arrivals as a sorted column of times: no event happens at each."""
 
     def __init__(self, times: np.ndarray, clock: Clock):
         self.times = times
@@ -67,15 +67,15 @@ class ArrivalColumn:
         return self.arrived == self.total
 
     def time(self, index: int) -> float:
-        """When the request at a position of the column comes."""
+        """The arrival time of the request at a position of the column."""
         return self.times.item(index)
 
     def since(self, time: float) -> int:
-        """The number that have come after a time."""
+        """Number of requests that arrived after a time."""
         return self.arrived - int(np.searchsorted(self.times, time, side="right"))
 
     def end_now(self) -> int:
-        """Let no more come; the number that were still to come."""
+        """End the arrivals; return the number that would have come."""
         arrived = self.arrived
         requests_left, self.total = self.total - arrived, arrived
         self.times = self.times[:arrived]
@@ -84,7 +84,7 @@ class ArrivalColumn:
 
 
 class OneByOne:
-    """Each request is told of as it comes, or that it never will."""
+    """Arrivals that are reported one by one, or as never coming."""
 
     def __init__(self, total: int):
         self.to_come = total
@@ -100,11 +100,11 @@ class OneByOne:
         return self.to_come == 0
 
     def since(self, time: float) -> int:
-        """The number that have come after a time."""
+        """Number of requests that arrived after a time."""
         return len(self.joined) - bisect_right(self.joined, time)
 
     def end_now(self) -> int:
-        """End the arrivals; the number that would have come by the clock alone: none."""
+        """End the arrivals; return 0, as none come by the clock alone."""
         self.to_come = 0
         return 0
 
@@ -127,7 +127,7 @@ class StageNoise:
         return self._noise()
 
     def forget(self) -> None:
-        """Draw again what comes from now on."""
+        """Draw new numbers from now on."""
         self._factors = []
 
     def _noise(self) -> Sequence[float]:
@@ -171,7 +171,7 @@ class Queue:
         """Rows that wait before those of the column, in order of arrival, from `_first` on."""
         self._first = 0
         self.order = self._came if sent_late(service, run) else None
-        """What rows are sorted by, if not by themselves: clients of a closed loop think, and send in another order."""
+        """Sort keys of rows, if not the rows: clients of a closed loop think, and send in another order."""
         predecessors = table.predecessors
         self.by_readiness = predecessors is None or not any(predecessors[row] for row in service.rows.tolist())
         """Do its requests become ready in the order in which they stand here?  Not if they wait for others first."""
@@ -179,7 +179,7 @@ class Queue:
         """Objects of waiting requests, by row, as far as they were looked at."""
         self._one_class: bool | None = None
         self._returned = False
-        """Has any request come back from a batch that was stopped?"""
+        """True if any request has come back from a batch that was stopped."""
         self.timer = Timer(self._enough)
 
     # Which requests wait --------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class Queue:
 
     @property
     def uniform(self) -> bool:
-        """Return True if all waiting requests are like the oldest in work and class."""
+        """Return True if all waiting requests equal the oldest in work and class."""
         if self._one_class is None:
             code, rows = self.table.class_code, self.service.rows
             self._one_class = code is None or bool((code[rows] == code[rows[0]]).all())
@@ -207,7 +207,7 @@ class Queue:
 
     @property
     def apart(self) -> bool:
-        """Return True if requests wait that are not part of the column."""
+        """Return True if requests outside of the column wait."""
         return bool(self._apart)
 
     @property
@@ -239,7 +239,7 @@ class Queue:
         return self._place(row) >= 0 or self.head_at <= self._position(row) < self._edge
 
     def may_wait(self, row: int) -> bool:
-        """Does this request wait, or will it?  Always, if it does not come by the clock."""
+        """Return True if this request waits or will wait."""
         column = self.column
         if column is None or self._place(row) >= 0:
             return True
@@ -313,7 +313,7 @@ class Queue:
         return [seen[row] for row in rows]
 
     def made(self, rows: Sequence[int]) -> list[Task]:
-        """New objects for some requests."""
+        """Make task objects of some requests."""
         table, shape, delay = self.table, self.service.shape, self.service.request_delay
         at = np.asarray(rows)
         times = list(map(tuple, table.time[at].tolist()))
@@ -338,7 +338,7 @@ class Queue:
         self.bell[self] = again or self.bell.get(self, False)
 
     def join(self, task: Task) -> None:
-        """A request that comes by itself waits from now on, for the first time."""
+        """Add a request that is reported one by one, for the first time."""
         coming: Any = self.coming
         coming.to_come -= 1
         coming.joined.append(self.clock._now)
@@ -350,7 +350,7 @@ class Queue:
             self._insert(task)
 
     def never(self) -> None:
-        """A request that had been to come was refused before it could wait."""
+        """Note an expected request that was refused before it could wait."""
         if isinstance(self.coming, OneByOne):
             self.coming.to_come -= 1
         if self.wanted and self.over:
@@ -358,7 +358,7 @@ class Queue:
             self.clock.round_due = True
 
     def push(self, task: Task) -> None:
-        """A request of a stopped batch waits again."""
+        """Put back a request of a stopped batch."""
         self._returned = True
         self.ring(True)
         self._insert(task)
@@ -373,7 +373,7 @@ class Queue:
             self.ring()
 
     def remove(self, row: int) -> bool:
-        """Take out a request that starts by itself or is gone; False if it did not wait."""
+        """Remove a request that starts alone or ends; False if it did not wait."""
         at = self._place(row)
         if at == self._first:
             self._leave(1)
@@ -398,7 +398,7 @@ class Queue:
             self._first = 0
 
     def take(self, count: int) -> tuple[int, list[int] | None]:
-        """Take the oldest off.
+        """Take the oldest requests off the queue.
 
         Their position in `service.rows` and None if they are a slice of it, else -1 and their rows.
         """
@@ -414,7 +414,7 @@ class Queue:
         return -1, rows
 
     def seen(self, first: int, rows: list[int] | None, count: int) -> tuple[Task, ...] | None:
-        """The requests of a batch that were taken off, if any of them has been looked at."""
+        """Task objects of a taken batch, if any of them has been looked at."""
         if not self._seen:
             return None
         rows = self.service.rows[first : first + count].tolist() if rows is None else rows
@@ -437,13 +437,13 @@ class Queue:
         self.clock.round_due = True
 
     def came(self) -> None:
-        """Note a request that came by itself; report if the wanted number wait now."""
+        """Note a request that arrived one by one; report if the wanted number wait."""
         if self.wanted and (len(self) >= self.wanted or self.over):
             self.ring()
             self.clock.round_due = True
 
     def want(self, count: int) -> None:
-        """Ask the policy when this number wait, or the stream has ended; 0: do not."""
+        """Ask the policy when this number wait or arrivals end; 0: do not ask."""
         self.wanted = count
         if self.column is None:
             return
@@ -457,7 +457,7 @@ class Queue:
                 self.clock.again(time, ARRIVAL, self.timer)
 
     def end_now(self) -> int:
-        """Let no more requests arrive; the number that were still to arrive by the clock."""
+        """End the arrivals; return the number that would have come by the clock."""
         self.noise.forget()
         self.clock.cancel(self.timer)
         return self.coming.end_now()
@@ -467,13 +467,13 @@ class Queue:
         return int(self.table.extra["input"][row])
 
     def keep_results(self, rows: Sequence[int]) -> None:
-        """These have been served: their results go into the cache."""
+        """Put the results of served requests into the cache."""
         assert self.cache is not None
         for row in rows:
             self.cache.add(self.input_of(row))
 
     def stages(self, size: int, placement: Placement) -> BatchTimes:
-        """Stage times of a batch of this number of requests, as far as estimates tell."""
+        """Stage times of a batch of this number of requests, by estimates."""
         service, mode, devices, links = self.service, placement.mode, placement.devices, self.links
         times, share = mode.stages(size, size * service.per_item[service.shape.position[mode]]), size / len(devices)
         return times._replace(
@@ -482,7 +482,7 @@ class Queue:
         )
 
     def seconds(self, position: int, terms: Terms, estimated: bool) -> float:
-        """Compute seconds of a batch in one mode, without what it costs once."""
+        """Compute seconds of a batch in one mode, without its fixed cost."""
         if self.service.alike:
             return terms.requests.count * self.service.per_item[position]
         column = self.table.estimate if estimated else self.table.time

@@ -22,7 +22,7 @@ THINK_BLOCK = 256
 
 
 def with_own_columns(run: RunInput) -> RunInput:
-    """The run with columns that clients write to, as they send at unknown times."""
+    """The run with its own copies of columns that clients write to."""
     if not run.closed and run.calls is None:
         return run
     tasks = run.tasks
@@ -84,7 +84,7 @@ class Sources(Timer):
         self._sent: list[int] = []
         self._think: list[Draws] = []
         self._surplus: list[int] = []
-        """Of each closed loop the clients that leave when they have their answer."""
+        """By closed loop, the number of clients that leave when they have their answer."""
         for number, stream in enumerate(run.closed):
             self._stream_of.update(dict.fromkeys(stream.rows.tolist(), number))
             self._sent.append(stream.clients[0][1])
@@ -100,17 +100,17 @@ class Sources(Timer):
 
     @property
     def to_come(self) -> int:
-        """Tasks that will certainly still arrive (thinking clients included)."""
+        """Number of tasks certain to arrive (thinking clients included)."""
         return self._last - self._base - self._at + self.thinking
 
     def end_now(self) -> None:
-        """Deliver no more."""
+        """End all arrivals."""
         self._last, self.thinking = self._base + self._at, 0
         self.clock.feed_time = math.inf
         self._sent = [len(stream.rows) for stream in self.run.closed]
 
     def begin_at(self, row: int) -> None:
-        """Deliver the rows of the table of `run` from this one on."""
+        """Deliver the rows of the table of `run` from an index on."""
         self.note_arrived()
         self.tasks = self.run.tasks
         self._delivered, self._noted = None, row
@@ -135,7 +135,7 @@ class Sources(Timer):
             self.progress(self.clock._now, first, len(tasks))
 
     def note_arrived(self) -> None:
-        """Write the status of open streams' tasks that have arrived and not ended.
+        """Set the status of arrived, unended tasks of open streams.
 
         All at once, as nothing asks for it but checks and the end of the run.
         """
@@ -161,7 +161,7 @@ class Sources(Timer):
     # Closed loops -------------------------------------------------------------------------------------------
 
     def answered(self, row: int) -> None:
-        """Note the end of a task (or call): a client that waited thinks and sends again."""
+        """Note the end of a task (or call): its client thinks and sends again."""
         number = self._stream_of.get(row)
         if number is None:
             return
@@ -203,7 +203,7 @@ class Sources(Timer):
         self.send(row, time)
 
     def send(self, row: int, time: float) -> None:
-        """A client that was thinking, or waited to try again, sends a task."""
+        """Send a task of a client that was thinking, or waited to try again."""
         tasks = self.tasks
         tasks.arrival[row] = time
         times = tuple(tasks.time[row].tolist())
@@ -214,7 +214,7 @@ class Sources(Timer):
 
 
 class Graph:
-    """Which tasks wait for which: counts of unfinished predecessors, and successors."""
+    """Precedence among tasks: counts of unfinished predecessors, and successors."""
 
     __slots__ = ("missing", "successors", "blocked", "ready")
 
@@ -242,7 +242,7 @@ class Graph:
         return freed
 
     def failed(self, row: int) -> list[Task]:
-        """Arrived tasks that cannot run any more; later ones are found doomed."""
+        """Arrived tasks that cannot run any more; later ones are seen as doomed."""
         doomed = []
         for successor in self.successors.get(row, ()):
             self.missing[successor] = -1

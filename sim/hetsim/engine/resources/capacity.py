@@ -16,7 +16,7 @@ from hetsim.model.tasks import Mode
 
 
 class Capacity(PlacementIndex):
-    """Free amounts by place, and checks of placements against them."""
+    """Free capacity of each device, and checks of placements against it."""
 
     def __init__(self, cluster: Cluster, clock: Clock | None = None):
         super().__init__(cluster)
@@ -27,7 +27,7 @@ class Capacity(PlacementIndex):
         self.releases = 0
         """How often something was released."""
         self.undisturbed = True
-        """Has every device been in service ever since the start?"""
+        """True if every device has been in service since the start."""
 
     def refusal(self, placement: Placement) -> str | None:
         """Why a placement cannot be taken now, as the end of a sentence; None if it can."""
@@ -87,7 +87,7 @@ class Capacity(PlacementIndex):
         return None
 
     def quick_take(self, placement: Placement) -> int:
-        """Check and occupy at once: the fast path for devices in their normal state.
+        """Check and take at once: the fast path for devices in their normal state.
 
         For a launch on one device, or on whole accelerators of one node.
 
@@ -249,13 +249,13 @@ class Capacity(PlacementIndex):
             self.log.append(node.index)
 
     def peak_memory(self) -> int:
-        """The most bytes that were ever held at once on any accelerator."""
+        """The maximum number of bytes held at once on any accelerator."""
         gpus = [state for state in self.of if isinstance(state, GpuState)]
         full = [UNLIMITED if gpu.device.type.memory is None else gpu.device.type.memory for gpu in gpus]
         return max((room - gpu.least_room for room, gpu in zip(full, gpus, strict=True)), default=0)
 
     def take(self, placement: Placement, launch: Any) -> int:
-        """Occupy a validated placement; the bitmask of cores of a CPU launch, else 0.
+        """Take a validated placement; the bitmask of cores of a CPU launch, else 0.
 
         On several nodes the cores of each stand behind those of the node before it (`hetsim.model.plan.split_cores`).
         """
@@ -326,7 +326,7 @@ class Capacity(PlacementIndex):
         return taken
 
     def changed(self, state: GpuState | NodeState) -> None:
-        """Up, asleep or room of a device changed by other means."""
+        """Note a change of a device's state or room by other means."""
         self.releases += 1
         self.undisturbed = self.undisturbed and state.up and not state.asleep
         if isinstance(state, NodeState):

@@ -17,7 +17,7 @@ UNLIMITED = 1 << 62
 
 
 def available_at(state: DeviceState, now: float, free: int) -> float:
-    """When a launch can begin on a device of which it leaves `free`; MIG aside.
+    """When a launch that leaves `free` of a device can begin there; MIG aside.
 
     Capacity counts as free while the launch that left it is still saving its state; a new launch waits only if it
     needs that part.  `state.saving` lists (until, amount).
@@ -35,7 +35,7 @@ def available_at(state: DeviceState, now: float, free: int) -> float:
 
 
 class DeviceState:
-    """The changing side of an accelerator, or of the cores of a node."""
+    """The changing state of an accelerator, or of the cores of a node."""
 
     __slots__ = (
         "device", "up", "asleep", "sleeping", "closed", "normal", "frequency", "slowdown", "ready_at", "saving",
@@ -43,7 +43,7 @@ class DeviceState:
     )  # fmt: skip
 
     slices: GpuSlices | None = None
-    """Of a MIG GPU its slices."""
+    """The slices of a MIG GPU."""
 
     def __init__(self, device: Device):
         self.device = device
@@ -56,7 +56,7 @@ class DeviceState:
         self.frequency = 1.0
         self.slowdown = 1.0 + device.type.preemption.overhead
         self.normal = self.slowdown == 1.0
-        """Does it compute at its nominal rate, at once?"""
+        """True if it computes at its nominal rate, at once."""
         self.ready_at = 0.0
         self.failed_at = -math.inf
         self.saving: list[tuple[float, int]] = []
@@ -64,11 +64,11 @@ class DeviceState:
 
     @property
     def free_amount(self) -> int:
-        """Capacity still to be given away: a share, or thousandths of cores."""
+        """Capacity still free: a share, or thousandths of cores."""
         raise NotImplementedError
 
     def placement(self, mode: Mode) -> Placement:
-        """A mode on this device alone, made once."""
+        """The placement of a mode on this device alone, made once."""
         placement = self.placements.get(mode)
         if placement is None:
             placement = self.placements[mode] = Placement(mode, (self.device,))
@@ -76,7 +76,7 @@ class DeviceState:
 
 
 class GpuState(DeviceState):
-    """The changing side of one accelerator.
+    """The changing state of one accelerator.
 
     `free` is the share still to be given away: `streams` launches of a whole GPU at first.  `room` is the memory
     that launches may claim: capacity less what launches hold and less pinned items; items that lie there
@@ -96,10 +96,10 @@ class GpuState(DeviceState):
         """The least that was ever left of the room, with what lies there unpinned taken off."""
         self.slices = GpuSlices(device.type) if device.type.sharing.kind == "mig" else None
         self.lane: Any = None
-        """What is in flight there (`hetsim.engine.flight.launch.Lane`)."""
+        """Launches in flight there (`hetsim.engine.flight.launch.Lane`)."""
 
     def note_memory(self, unpinned: int = 0) -> None:
-        """More memory is held, or items lie there that no launch needs."""
+        """Note that more memory is held, or that it keeps unused items."""
         if self.room - unpinned < self.least_room:
             self.least_room = self.room - unpinned
 
@@ -117,7 +117,7 @@ class GpuState(DeviceState):
 
     @property
     def open(self) -> bool:
-        """Return True if a launch of a whole GPU could start here, memory aside."""
+        """Return True if a whole-GPU launch could start here, memory aside."""
         return self.up and not self.asleep and self.free >= WHOLE
 
 

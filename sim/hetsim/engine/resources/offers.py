@@ -16,7 +16,7 @@ Offer = tuple[int, int]
 
 
 class Offers:
-    """Accelerators of each type by free amount: O(log n) a change, O(1) a question."""
+    """Accelerators of each type by free capacity: O(log n) a change, O(1) a query."""
 
     def __init__(self, capacity: Capacity):
         self.capacity = capacity
@@ -78,7 +78,7 @@ class Offers:
         self._moved.clear()
 
     def by_looking(self, mode: Mode) -> tuple[Placement, Offer] | None:
-        """The same by looking, for lack of memory or modes bound to places; linear."""
+        """As `offer_of` by a search, where memory or places matter; linear."""
         best, max_free = None, 0
         for number in self.capacity.nodes_in(self.capacity.mask(mode)):
             gpu = self.capacity.best_gpu(mode, self.capacity.nodes[number])
@@ -94,6 +94,6 @@ class Offers:
         return placement, (index, self._changes[index])
 
     def there(self, mode: Mode, device: Device) -> Placement:
-        """A mode on an accelerator."""
+        """The placement of a mode on an accelerator."""
         state = self.capacity.of[device.index]
         return state.placements.get(mode) or state.placement(mode)

@@ -55,11 +55,11 @@ class Budget:
         return self.max_gpus is None or self.gpus + mode.gpus * mode.share <= self.max_gpus
 
     def new_nodes(self) -> int:
-        """How many nodes more may come into use."""
+        """Number of further nodes that may come into use."""
         return 1 << 30 if self.max_nodes is None else max(0, self.max_nodes - len(self.on))
 
     def narrowed(self, mode: Mode, mask: int) -> int:
-        """The subset of some nodes on which the limits let the mode start."""
+        """The nodes, out of some, on which the limits let the mode start."""
         if not self.enough(mode):
             return 0
         return mask if self.new_nodes() else mask & self.mask

@@ -25,7 +25,7 @@ KEPT_GANGS = 256
 
 @dataclass(slots=True, eq=False)
 class ModeIndex:
-    """Where one mode fits: `mask` is true for the log up to `seen`."""
+    """Nodes on which a mode fits: `mask` holds for the log up to `seen`."""
 
     kind: int
     counted: bool
@@ -55,9 +55,9 @@ class PlacementIndex:
         """Indexes of nodes in the order in which they changed; emptied now and then (`log_generation` counts)."""
         self.log_generation = 0
         self.noting = False
-        """Is there a reader of the log?"""
+        """True if the log has a reader."""
         self.offered: Placement | None = None
-        """What `first` has found last, if it is one whole accelerator: its devices, type and mode go together."""
+        """Last result of `first`, if it is one whole accelerator: its devices, type and mode go together."""
         self.with_open = [0] * len(self.types)
         """By type number: bitmask of the nodes that are up and have an open accelerator of the type."""
         for node in self.nodes:
@@ -152,7 +152,7 @@ class PlacementIndex:
             self.tidy()
 
     def tidy(self) -> None:
-        """Start the log again if it is long: indexes behind it look at every node once."""
+        """Restart a long log: indexes behind it look at every node once."""
         length = len(self.log)
         if length <= self._log_limit:
             return
@@ -200,7 +200,7 @@ class PlacementIndex:
         return mask if mode.nodes is None else mask & mode.nodes
 
     def free_for(self, mode: Mode) -> int:
-        """How much is free for a gang on any nodes, in units of `amount_of`, limits aside."""
+        """Free capacity for a gang on any nodes, in units of `amount_of`."""
         numbers = self.having_room(mode)
         if mode.node_count > 1:
             return numbers.bit_count()
@@ -208,7 +208,7 @@ class PlacementIndex:
         return sum(share_of(mode, self.nodes[number], amount) for number in self.nodes_in(numbers))
 
     def on_node(self, mode: Mode, node: NodeState) -> Placement | None:
-        """The mode on this node's first devices, where the caller knows that it fits.
+        """The mode on this node's first devices; the caller knows that it fits.
 
         Else None, or an answer that `claim` will refuse.
         """
@@ -311,7 +311,7 @@ class PlacementIndex:
 
 
 def first_devices(node: NodeState, available: int, count: int) -> tuple[Device, ...]:
-    """The first `count` of a node's accelerators in a bitmask that has as many."""
+    """The first `count` of a node's accelerators in a bitmask of at least as many."""
     chosen = []
     for _ in range(count):
         lowest = available & -available
@@ -321,12 +321,12 @@ def first_devices(node: NodeState, available: int, count: int) -> tuple[Device, 
 
 
 def amount_of(mode: Mode) -> int:
-    """Need of a gang over nodes: nodes, accelerators, or thousandths of cores."""
+    """Needs of a gang over nodes: nodes, accelerators, or thousandths of cores."""
     return mode.node_count if mode.node_count > 1 else mode.gpus or mode.millicores
 
 
 def share_of(mode: Mode, node: NodeState, left: int) -> int:
-    """Part of a gang's remaining `amount_of` that one node can take."""
+    """The part of a gang's remaining `amount_of` that one node can take."""
     if mode.unit is not None:
         if not node.fits(mode.unit):
             return 0

@@ -36,7 +36,7 @@ def best_cut(
 
 
 class GpuSlices:
-    """The slices of one GPU, each with the time from which it can be used."""
+    """The slices of one GPU, each with the time from which it is usable."""
 
     __slots__ = ("kind", "layout", "idle", "busy", "taken", "fixed", "real", "known")
 
@@ -50,24 +50,24 @@ class GpuSlices:
         self.fixed = False
         """The layout was set by the policy, and stays until the policy says otherwise."""
         self.real = self
-        """Of a what-if copy: the slices of the GPU itself."""
+        """In a what-if copy, the slices of the GPU itself."""
         self.known: dict[Any, tuple[Layout, Slice] | None] = {}
 
     def copy(self) -> GpuSlices:
-        """A copy on which changes can be tried out."""
+        """A copy for trying out changes."""
         other = copy(self)
         other.idle, other.busy = list(self.idle), dict(self.busy)
         return other
 
     def cut_for(self, mode: Mode) -> tuple[Layout, Slice] | None:
-        """The layout and slice that a launch in this mode takes now; None: no slice."""
+        """The layout and slice of a launch in this mode now; None if none fits."""
         key = self.layout, self.taken, self.fixed, mode
         if key not in self.known:
             self.known[key] = best_cut(self.kind, *key[:3], mode.share, mode.gpu_memory, mode.slice)
         return self.known[key]
 
     def recut(self, layout: Layout, now: float) -> None:
-        """Take on a layout with the busy slices; idle slices in common stay."""
+        """Change to a layout with the busy slices; idle slices in common stay."""
         new, kept, begin = Counter(layout) - Counter(self.taken), [], now
         for one, ready in sorted(self.idle, key=lambda entry: entry[1]):
             if new[one]:
@@ -79,7 +79,7 @@ class GpuSlices:
         self.layout = layout
 
     def take(self, mode: Mode, launch: Any, now: float) -> float:
-        """Give a launch its slice; the time from which it can be used.
+        """Give a launch its slice; return the time from which it is usable.
 
         On a what-if copy that slice may be busy for another launch; then nothing changes.
         """
@@ -96,13 +96,13 @@ class GpuSlices:
         return now if entry is None else entry[1]
 
     def give(self, launch: Any) -> None:
-        """The launch has left its slice."""
+        """Take back the slice of a launch that has left."""
         if launch in self.busy:
             self.idle.append(self.busy.pop(launch))
             self.taken = tuple(sorted(one for one, _ in self.busy.values()))
 
     def named(self, layout: list[Any]) -> Layout | None:
-        """The layout of these slices with the busy ones in it, the present one if it is."""
+        """The possible layout of these slices that keeps the busy ones; None if none."""
         wanted, busy = sorted(str(x * 1.0 if isinstance(x, int) else x) for x in layout), Counter(self.taken)
         for one in (self.layout, *self.kind.sharing.cuts):
             same = wanted in (sorted(map(str, one)), sorted(str(part.profile or part.share) for part in one))
@@ -111,7 +111,7 @@ class GpuSlices:
         return None
 
     def agree(self, modes: dict[Any, Mode]) -> bool:
-        """Return True if the slices are those of the launches on the GPU, by mode."""
+        """Return True if the slices match the modes of the launches on the GPU."""
         there = tuple(sorted(one for one, _ in (*self.idle, *self.busy.values())))
         return there == self.layout and there in self.kind.sharing.cuts and self.busy.keys() == modes.keys() and all(
             self.busy[launch][0] in self.kind.slices_for(mode.share, mode.gpu_memory, mode.slice)

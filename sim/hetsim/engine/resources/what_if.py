@@ -10,7 +10,7 @@ from hetsim.model.tasks import Mode
 
 
 class Sketch(NodeState):
-    """A node as it would be; the node or sketch that it is made of stays as it is.
+    """A node after assumed changes; the node or sketch it comes from stays as is.
 
     An accelerator is copied when something changes on the sketch.  So until then it must not change on the node: a
     sketch that outlives the question for which it is made is a `lasting` one, with all of them copied at once.
@@ -27,11 +27,11 @@ class Sketch(NodeState):
         """Bitmask of the accelerators that are copies, as something has changed there; the others are the node's."""
 
     def release(self, placement: Placement, launch: Any) -> None:
-        """Give back what a launch holds on this node."""
+        """Give back what a launch occupies on this node."""
         self._change(placement, 1, launch)
 
     def occupy(self, placement: Placement) -> None:
-        """Take what a launch would hold on this node."""
+        """Take what a launch would occupy on this node."""
         self._change(placement, -1, None)
 
     def _change(self, placement: Placement, sign: int, launch: Any) -> None:
@@ -58,7 +58,7 @@ class Sketch(NodeState):
                 gpu.slices.take(mode, placement, 0.0)
 
     def place(self, mode: Mode) -> Placement | None:
-        """Where the mode would sit; None if it does not fit."""
+        """The placement of the mode; None if it does not fit."""
         if not self.fits(mode):
             return None
         if mode.gpus == 0:

@@ -106,7 +106,7 @@ class Backlog:
         entry[1] += 1
 
     def leaves(self, task: Task) -> None:
-        """Take out a task that starts, or is gone."""
+        """Remove a task that starts, or is gone."""
         entry = self._entry(task)
         entry[1] -= 1
         entry[0] = entry[0] - task.shortest_remaining if entry[1] else 0.0
@@ -127,7 +127,7 @@ class Backlog:
             launches.pop(launch.number, None)
 
     def materialized(self, launch: Any) -> None:
-        """A plain launch goes through stages from now on."""
+        """Note a plain launch that goes through stages from now on."""
         self.ends(launch)
         self.runs(launch)
 
@@ -158,7 +158,7 @@ class Backlog:
         return total
 
     def count(self, kind: str | None, class_: str | None) -> int:
-        """Tasks that wait."""
+        """Number of waiting tasks."""
         requests, _ = self._requests(kind, class_)
         counted = self._counted.get((kind, class_))
         if counted is None:
@@ -186,7 +186,7 @@ class Backlog:
 
 
 def best_mode(task: Task) -> Mode:
-    """The mode in which it takes least."""
+    """The mode in which a task takes the least time."""
     modes = task.shape.modes
     return modes[0] if len(modes) == 1 else modes[task.modes_by_speed()[0]]
 

@@ -66,7 +66,7 @@ class Forecast:
         return self.clock._now
 
     def duration(self, task: Task, placement: Placement) -> float:
-        """Estimated seconds of a launch there, on idle links and engines."""
+        """Estimated seconds of a launch at a placement, on idle links and engines."""
         mode, steady = placement.mode, self.state.steady and task._launch is None
         if steady and mode.curve is None and task.shape not in self._fleets:
             part_left = 1.0 - task.done
@@ -85,7 +85,7 @@ class Forecast:
         states = [self._capacity.of[device.index] for device in placement.devices]
         ready = max(available_at(state, now, state.free_amount - needed) for state in states)
         if mode.gpus and mode.type.sharing.kind == "mig":
-            ready = max(ready, *(state.slices.copy().take(mode, None, now) for state in states))
+            ready = max(ready, *(state.slices.copy().take(mode, None, now) for state in states))  # nothing is cut
         parts_left = [self._left(task) for task in tasks]
         if mode.parts:
             seconds = seconds_of(tasks, transfers.fusion(tasks), mode.parts, True)
@@ -96,12 +96,12 @@ class Forecast:
                 parts = [mode.curve.seconds_left(layout, 1.0 - part) for part in parts_left]
             works = [t.estimates[t.shape.position[mode]] * part for t, part in zip(tasks, parts, strict=True)]
             seconds = mode.computing(len(tasks), math.fsum(works), max(parts_left))
-        rate = min(state.frequency / state.slowdown for state in states)
+        rate = min(state.frequency / state.slowdown for state in states)  # a gang waits for its slowest device
         rate *= mode.span_rate(placement.devices)
         kept = [self._kept(task) for task in tasks]
         for history in kept:
             if history is not None:
-                history.look(self._capacity.of)
+                history.look(self._capacity.of)  # a failure since may have lost what was saved
         return StageEstimate(
             ready=max(0.0, ready - now),
             write_back=self._write_back(tasks, placement) if self._with_items else 0.0,
@@ -166,7 +166,7 @@ class Forecast:
         return longest
 
     def remaining(self, task: Task) -> float:
-        """Estimated compute seconds that a task has left."""
+        """Estimated remaining compute seconds of a task."""
         launch = task._launch
         if self._generated is not None and task.shape in self._fleets:
             return self._generated.remaining(task)
@@ -175,7 +175,7 @@ class Forecast:
         return self.remaining_of(launch)
 
     def remaining_of(self, launch: Launch) -> float:
-        """Estimated compute seconds a launch has left at rate 1; 0 after an overrun."""
+        """Estimated remaining compute seconds of a launch at rate 1; at least 0."""
         expected, table, now = planned(launch), launch.table, self.now
         if table is None:
             return max(0.0, expected - (now - launch.decided))
@@ -188,7 +188,7 @@ class Forecast:
         return max(0.0, expected - done)
 
     def finish_of(self, launch: Launch) -> float:
-        """When a launch will end, by estimates, present rates and the launches before it."""
+        """The end of a launch, by estimates, present rates and earlier launches."""
         if launch.resident:
             return math.inf
         if launch.table is None:
@@ -248,7 +248,7 @@ class Forecast:
         return max(upload_free, ready, *sliced) + seconds
 
     def free_at(self, device: Device, engine: Engine = "stream") -> float:
-        """When an engine of a device will have served everything in flight.
+        """When an engine of a device will have served all launches in flight.
 
         "stream": when one more whole launch may start there (for cores: when one is free).
         """

@@ -18,7 +18,7 @@ from hetsim.model.tasks import Shape
 
 
 class Generated:
-    """Requests to all language models of a run; each answer is made on demand."""
+    """Requests to all language models of a run; task objects are made on demand."""
 
     def __init__(self, state: RunState, serving: Serving):
         self.state = state
@@ -26,20 +26,20 @@ class Generated:
         self.queues = {shape: WaitingRequests(fleet) for shape, fleet in serving.fleets.items()}
 
     def waiting(self) -> list[Task]:
-        """In the order in which they became ready."""
+        """Waiting requests in the order in which they became ready."""
         if len(self.queues) == 1:
             return [task for queue in self.queues.values() for task in queue.tasks()]
         return sorted((task for queue in self.queues.values() for task in queue.tasks()), key=by_readiness)
 
     def with_replicas(self, launches: list[Launch], device: Device | None) -> list[Launch]:
-        """Launches by start with those of replicas: all, or those on a device."""
+        """Launches by start, replicas included: all, or those on a device."""
         residents = self.state.residents.values()
         here = list(residents) if device is None else [one for one in launches_on(self.state, device) if one.resident]
         return sorted([*here, *launches], key=lambda launch: launch.decided)
 
     @staticmethod
     def by_finish(launches: Sequence[Launch], finish_of: Callable[[Launch], float]) -> list[Task]:
-        """Tasks of these launches by end; those of a replica each by itself."""
+        """Tasks of these launches by end; requests of a replica one by one."""
         ends: list[tuple[float, Task]] = []
         for launch in launches:
             if launch.resident:
@@ -55,7 +55,7 @@ class Generated:
     # How many, how much ----------------------------------------------------------------------------------------
 
     def count(self, kind: str | None, class_: str | None) -> int:
-        """Requests that wait, by type of their best mode and by class."""
+        """Number of waiting requests, by type of their best mode and by class."""
         if kind is None and class_ is None:
             return sum(map(len, self.queues.values()))
         return sum(wanted(task, kind, class_) for task in self.waiting())
@@ -69,7 +69,7 @@ class Generated:
         )  # fmt: skip
 
     def remaining(self, task: Task) -> float:
-        """Estimate for a replica to itself, less the seconds in steps; at least 0."""
+        """Estimated seconds alone on a replica, less those in steps; at least 0."""
         launch = task._launch
         estimate = task.shortest_estimate if launch is None else task.estimates[launch.holder.kind.position]
         return max(0.0, estimate - self.fleets[task.shape].in_steps(task.index))
@@ -78,7 +78,7 @@ class Generated:
         return self.fleets[task.shape].received_by(task.index)
 
     def attained_by(self, user: str) -> float:
-        """Device-seconds received by a user's requests.  Linear in those of the run."""
+        """Device-seconds received by a user's requests; linear in the run's."""
         tasks = self.state.tasks
         if user not in tasks.users:
             return 0.0
@@ -91,6 +91,6 @@ class Generated:
 
 
 def end_in_replica(launch: Launch, task: Task) -> float:
-    """When a request leaves its replica, as far as estimates tell."""
+    """When a request will leave its replica, by estimates."""
     assert isinstance(launch, Resident)
     return launch.holder.foresee().ends.get(task.index, math.inf)

@@ -19,7 +19,7 @@ MANY = 64
 
 
 class Bounds:
-    """By node the time at which one mode fits there; of a `stale` node a lower bound.
+    """When one mode fits, by node; for a `stale` node a lower bound.
 
     A launch that starts on a node cannot make the mode fit there earlier, and one that ends at its expected time was
     accounted for already.  So a time stays a valid lower bound, and is computed again only when it is the minimum of
@@ -61,7 +61,7 @@ class Bounds:
             heapify(self.heap)
 
     def first_end(self) -> tuple[float, int]:
-        """The least time, and the first node that has it."""
+        """The earliest time, and the first node that has it."""
         heap = self.heap
         while heap[0][0] != self.times[heap[0][1]]:
             heappop(heap)
@@ -69,7 +69,7 @@ class Bounds:
 
 
 class Ends:
-    """When each node will have room for a mode.
+    """When each node will have room for a mode, by expected ends of launches.
 
     For runs in which every launch computes steadily from its start: its end by estimate does not move then.
     Cost: O(what started and ended since the last question), and the nodes that might be the first to have room.
@@ -94,12 +94,12 @@ class Ends:
         tasks = self.state.tasks
         shapes = [] if tasks.estimate is not tasks.time or self.language else tasks.shapes
         self._exact = bool(shapes) and all(self.capacity.countable(mode) for shape in shapes for mode in shape.modes)
-        """Does every launch end when it is expected to, unless it is stopped, and can every one be counted?"""
+        """True if every launch can be counted, and ends when expected unless it is stopped."""
         self._stops = 0
         """Launches stopped before the last look."""
 
     def as_known(self) -> bool:
-        """As `known`, for questions about what was found before.
+        """As `known`, for questions about earlier answers.
 
         Where nothing can end early or late, launches need not be looked at before a time is asked for.
         """
@@ -149,11 +149,11 @@ class Ends:
                     bounds.forget(node)
 
     def stamp(self) -> tuple[int, int, int]:
-        """After `as_known`: what tells whether anything has changed since."""
+        """A mark, taken after `as_known`, to tell whether anything has changed since."""
         return self._voids, self.capacity.log_generation, len(self.capacity.log)
 
     def unchanged(self, node: int, stamp: tuple[int, int, int]) -> bool:
-        """Return True if since then nothing changed on a node or ended early anywhere.
+        """Return True if the node is as at a stamp, and nothing ended early anywhere.
 
         So if it was the first to have room for a mode, and that time is to come, it still is.
         """
@@ -163,14 +163,14 @@ class Ends:
         return node not in self.capacity.log[position:]
 
     def launches(self, number: int) -> list[tuple[float, int, Launch]]:
-        """Launches on a node that were taken note of, by end."""
+        """Known launches on a node, by end."""
         here, running = self.on[number], self.state.running
         if self._exact:
             here = here[bisect_left(here, (self.forecast.now,)) :]  # what was to end earlier has
         return [entry for entry in here if entry[1] in running]
 
     def due(self, number: int, time: float) -> list[tuple[float, int, Launch]]:
-        """Launches that will have ended at a time on a node that `earliest` gave."""
+        """Launches on a node that will have ended at a time given by `earliest`."""
         here = self.on[number]
         return here[: bisect_right(here, (time, math.inf))]
 

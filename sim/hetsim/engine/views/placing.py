@@ -33,19 +33,19 @@ class RoomIndex:
     """
 
     def __init__(self, capacity: Capacity, kind: int, whole: bool):
-        """Of the type with this number.  `whole`: no accelerator is ever taken in part."""
+        """An index for the type `kind`.  `whole`: no accelerator is taken in part."""
         self._capacity, self._kind, self._whole = capacity, kind, whole
         self._generation = self._position = -1
         self._amount: dict[int, int] = {}
         """Node -> what was free there at the last look."""
         self._amounts: list[int] = []
-        """Those that any node has, ascending."""
+        """Amounts that any node has, ascending."""
         self._nodes: dict[int, int] = {}
         """Amount -> bitmask of the nodes that have it."""
         capacity.noting = True
 
     def node(self, mode: Mode, among: int, tightest: bool) -> int:
-        """The first of the nodes with the least (else the most) room.
+        """The first of the nodes with the least (or the most) free room.
 
         The mode fits on all of those given.
         """
@@ -96,7 +96,7 @@ class RoomIndex:
 
 @dataclass
 class AcceleratorColumns:
-    """Every accelerator: a row a node, a column a position on it (`Device.local`)."""
+    """All accelerators: a row a node, a column a position on the node."""
 
     share: np.ndarray
     """Free share in millionths, from 0 to WHOLE; 0 where there is none, and of one that is down or asleep."""
@@ -187,7 +187,7 @@ class NodeColumns:
 
 
 class Placing:
-    """Finds places; nothing here changes the state of the run."""
+    """Finds placements; nothing here changes the state of the run."""
 
     def __init__(self, state: RunState, transfers: Transfers, fleets: Mapping[Shape, Any]):
         """`fleets`: by shape, services whose replicas take the requests: no places."""
@@ -213,7 +213,7 @@ class Placing:
         return self._offers
 
     def fit(self, task: Task) -> Placement | None:
-        """The task in the fastest of its modes that fits somewhere."""
+        """The placement of a task in its fastest mode that fits somewhere."""
         modes, first, items = task.shape.modes, self._capacity.first, self._with_items
         for position in () if task.shape in self._fleets else task.modes_by_speed():
             placement = self._first_with_items(modes[position], task) if items else first(modes[position])
@@ -265,7 +265,7 @@ class Placing:
         return next((placement for placement in there if placement is not None), None)
 
     def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
-        """Return True if the data that these tasks read and write have room there too."""
+        """Return True if there is room for the data of these tasks, too."""
         if isinstance(tasks, Task):
             tasks = (tasks,)
         refusal = self._transfers.items_refusal(tasks, placement, placement.mode.gpu_memory)
@@ -365,7 +365,7 @@ class Placing:
         return bool(self._capacity.mask(mode)) or (mode.span_any and self._capacity.first(mode) is not None)
 
     def over_limit(self, task: Task) -> bool:
-        """See the contract: one test where nothing is limited."""
+        """See `View.over_limit`; one test where nothing is limited."""
         modes = task.shape.modes
         for mode in modes:
             if mode.limited:

@@ -91,7 +91,7 @@ MAX_KEPT = 64
 
 @dataclass(eq=False)
 class Shadows:
-    """Shadow times found so far, kept until they no longer hold."""
+    """Cached shadow times, kept while they are valid."""
 
     state: RunState
     forecast: Forecast
@@ -113,7 +113,7 @@ class Shadows:
 
     @property
     def pool(self) -> PoolEnds:
-        """When accelerators will be free, wherever they are; only where the run is steady."""
+        """When accelerators will be free on any nodes; only where the run is steady."""
         if self._pool is None:
             self._pool = PoolEnds(self.state, self.forecast)
         return self._pool
@@ -157,20 +157,20 @@ class EarliestFit:
         self._due: list[tuple[float, int, Launch]] = []
         """Launches that will have ended on that node by then."""
         self._accepted = False
-        """Has a launch beyond the shadow time been accepted on its nodes?"""
+        """True if a launch beyond the shadow time has been accepted on its nodes."""
         self._last = shadows.state.last_launch
         self._budgets: dict[Partition | None, Budget] = {}
         """What partitions with a limit will have in use at the shadow time."""
         self._gang: Mode | None = None
         """The mode in which it would start, where what is free on all nodes was counted for it or the walk found it."""
         self._free = -1
-        """What is free for the gang at the shadow time (`amount_of`), where it was found by counting that; else -1."""
+        """Free for the gang at the shadow time (`amount_of`), if that was counted; else -1."""
         self._modes = [mode] if mode is not None else [task.shape.modes[p] for p in task.modes_by_speed()]
         self._stamp = 0, 0, 0
         self._find()
 
     def holds(self) -> bool:
-        """Return True if the same would be found again.
+        """Return True if the answer is still valid.
 
         That is known only if it was found from the nodes' own times, is still to come, and nothing has changed on its
         node.  A task that started elsewhere cannot have made any node fit earlier.
@@ -300,7 +300,7 @@ class EarliestFit:
 
     @property
     def placement(self) -> Placement | None:
-        """Where it would start; None if it never will."""
+        """The placement at which it would start; None if it never will."""
         if self._placement is None:
             if self._at is not None:
                 self._placement = self._sketch(self._at[0]).place(self._at[1])
@@ -327,7 +327,7 @@ class EarliestFit:
     # Launches that go on beyond it --------------------------------------------------------------------------
 
     def survives(self, task: Task, placement: Placement) -> bool:
-        """True if `task` may start there without delaying this; it is expected to do so."""
+        """Return True if `task` may start there without delaying this one."""
         forecast = self.forecast
         if self.time == math.inf or forecast.now + forecast.duration(task, placement) <= self.time:
             return True
@@ -371,7 +371,7 @@ class EarliestFit:
             again = self._capacity._across(mode, everywhere)
         if again is None:
             return False
-        self._placement, self._accepted = again, True
+        self._placement, self._accepted = again, True  # the same time, on other devices
         self._sketches.update(sketches)
         return True
 

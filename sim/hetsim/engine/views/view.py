@@ -112,7 +112,7 @@ class RequestSeen(LaunchSeen):
 
 
 class Victims:
-    """Tries out what fits on nodes without some of the tasks that run there."""
+    """Tries out what would fit on nodes without some of the tasks running there."""
 
     def __init__(self, capacity: Capacity, fleets: Mapping[Shape, Any]):
         """`fleets`: services by shape of which replicas take in the requests: no victims."""
@@ -155,11 +155,11 @@ class Victims:
                     if placement.mode.gpus and placement.mode.type is wanted.type:
                         lack -= placement.mode.gpus
                     lacking[number] = lack
-                    if lack > 0:
+                    if lack > 0:  # too few GPUs even without these victims: no need to try the node out
                         stopped.setdefault(number, []).append(victim)
                         continue
                 else:
-                    wanted = None
+                    wanted = None  # counting GPUs says nothing about such a victim
             for number, _, _ in placement.hosts():
                 stopped.setdefault(number, []).append(victim)
                 if number in sketches:

@@ -59,12 +59,12 @@ class LearnedPolicy:
         return Layout(self.window, self.types, self.decides)
 
     def best(self, observation: np.ndarray, mask: np.ndarray) -> int:
-        """The possible action with the highest score; of equal ones the first."""
+        """The possible action with the highest score; of ties the first."""
         possible = np.flatnonzero(mask)
         return int(possible[self.network.scores(self.layout.row(observation, possible)).argmax()])
 
     def check(self, cluster: Cluster, path: Path) -> None:
-        """Raise ScenarioError, which names its file, where it cannot act on this cluster."""
+        """Raise ScenarioError, naming its file, if it cannot act on this cluster."""
         here = Layout.for_cluster(cluster, self.window, self.decides)
         mine = self.layout
         if here.types != mine.types:
@@ -101,7 +101,7 @@ def save(policy: LearnedPolicy, path: str | Path) -> None:
 
 
 def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
-    """Read the policy in a file; ScenarioError if it cannot run or decides otherwise."""
+    """Read a policy file; ScenarioError if it cannot run or decides differently here."""
     path = Path(path)
 
     def wrong(text: str) -> ScenarioError:
@@ -161,11 +161,11 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
     except KeyError as error:
         raise wrong(f"is damaged: it does not say its {error.args[0]}") from None
     except (TypeError, ValueError, OverflowError):
-        raise wrong("is damaged: what it says of itself are not the numbers and names that they have to be") from None
+        raise wrong("is damaged: numbers and names in its description have wrong types") from None
     if layout.decides not in DECIDES:
-        raise wrong(f'is damaged: it decides "{layout.decides}", and there are {" and ".join(DECIDES)}')
+        raise wrong(f'is damaged: it decides "{layout.decides}"; a policy decides {" or ".join(DECIDES)}')
     if not 1 <= layout.window <= MAX_WINDOW:
-        raise wrong(f"is damaged: its window is {layout.window:,} tasks, and one has 1 to {MAX_WINDOW:,}")
+        raise wrong(f"is damaged: its window is {layout.window:,} tasks, not 1 to {MAX_WINDOW:,}")
     if said != (layout.observation, layout.actions):
         raise wrong(
             f"is for observations of {said[0]} numbers and {said[1]} actions; a window of {layout.window} tasks on "
@@ -210,7 +210,7 @@ def _numbered(parts: Mapping[str, np.ndarray], wrong: Any) -> list[np.ndarray]:
 
 
 def shown(value: Any) -> str:
-    """A value of a file, cut short."""
+    """A value in a file as text, cut short."""
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 

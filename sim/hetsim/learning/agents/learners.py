@@ -14,7 +14,7 @@ from hetsim.learning.agents.practice import Count, Layers, NotNegative, Positive
 
 @dataclass
 class Dqn:
-    """Deep Q-learning: learn the value of each action, and take the best one.
+    """Deep Q-learning: learn the value of each action, and take the best action.
 
     Reference: Mnih et al., Human-level Control through Deep Reinforcement Learning (Nature 2015): replay memory and a
     target network; van Hasselt, Guez, Silver, Deep Reinforcement Learning with Double Q-learning (AAAI 2016): one
@@ -40,7 +40,7 @@ class Dqn:
     target: Count = 250
 
     def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
-        """Learn from a number of steps."""
+        """Train for a number of steps."""
         layout, episodes = practice.layout, practice.episodes
         network = ScoreNetwork.fresh(layout.inputs, self.hidden, random)
         adam, target = Adam(network.arrays, self.rate), network.copy()
@@ -95,7 +95,7 @@ class Dqn:
 
 
 class Memory:
-    """The last transitions, in a ring: what comes after one stands in the next place."""
+    """The last transitions in a ring buffer; successors are neighbors."""
 
     def __init__(self, size: int, observation: int, actions: int):
         self.size = size + 1
@@ -108,7 +108,7 @@ class Memory:
         self.taken = 0
 
     def begin(self, observation: np.ndarray, mask: np.ndarray, action: int) -> int:
-        """A decision; its place."""
+        """Add a decision; return its position."""
         place = self.taken % self.size
         self.taken += 1
         self.observations[place], self.masks[place], self.actions[place] = observation, mask, action
@@ -119,13 +119,13 @@ class Memory:
         self.rewards[place], self.left[place] = reward, left
 
     def draw(self, count: int, random: np.random.Generator) -> np.ndarray:
-        """Places of some transitions: any but the last, as its successor is not known yet."""
+        """Positions of random transitions, without the last, whose successor is unknown."""
         kept = min(self.taken, self.size) - 1
         drawn: np.ndarray = (self.taken - 2 - random.integers(0, kept, count)) % self.size
         return drawn
 
     def after(self, places: np.ndarray) -> np.ndarray:
-        """Places of their successors."""
+        """Positions of the successors of these transitions."""
         next_places: np.ndarray = (places + 1) % self.size
         return next_places
 
@@ -157,7 +157,7 @@ class Reinforce:
     entropy: NotNegative = 0.02
 
     def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
-        """Learn from a number of steps, and the few more that end the last episode."""
+        """Train for a number of steps, and to the end of the last episode."""
         network = ScoreNetwork.fresh(practice.layout.inputs, self.hidden, random)
         adam, episodes = Adam(network.arrays, self.rate), practice.episodes
         self._spreads: list[float] = []
@@ -228,7 +228,7 @@ _FIRST = np.zeros(1, np.int64)
 def balanced(
     scores: np.ndarray, starts: np.ndarray, may_wait: np.ndarray
 ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
-    """Weigh waiting against all placements together as against the best of them.
+    """Give waiting the same weight as the best placement has against all others.
 
     Else it would be the likeliest of many actions where most of the chance is on placing something, and a policy that
     takes the best action would wait for ever.  Waiting is the last row of a decision where it is possible.  Also the
@@ -259,7 +259,7 @@ def balanced(
 
 @dataclass
 class Path:
-    """One episode: of each decision its rows, the choice, its time and its reward."""
+    """One episode: for each decision its rows, the choice, its time and its reward."""
 
     rows: list[np.ndarray] = field(default_factory=list)
     may_wait: list[bool] = field(default_factory=list)
@@ -269,7 +269,7 @@ class Path:
     end: float = 0.0
 
     def returns(self, horizon: float) -> np.ndarray:
-        """Discounted reward from each decision on."""
+        """Discounted reward from each decision onward."""
         values = np.zeros(len(self.times))
         after = np.append(self.times[1:], self.end)
         factors = np.exp((np.array(self.times) - after) / horizon)

@@ -16,7 +16,7 @@ Arrays = list[np.ndarray]
 
 
 class ScoreNetwork:
-    """Layers of tanh and a linear one at the end: one score for each row of features.
+    """Layers with tanh, then a linear one: one score per row of features.
 
     `arrays`: the weights and biases of each layer in turn, float32.
     """
@@ -43,21 +43,21 @@ class ScoreNetwork:
         return ScoreNetwork([array.copy() for array in self.arrays])
 
     def scores(self, rows: np.ndarray) -> np.ndarray:
-        """One score a row."""
+        """One score per row."""
         values = rows
         for weights, biases in zip(self.arrays[:-2:2], self.arrays[1:-2:2], strict=True):
             values = np.tanh(values @ weights + biases)
         return (values @ self.arrays[-2] + self.arrays[-1])[:, 0]
 
     def forward(self, rows: np.ndarray) -> np.ndarray:
-        """The same, keeping what `backward` needs."""
+        """Scores of rows, and the values that `backward` needs."""
         self._kept = [rows]
         for weights, biases in zip(self.arrays[:-2:2], self.arrays[1:-2:2], strict=True):
             self._kept.append(np.tanh(self._kept[-1] @ weights + biases))
         return (self._kept[-1] @ self.arrays[-2] + self.arrays[-1])[:, 0]
 
     def backward(self, slopes: np.ndarray) -> Arrays:
-        """Gradients of the arrays from the loss's slope in each score of `forward`."""
+        """Gradients of the arrays, given the loss's derivative by each score."""
         gradients: Arrays = []
         back: np.ndarray = slopes.astype(np.float32)[:, None]
         for layer in reversed(range(len(self._kept))):
@@ -69,7 +69,7 @@ class ScoreNetwork:
 
 
 class Adam:
-    """Kingma and Ba, Adam (ICLR 2015), with the gradient's norm cut at `most`."""
+    """The optimizer Adam (Kingma and Ba, 2015), with gradient norms of at most `most`."""
 
     def __init__(self, arrays: Arrays, rate: float, most: float = 1.0):
         self.arrays, self.rate, self.most = arrays, rate, most
@@ -78,7 +78,7 @@ class Adam:
         self.steps = 0
 
     def step(self, gradients: Arrays, rate: float | None = None) -> None:
-        """Move the arrays, in place."""
+        """Update the arrays in place."""
         norm = float(np.sqrt(sum(float((gradient * gradient).sum()) for gradient in gradients)))
         cut = min(1.0, self.most / norm) if norm > 0 else 1.0
         self.steps += 1
@@ -94,7 +94,7 @@ class Adam:
 
 
 def shares(scores: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Softmax within each decision, of which `starts` are the first rows."""
+    """Softmax within each decision; `starts` are the first rows of decisions."""
     owner = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(scores)))
     shifted = np.exp(scores - np.maximum.reduceat(scores, starts)[owner])
     chances: np.ndarray = shifted / np.add.reduceat(shifted, starts)[owner]

@@ -24,7 +24,7 @@ MISSING = "the agent ppo needs stable-baselines3 and sb3-contrib: pip install 'h
 
 @dataclass
 class Ppo:
-    """MaskablePPO; parameters as there.  `discount` is that of a step.
+    """MaskablePPO with its own parameters; `discount` is per step.
 
     horizon: above 0 the discount is by time instead: typical times after which a reward counts 1/e.
     """
@@ -40,14 +40,14 @@ class Ppo:
     horizon: NotNegative = 0.0
 
     def check(self) -> None:
-        """UsageError where what it needs is not installed."""
+        """Raise UsageError if a package that it needs is not installed."""
         try:
             import sb3_contrib  # noqa: F401
         except ImportError:
             raise UsageError(MISSING) from None
 
     def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
-        """Learn from a number of steps, rounded up to whole rollouts."""
+        """Train for a number of steps, rounded up to whole rollouts."""
         self.check()
         import torch
         from sb3_contrib import MaskablePPO

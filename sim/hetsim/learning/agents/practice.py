@@ -37,7 +37,7 @@ Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(max_l
 
 
 class Practice:
-    """The episodes that an agent learns from, and the validation of its networks.
+    """Training episodes of an agent, and the validation of its networks.
 
     For an agent: `layout`, `scale` (seconds of a typical task, the unit of its discount), `seed` (of the loads),
     `reset` and `passed`, and the `episodes` with the present observation and `step`; `environment` gives the same
@@ -61,7 +61,7 @@ class Practice:
         self.kept_after = 0
 
     def environment(self) -> Any:
-        """These episodes as a Gymnasium environment, from `reset(seed=self.seed)`."""
+        """The episodes as a Gymnasium environment, from `reset(seed=self.seed)`."""
         from hetsim.learning.environment.gym import ENVIRONMENTS
 
         return ENVIRONMENTS[self.decides].from_episodes(self.episodes)
@@ -71,7 +71,7 @@ class Practice:
         self.episodes.reset(self.seed, episode, TRAINING)
 
     def passed(self, steps: int, network: ScoreNetwork) -> None:
-        """Count the steps; at intervals validate the network, and keep the best one."""
+        """Count steps; at intervals validate the network, and keep the best."""
         if self.progress is not None and steps % 100 == 0:
             self.progress(min(1.0, steps / self.steps))
         if steps % self.every == 0:
@@ -102,7 +102,7 @@ class Practice:
         return earned / max(tasks, 1)
 
     def played(self, scenario: Scenario) -> float:
-        """Reward per task of the validation runs of the policy that the scenario names."""
+        """Reward per task of the scenario's own policy on the validation runs."""
         episodes = self._player(scenario)
         earned, tasks = 0.0, 0
         for replication in range(JUDGED_ON):
@@ -111,7 +111,7 @@ class Practice:
         return earned / max(tasks, 1)
 
     def earned(self, scenario: Scenario, seed: int, replications: int) -> list[float]:
-        """Reward per task in a number of runs of the policy that the scenario names."""
+        """Reward per task of the scenario's own policy in a number of runs."""
         episodes = self._player(scenario)
         return [episodes.total(seed, number) / max(_tasks(episodes), 1) for number in range(replications)]
 

@@ -36,7 +36,7 @@ Choice = Callable[[Any, np.ndarray], Any]
 
 
 def check_actions(actions: Iterable[str]) -> tuple[str, ...]:
-    """The enabled actions in the order of `SWITCHES`; UnknownName or UsageError."""
+    """Enabled actions in the order of `SWITCHES`; UnknownName or UsageError."""
     if isinstance(actions, str) or not isinstance(actions, Iterable):
         raise UsageError(f'actions are a list of names, such as ["node", "preempt"], not {actions!r}')
     named = list(actions)
@@ -49,7 +49,7 @@ def check_actions(actions: Iterable[str]) -> tuple[str, ...]:
 
 
 class Actions:
-    """The numbered actions of one scenario; see the head of this file."""
+    """The numbered actions of one scenario; see the module's docstring."""
 
     def __init__(self, problem: PlanProblem, types: Sequence[str], window: int, switches: tuple[str, ...]):
         self.window, self.switches = window, switches
@@ -100,7 +100,7 @@ class Actions:
 
 
 class Acting(Window):
-    """A window with actions beyond the first devices, perhaps another observation.
+    """A window with more actions than starts, and perhaps another observation.
 
     With no switch and the observation "vector" it is the plain window.  `choice`, where given, decides: so a trained
     model is a scheduler in a run.
@@ -167,7 +167,7 @@ class Acting(Window):
     # What is possible -------------------------------------------------------------------------------------------
 
     def shown(self, first: Task | None = None) -> list[Task]:
-        """The first waiting tasks by arrival, in the order in which they stand."""
+        """The first waiting tasks by arrival, in the order in which they are shown."""
         tasks = super().shown(first)
         if self.order == SHORTEST_FIRST and first is None:
             tasks.sort(key=self._time_at_best)
@@ -185,7 +185,7 @@ class Acting(Window):
         return bool(self._possible[:-1].any())
 
     def observe(self, first: Task | None = None) -> tuple[Any, np.ndarray]:
-        """The observation now, and which actions are possible."""
+        """The current observation, and which actions are possible."""
         plain = self.observer is None or self.observer.uses_vector
         if plain or not self._extended:
             observation, mask = super().observe(first)

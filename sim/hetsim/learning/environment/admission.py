@@ -23,7 +23,7 @@ from hetsim.policy.relay import Relay
 
 
 class Gate(Relay):
-    """Stands before a scheduler: tasks come through when they are accepted.
+    """Wraps a scheduler, which sees only the tasks that are accepted.
 
     asks: is there a decision about each?  Else all come through.  ahead: is the reward to be told what is to be
     expected?
@@ -52,7 +52,7 @@ class Gate(Relay):
             self.accept(task)
 
     def accept(self, task: Task) -> None:
-        """The task may wait: the scheduler is told."""
+        """Accept a task: it may wait, and the scheduler is notified."""
         if self.ahead and task.index not in self.known:
             self.reward.admitted(task)
         self.known[task.index] = None
@@ -73,7 +73,7 @@ class Gate(Relay):
         self.inner.gone(task)
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        """Decisions of the scheduler, which is called at every change to see newcomers."""
+        """The scheduler's decisions; it is called at every change to see new tasks."""
         for decision in self.inner.schedule(view):
             if isinstance(decision, Wait):
                 decision = Wait(decision.until)
@@ -110,7 +110,7 @@ class Admissions(Episodes):
             simulation.apply(Reject(task, "rejected by the environment"))
 
     def plain(self) -> int:
-        """Accept the task if it could start at once, else refuse it."""
+        """Accept the task if it could start at once, else reject it."""
         assert self.simulation is not None
         view = self.simulation.view
         return ACCEPT if any(view.fits(mode) for mode in self.gate.asked[0].modes) else REFUSE

@@ -46,7 +46,7 @@ STEPS = 100.0
 
 
 class WatchedWindow(Acting):
-    """The window of an episode, which also tells the reward what happens."""
+    """The window of an episode, which notifies the reward of all events."""
 
     reward: Reward
 
@@ -90,7 +90,7 @@ class Episodes:
     """What is seen of the run that is under way."""
     decides: ClassVar[str] = SCHEDULING
     asks_scheduler: ClassVar[bool] = False
-    """Does the scenario's own scheduler decide anything?"""
+    """True if the scenario's own scheduler decides anything."""
 
     def __init__(
         self,
@@ -147,14 +147,14 @@ class Episodes:
         self.record: Record | None = None
 
     def acting(self, kind: type[Acting] | None = None, choice: Choice | None = None) -> Any:
-        """A window with what this environment shows and lets choose."""
+        """Make a window with the observation and actions of this environment."""
         return (kind or Acting)(
             self.window, self.scale, self.switches, observation=self.observer, choice=choice, order=self.order
         )
 
     @property
     def observer(self) -> Callable[[PlanProblem, int, float], Observation] | None:
-        """Makes the observation of a run, with the shapes of the first."""
+        """Make the observation of a run, with the shapes of the first run."""
         make, first = self._make, self.first
         if make is None or first is None:
             return make
@@ -168,7 +168,7 @@ class Episodes:
 
     @property
     def factor(self) -> float:
-        """By what rewards are multiplied; 1 where they are not normalized."""
+        """The factor of rewards; 1 if they are not normalized."""
         if self._factor is None:
             self._factor = self._usual() if self.normalize else 1.0
         return self._factor
@@ -192,7 +192,7 @@ class Episodes:
         return 1.0 / usual if usual > 0 else 1.0
 
     def build(self, seed: int, replication: int, loads: str = JUDGED) -> RunInput:
-        """The input of a run; ScenarioError where its tasks do not come to a scheduler."""
+        """Build the input of a run; ScenarioError if requests wait at services."""
         run = self.scenario.build(seed, replication, loads)
         if run.services or run.language:
             text = "requests of services wait in queues of their own; an environment needs tasks without a `service`"
@@ -200,7 +200,7 @@ class Episodes:
         return run
 
     def reset(self, seed: int, replication: int = 0, loads: str = JUDGED) -> np.ndarray:
-        """Begin a run and go to its first decision; the observation."""
+        """Begin a run, go to its first decision, and return the observation."""
         run = self.build(seed, replication, loads)
         self.seed, self.replication, self.loads, self.record = seed, replication, loads, None
         announced = self._take_over(run)
@@ -224,7 +224,7 @@ class Episodes:
 
     @property
     def now(self) -> float:
-        """Simulated time; of a run that is over, its end."""
+        """Simulated time; after the run, its end."""
         if self.record is not None:
             return self.record.end
         return 0.0 if self.simulation is None else self.simulation.view.now
@@ -264,13 +264,13 @@ class Episodes:
             self.reward.started(task, self.watched.expected_end(task), shortest)
 
     def legal(self, action: int) -> int:
-        """The action that is taken for this one."""
+        """The action that is carried out for this one."""
         if self.mask[action]:
             return int(action)
         return len(self.mask) - 1 if self.mask[-1] else int(self.mask.argmax())
 
     def plain(self) -> int:
-        """Act as a simple policy does: start the oldest task that fits, on the first type."""
+        """A simple policy's action: start the oldest task that fits, first type first."""
         return int(self.mask.argmax())
 
     def _go(self) -> None:
@@ -312,7 +312,7 @@ class Episodes:
 
 
 def root_mean_square(runs: list[list[float]]) -> float:
-    """Root mean square of discounted returns after each step of each run; 0 if none."""
+    """RMS of discounted returns after each step of each run; 0 without steps."""
     squares: list[float] = []
     for rewards in runs:
         follows = 0.0
@@ -356,7 +356,7 @@ def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> t
 
 
 def typical_time(run: RunInput) -> float:
-    """The mean estimated time of the tasks of a run in their fastest modes, seconds."""
+    """Mean estimated seconds of a run's tasks in their fastest modes."""
     tasks = run.tasks
     times = tasks.computing(tasks.estimate).min(axis=1)
     times = times[np.isfinite(times) & (times > 0)]

@@ -86,7 +86,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
 
     @classmethod
     def from_episodes(cls, episodes: Episodes) -> Self:
-        """The environment of episodes that are there already."""
+        """The environment of existing episodes."""
         env = cls.__new__(cls)
         env.render_mode = None
         env._begin(episodes)
@@ -103,7 +103,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin a run; the first observation, and the info with its mask."""
+        """Begin a run; return the first observation, and the info with its mask."""
         super().reset(seed=seed)
         if seed is not None and not options:
             self._load_seed, self._episode = seed, -1
@@ -126,18 +126,18 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         return observation, self._info()
 
     def step(self, action: np.int64) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Carry out an action."""
+        """Carry out an action; return as Gymnasium defines."""
         episodes = self.episodes
         reward = episodes.step(whole_number(action))
         return episodes.observation, reward, episodes.terminated, episodes.truncated, self._info()
 
     def action_masks(self) -> np.ndarray:
-        """Which actions are possible now."""
+        """Which actions are possible now, as booleans."""
         return self.episodes.mask
 
     @property
     def layout(self) -> Layout:
-        """The sizes of the vector and of the plain actions, and the columns of actions."""
+        """Sizes of the vector and the plain actions, and columns of actions."""
         return self.episodes.layout
 
     @property
@@ -146,7 +146,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         return self.episodes.action_names
 
     def scheduler(self, choice: Choice, name: str = "trained") -> type[Scheduler]:
-        """A scheduler class that chooses by `choice(observation, mask)`.
+        """Make a scheduler class that chooses by `choice(observation, mask)`.
 
         It gives the number of an action from what this environment shows.  `run` and `compare` take it as a policy; or
         register it under a name: `hetsim.register("mine", env.unwrapped.scheduler(choice))`.
@@ -198,7 +198,7 @@ def _replication(value: Any) -> int:
 
 
 def whole_number(action: Any) -> int:
-    """An action as an integer; UsageError for anything else."""
+    """Convert an action to an integer; UsageError for anything else."""
     if isinstance(action, np.ndarray) and action.ndim == 0:
         action = action.item()
     if isinstance(action, bool) or not isinstance(action, int | np.integer):

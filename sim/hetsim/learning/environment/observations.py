@@ -37,13 +37,13 @@ GIGA = 1e9
 
 
 class Observation:
-    """Base: the observation at each decision, with the shape that `space` gives.
+    """Base of observations, made at each decision in the shape that `space` gives.
 
     problem: tasks and cluster of the run, with estimates, as policies know them.  Show no task before it arrives.
     """
 
     uses_vector: ClassVar[bool] = False
-    """Is the vector of the window wanted, as `vector` of `observe`?"""
+    """True if `observe` gets the vector of the window, as `vector`."""
     name = "observation"
     shapes: Any
     """A tuple (one array), or a mapping of names to tuples."""
@@ -52,10 +52,10 @@ class Observation:
         self.problem, self.window, self.scale = problem, window, scale
 
     def begin(self, acting: Acting) -> None:
-        """A run begins."""
+        """Prepare for a new run."""
 
     def keep(self, first: Observation) -> None:
-        """Take over the sizes of the observation with which the environment was made."""
+        """Keep the sizes with which the environment was made."""
         if self.shapes is None:
             self.shapes = first.shapes
         if self.shapes != first.shapes:
@@ -65,11 +65,11 @@ class Observation:
             )
 
     def observe(self, acting: Acting, vector: np.ndarray | None) -> Any:
-        """The present observation: an array, or a mapping of names to arrays."""
+        """The current observation: an array, or a mapping of names to arrays."""
         raise NotImplementedError
 
     def checked(self, acting: Acting, vector: np.ndarray | None) -> Any:
-        """The same as float32 arrays; ScenarioError where it is not what `shapes` says."""
+        """The observation as float32; ScenarioError if not as `shapes` says."""
         observed, now = self._observed(acting, vector), acting.view.now
         if not isinstance(self.shapes, Mapping):
             return self._array(observed, self.shapes, "", now)
@@ -147,7 +147,7 @@ class _Called(Observation):
 
 
 class Arrays(Observation):
-    """`dict`: nodes, tasks and modes as arrays; every demand is an entry.
+    """Observation `dict`: nodes, tasks and modes as arrays, every demand an entry.
 
     nodes  (nodes, 5 + 3 for each GPU type): cores free and in all, GB of memory free and in all, accelerators asleep;
            by type GPUs free (parts included) and in all, GB of GPU memory that is free.
@@ -248,7 +248,7 @@ class Arrays(Observation):
 
 
 class GraphObservation(Arrays):
-    """`graph`: what `dict` has, the task graph, and where data lie.
+    """Observation `graph`: `dict`, the task graph, and where data lie.
 
     graph   (tasks, 8): of each task that has arrived and not ended, by number: present, waits for predecessors, waits
             for a device, runs, log(shortest time / scale), critical path from its start to the end of the graph /
@@ -363,7 +363,7 @@ def _made(kind: type[Observation], problem: PlanProblem, window: int, scale: flo
 
 
 def make_observation(given: ObservationLike) -> Callable[[PlanProblem, int, float], Observation] | None:
-    """The maker of a run's observation; None for the vector.
+    """Make the observation of a run; None for the vector.
 
     UnknownName or UsageError otherwise.
     """

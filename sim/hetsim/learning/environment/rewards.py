@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Reward:
-    """Base: is notified of the tasks of a run, and gives the reward since last time.
+    """Base of rewards: notified of the tasks of a run, returns reward by step.
 
     A reward of one's own is a class derived from this.  Its sum over a run must not depend on when it is asked, so
     that it tells what other policies earn, too; `hetsim.register(name, item, kind="reward")` gives it a name.
@@ -57,29 +57,29 @@ class Reward:
         self._ends: list[bool] | None = None if staged is None else staged.last.tolist()
 
     def counts(self, task: Task) -> bool:
-        """Return True if the task counts in results: of a request, its last stage."""
+        """Return True if results count the task: of a request, its last stage."""
         return self._ends is None or self._ends[task.index]
 
     def arrived(self, task: Task) -> None:
-        """A task is in the system."""
+        """Note a task that has entered the system."""
 
     def admitted(self, task: Task) -> None:
-        """A task was accepted by the agent; called only if rewards are wanted ahead."""
+        """Note a task that the agent accepted (if rewards are given ahead)."""
 
     def started(self, task: Task, end: float, least: float) -> None:
-        """Note a start, where rewards are wanted ahead: when the task should end.
+        """Note a start and when the task should end (if rewards are given ahead).
 
         `least` is the time at best, whatever was decided (0 where it need not have come in).
         """
 
     def completed(self, task: Task) -> None:
-        """A task has ended well."""
+        """Note a task that has completed."""
 
     def departed(self, task: Task) -> None:
-        """A task has ended otherwise."""
+        """Note a task that ended without completing."""
 
     def close(self, record: Record) -> None:
-        """The run is over: `take` is called once more at most."""
+        """End the run: `take` is called once more at most."""
 
     def take(self, now: float) -> float:
         """The reward since the last call."""
@@ -92,7 +92,7 @@ RewardLike = str | Mapping[str, float] | type[Reward] | Callable[[Any, "Seen"], 
 
 @dataclass
 class Seen:
-    """Changes since the last step: arrivals, completions, other ends, seconds."""
+    """Changes since the last step: arrivals, completions, other ends, seconds passed."""
 
     arrived: list[Task] = field(default_factory=list)
     finished: list[Task] = field(default_factory=list)
@@ -101,7 +101,7 @@ class Seen:
 
 
 class Called(Reward):
-    """A function `(view, seen) -> float` that is called at each step."""
+    """A reward by a function `(view, seen) -> float`, called at each step."""
 
     def __init__(self, simulation: Simulation, function: Callable[[Any, Seen], float]):
         super().__init__(simulation)
@@ -129,7 +129,7 @@ class Called(Reward):
 
 
 class Several(Reward):
-    """Rewards of one run that are notified together."""
+    """Several rewards of one run that are notified together."""
 
     def __init__(self, simulation: Simulation, parts: Sequence[Reward]):
         super().__init__(simulation)
@@ -149,7 +149,7 @@ class Several(Reward):
 
 
 class Both(Several):
-    """Two rewards of one run, of which only the first is told what is to be expected."""
+    """Two rewards of one run; only the first may give rewards ahead."""
 
     def __init__(self, simulation: Simulation, first: Reward, plain: Reward):
         super().__init__(simulation, (first, plain))
@@ -160,7 +160,7 @@ class Both(Several):
 
 
 class Weighted(Several):
-    """A weighted sum of others."""
+    """A weighted sum of other rewards."""
 
     def __init__(self, simulation: Simulation, parts: RewardParts):
         makers = [parts.made.get(name, REWARDS.get(name)) for name in parts]
@@ -229,7 +229,7 @@ class _InSystem(Reward):
 
 
 class Response(_InSystem):
-    """Minus the seconds in the system."""
+    """Minus the seconds that tasks spend in the system."""
 
     name, metric = "response", DEFAULT_METRIC
     per_task = ("mean response (s)", -1.0)
@@ -239,7 +239,7 @@ class Response(_InSystem):
 
 
 class Slowdown(_InSystem):
-    """Minus the seconds in the system, in units of each task's own T*."""
+    """Minus the seconds in the system, divided by each task's fastest time T*."""
 
     name = "slowdown"
     per_task = ("mean slowdown", -1.0)
@@ -260,7 +260,7 @@ class Slowdown(_InSystem):
 
 
 class Goodput(Reward):
-    """One for each task that completes in time; ahead, once that is expected."""
+    """One per task that completes in time; if ahead, once that is expected."""
 
     name, metric = "goodput", "goodput_fraction"
     per_task = ("share of tasks in time", 1.0)
@@ -270,7 +270,7 @@ class Goodput(Reward):
         self.promised: dict[int, float] = {}
 
     def worth(self, task: Task) -> float:
-        """The value of the task."""
+        """The value of completing the task in time."""
         return 1.0
 
     def admitted(self, task: Task) -> None:
@@ -325,7 +325,7 @@ class Makespan(Reward):
 
 
 class Energy(Reward):
-    """Minus the joules: of idle devices by their log, of launches by the engine.
+    """Minus the joules used: idle devices by their log, launches by the engine.
 
     Work counts while it computes; a block that a stopped launch still has to end counts when it is stopped.
     """
@@ -429,12 +429,12 @@ class RewardParts(dict[str, float]):
 
     @property
     def is_sum(self) -> bool:
-        """Return True if it is defined for a run in which an environment decides nothing."""
+        """Return True if the reward is defined without decisions of an agent."""
         return not any(isinstance(item, partial) for item in self.made.values())
 
 
 def check_reward(reward: RewardLike) -> RewardParts:
-    """Names and weights; UnknownName or UsageError otherwise."""
+    """Check names and weights; UnknownName or UsageError if they are wrong."""
     rewards = {**REWARDS, **registry.registered("reward")}
     reward_parts = RewardParts()
     reward_parts.made = {}
@@ -475,7 +475,7 @@ def metric_of(name: str, parts: RewardParts) -> str:
 
 
 def make_reward(simulation: Simulation, parts: RewardParts) -> Reward:
-    """The reward of one run, from what `check_reward` gave."""
+    """Make the reward of one run from the result of `check_reward`."""
     [*weights] = parts.values()
     if weights == [1.0]:
         name = next(iter(parts))
@@ -484,12 +484,12 @@ def make_reward(simulation: Simulation, parts: RewardParts) -> Reward:
 
 
 def raised(what: str, name: str, now: float, error: Exception) -> ScenarioError:
-    """The error to raise for a failed reward or observation, from its cause."""
+    """The error for a failed reward or observation, with its cause."""
     return ScenarioError(f"{what} {name} raised {type(error).__name__} at t = {now:g} s: {error}")
 
 
 def checked(value: Any, parts: RewardParts, now: float) -> float:
-    """A reward as a float; ScenarioError where it is none, or not finite."""
+    """A reward as a float; ScenarioError unless it is a finite number."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not number or not math.isfinite(value):
         raise ScenarioError(

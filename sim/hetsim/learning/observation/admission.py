@@ -28,7 +28,7 @@ WORTHLESS = math.exp(-LIMIT)
 
 
 class AdmissionWindow(Window):
-    """The window of admission: the task that asks, then the admitted unfinished ones.
+    """The window of admission: the new task, then the admitted unfinished ones.
 
     An observation ends with ASKED: value, the logarithm of the task's weight.
     """
@@ -42,7 +42,7 @@ class AdmissionWindow(Window):
         self._seen = (-1, -1)
 
     def ask(self, task: Task) -> tuple[np.ndarray, np.ndarray]:
-        """Observation and mask for a new task, which counts as inside from now on."""
+        """Observation and mask for a new task, which is then in the system."""
         self._look_around()
         self.ready(task)
         observation, mask = self.observe(task)

@@ -100,7 +100,7 @@ class Layout:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Indexes into the observation (with 0 and 1 appended), one row an action.
+        """Indexes into the observation (with 0 and 1 appended), one row per action.
 
         A row holds the task, the pair and the type of device, which type it is, the state of all types and of the
         whole, and whether the action waits.  So one small network can score every action.  Of admission the row that
@@ -132,12 +132,12 @@ class Layout:
         return np.array([[zero] * len(task) + [*context, one], [*task, *context, zero]])
 
     def select(self, observations: np.ndarray, which: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """The rows of these actions of these observations (by their numbers)."""
+        """The rows of these actions in these observations, by their numbers."""
         padded = np.concatenate([observations, np.tile(_PADDING, (len(observations), 1))], axis=1)
         return padded[which[:, None], self.rows[actions]]
 
     def row(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """The same of one observation."""
+        """The rows of these actions in one observation."""
         return np.concatenate([observation, _PADDING])[self.rows[actions]]
 
 
@@ -187,7 +187,7 @@ class Window(Scheduler):
         self._modes: dict[Shape, list[list[int]]] = {}
 
     def choose(self, observation: np.ndarray, mask: np.ndarray) -> int:
-        """One of the actions that the mask allows."""
+        """Choose one of the actions that the mask allows."""
         raise NotImplementedError
 
     def schedule(self, view: View) -> Iterator[Decision]:
@@ -251,7 +251,7 @@ class Window(Scheduler):
     # What is seen ---------------------------------------------------------------------------------------------
 
     def shown(self, first: Task | None = None) -> list[Task]:
-        """The first waiting tasks, by arrival; `first` is shown before all others."""
+        """The first waiting tasks by arrival; `first` comes before all others."""
         if not self._ordered:
             self._waiting = dict(sorted(self._waiting.items(), key=lambda entry: (entry[1].arrival, entry[0])))
             self._ordered = True
@@ -273,7 +273,7 @@ class Window(Scheduler):
         return startable
 
     def observe(self, first: Task | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The observation now, and which actions are possible.  `first`: as in `shown`.
+        """The current observation, and which actions are possible.
 
         To wait is not possible where nothing runs and something may be placed: nothing else need ever happen.
         """
@@ -424,7 +424,7 @@ class Window(Scheduler):
     # What is done ---------------------------------------------------------------------------------------------
 
     def placement(self, task: Task, kind: int) -> Placement | None:
-        """The placement of a task on a type of device now: its fastest mode that fits."""
+        """Where a task would start now on a type of device, in its fastest mode."""
         name = self.layout.types[kind]
         for position in task.modes_by_speed():
             mode = task.modes[position]
@@ -435,7 +435,7 @@ class Window(Scheduler):
         return None
 
     def decision(self, action: int) -> Start | None:
-        """The decision of an action that the mask allows; None: to wait."""
+        """The decision of an action that the mask allows; None: wait."""
         if action == self.layout.actions - 1:
             return None
         position, kind = divmod(action, len(self.layout.types))
@@ -446,7 +446,7 @@ class Window(Scheduler):
         return Start(task, placement)
 
     def follow(self, task: Task, placement: Placement, end: float) -> None:
-        """A task starts, or moves, there, and should end then."""
+        """Note a start or move of a task, and when it should end."""
         row = task.index
         before = self._kind_of.get(row)
         if before is not None:
@@ -456,5 +456,5 @@ class Window(Scheduler):
         self.running[kind][row] = end
 
     def expected_end(self, task: Task) -> float:
-        """When a running task should end, as it looked when it started."""
+        """When a running task should end, as estimated at its start."""
         return self.running[self._kind_of[task.index]][task.index]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ActionScores(nn.Module):
-    """A score for each action, from the rows of `Layout.rows`; masks are the caller's.
+    """A score per action, from the rows of `Layout.rows`; the caller masks.
 
     Actions are drawn by `forward`, in which waiting weighs against all placements together as it does in `plain`
     against the best of them; the best action is that of `plain` (`greedy`).  Else a policy that takes the likeliest
@@ -44,7 +44,7 @@ class ActionScores(nn.Module):
         self.load_arrays(ScoreNetwork.fresh(layout.inputs, hidden, np.random.default_rng(seed)).arrays)
 
     def plain(self, observations: torch.Tensor) -> torch.Tensor:
-        """The scores as they are: the best possible action has the highest."""
+        """Scores for choosing: the best possible action has the highest."""
         padding = observations.new_tensor([[0.0, 1.0]]).expand(len(observations), 2)
         values = torch.cat([observations, padding], dim=1)[:, self.rows]
         for layer in self.layers[:-1]:
@@ -53,7 +53,7 @@ class ActionScores(nn.Module):
         return scored
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """Scores to draw actions by: logits, with waiting raised to all placements."""
+        """Logits for sampling, with waiting weighted against all placements."""
         scores = self.plain(observations)
         if self.layout.decides != SCHEDULING:
             return scores
@@ -62,14 +62,14 @@ class ActionScores(nn.Module):
         return torch.cat([scores[:, :-1], scores[:, -1:] + more[:, None]], dim=1)
 
     def arrays(self) -> list[np.ndarray]:
-        """Weights and biases, layer by layer, as the network in NumPy has them."""
+        """Weights and biases by layer, in the form of the NumPy network."""
         layers = []
         for layer in self.layers:
             layers += [layer.weight.detach().cpu().numpy().T.copy(), layer.bias.detach().cpu().numpy().copy()]
         return layers
 
     def load_arrays(self, arrays: Sequence[np.ndarray]) -> None:
-        """Take over weights and biases."""
+        """Load weights and biases."""
         with torch.no_grad():
             for layer, weights, biases in zip(self.layers, arrays[::2], arrays[1::2], strict=True):
                 layer.weight.copy_(torch.as_tensor(weights.T.copy()))

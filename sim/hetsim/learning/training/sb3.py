@@ -46,7 +46,7 @@ class _ActorAndCritic(nn.Module):
 
 
 class ScoringPolicy(MaskableActorCriticPolicy):
-    """An actor-critic for MaskablePPO with `ActionScores` (`scores`) as its actor.
+    """An actor-critic for MaskablePPO; its actor is an `ActionScores`.
 
     layout: that of the environment; its observation is the usual vector.  hidden, seed: of the scores; width: of the
     critic's two layers.

@@ -113,7 +113,7 @@ class Comparison:
         return selected + [finding.sentence for finding in self.findings]
 
     def cells(self, metric: str) -> list[str]:
-        """The metric of every policy in one unit, each with its interval; ◂ at the winner."""
+        """A metric of every policy in one unit with intervals; ◂ at the best."""
         part = self.table[metric]
         texts = several(part["mean"].tolist(), units_of(metric), part["half_width"].tolist())
         return [
@@ -122,7 +122,7 @@ class Comparison:
         ]
 
     def shown_table(self) -> pd.DataFrame:
-        """Texts for people: a row a policy, a column a metric."""
+        """The table as text: a row per policy, a column per metric."""
         return pd.DataFrame({metric_name(name): self.cells(name) for name in self.metrics}, index=self.table.index)
 
     def shown_plans(self) -> pd.DataFrame:
@@ -136,12 +136,12 @@ class Comparison:
 
     @property
     def plans_title(self) -> str:
-        """The title above the plans: of which run they are."""
+        """The title above the plans, naming the run they are of."""
         replicated = (self.pairs["n"] > 1).any() if len(self.pairs) else False
         return "Plans" + (" (of the first replication)" if replicated else "")
 
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
-        """Tell what became of groups of tasks under each policy.
+        """Compare groups of tasks: the metrics of each under each policy.
 
         Parameters: group: class, gpus (the number asked for) or user, which must have been asked for where there are
             replications, with `compare(..., by=["gpus"])`; names: metrics, without them those of groups.
@@ -257,7 +257,7 @@ def compare(
 
 
 def _check_asked(runs: Mapping[str, Any], baseline: str | None, confidence: float) -> None:
-    """UsageError for a comparison that cannot be made."""
+    """Raise UsageError for a comparison that cannot be made."""
     if len(runs) < 2:
         raise UsageError("a comparison needs at least two policies")
     if baseline is not None and baseline not in runs:
@@ -274,7 +274,7 @@ def _first(run: Replications | Result) -> Result | None:
 
 
 def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> dict[str, pd.DataFrame]:
-    """The metrics asked for with their columns, of sets those with values.
+    """The requested metrics with columns; of sets, those with values.
 
     The makespan where every run went on until it was drained; deadlines, rejections, energy, users and prices where
     there are any; how busy the cores are where there are no GPUs.

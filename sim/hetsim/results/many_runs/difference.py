@@ -33,7 +33,7 @@ _SAME = ("arrival", "class", "user")
 
 @dataclass(frozen=True)
 class FirstDecision:
-    """The first instant with different decisions, and those of each run only."""
+    """The first instant at which decisions differ, and those of each run."""
 
     time: float
     only_a: tuple[str, ...]
@@ -84,14 +84,14 @@ class Difference:
 
     @cached_property
     def only(self) -> tuple[int, int]:
-        """How many tasks only the one and only the other run has."""
+        """Number of tasks that only one of the runs has, for each run."""
         first, right = self._sides
         both = len(self.tasks)
         return len(first) - both, len(right) - both
 
     @cached_property
     def unlike(self) -> dict[str, int]:
-        """Number of common tasks that differ, by column: arrival, class, user."""
+        """Number of common tasks that differ, by column."""
         first, right = self._sides
         right = right.reindex(first.index.intersection(right.index, sort=False))
         first = first.loc[right.index]
@@ -99,7 +99,7 @@ class Difference:
         return {name: number for name, number in differing.items() if number}
 
     def by(self, group: str) -> pd.DataFrame:
-        """Sum the changes up.
+        """Sum the changes by group.
 
         Parameters: group: class or user.
         Returns: tasks, how many gained and lost, mean in a and b, and the mean change; gainers first.
@@ -121,7 +121,7 @@ class Difference:
 
     @cached_property
     def statuses(self) -> pd.DataFrame:
-        """Tasks by different statuses in both: status_a, status_b, tasks."""
+        """Tasks whose status differs: status_a, status_b, tasks."""
         frame = self.tasks
         frame = frame[frame["status_a"].astype(str) != frame["status_b"].astype(str)]
         pairs = frame[["status_a", "status_b"]].astype(str)
@@ -152,11 +152,11 @@ class Difference:
 
     @property
     def sentences(self) -> list[str]:
-        """The main things in words."""
+        """The main differences as sentences."""
         return list(_sentences(self))
 
     def to_json(self, top: int = 10) -> dict[str, Any]:
-        """Write the difference for programs.
+        """The difference as plain values for programs.
 
         Parameters: top: the number of tasks in it.
         Returns: {"a", "b", "column", "mean_change", "gained", "lost", "tasks": [...], "by": {...}, "first",
@@ -201,7 +201,7 @@ _ENDED = {"stopped": "stops", "moved": "moves", "lost": "loses"}
 
 
 def decisions(run: Result) -> pd.DataFrame:
-    """Everything that was decided in a run, as texts: columns `time` and `what`."""
+    """All decisions of a run as texts: columns `time` and `what`."""
     launches, tasks = run.launches, run.tasks
     name = launches["task"].astype(str)
     more = launches["members"].to_numpy()

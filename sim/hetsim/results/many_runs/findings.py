@@ -54,7 +54,7 @@ class Finding:
 
     @property
     def row(self) -> tuple[Any, ...]:
-        """Its `COLUMNS`."""
+        """Its values in the order of `COLUMNS`."""
         return tuple(getattr(self, name) for name in COLUMNS)
 
     @property
@@ -84,12 +84,12 @@ class Finding:
         return f"{self.policy}: {name} {self.gap} {method}"
 
     def reversed(self) -> Finding:
-        """The same, seen from the other policy."""
+        """The same finding, seen from the other policy."""
         return Finding(**{**asdict(self), "policy": self.other, "other": self.policy, "difference": -self.difference})
 
 
 def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confidence: float) -> list[Finding]:
-    """Findings of pairs, tested together; a row a replication, a column each."""
+    """Findings of pairs, tested together; one row per replication."""
     differences, left_out = [], []
     for _, _, both in pairs:
         both = both[~np.isnan(both).all(axis=1)]  # undefined for both: nothing to compare in that replication
@@ -113,12 +113,12 @@ def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confi
 
 
 def better(metric: str, difference: float) -> bool:
-    """Return True if `difference` (policy - other) is to the policy's credit."""
+    """Return True if `difference` (policy - other) favors the policy."""
     return difference > 0 if higher_is_better(metric) else difference < 0
 
 
 def clearly_best(findings: list[Finding], policies: list[str]) -> str | None:
-    """The policy that is shown to be better than each of the others."""
+    """The policy that is significantly better than each of the others."""
     for policy in policies:
         seen = seen_from(findings, policy)
         beaten = {row.other for row in seen if row.significant and better(row.metric, row.difference)}

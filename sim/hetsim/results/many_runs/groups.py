@@ -23,7 +23,7 @@ SHOWN_MARK = " *"
 
 
 class Several(Protocol):
-    """The part of several runs that is read here; `Replications` have it."""
+    """The part of several runs that this module reads."""
 
     @property
     def results(self) -> list[Result]: ...
@@ -37,7 +37,7 @@ class Several(Protocol):
 
 
 def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np.ndarray]:
-    """(group, metric) -> values by replication, NaN where not defined.
+    """Map (group, metric) to values by replication, NaN where undefined.
 
     With the numbers of tasks over which they are means, under their names, which begin with _.
     """
@@ -60,7 +60,7 @@ def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np
 def group_contributions(
     values: Mapping[tuple[str, str], np.ndarray], chosen: np.ndarray | slice = slice(None)
 ) -> dict[tuple[str, str], np.ndarray]:
-    """(group, metric) -> contributions of replications to its estimate."""
+    """Map (group, metric) to replications' contributions to its estimate."""
     by_key = {}
     for group, name in values:
         if not name.startswith("_"):
@@ -103,7 +103,7 @@ def table_of_groups(outcomes: Mapping[str, Result | Several], by: str, confidenc
 def groups_and_metrics(
     by: str, values: Mapping[str, Mapping[tuple[str, str], np.ndarray]]
 ) -> tuple[list[str], list[str]]:
-    """The groups in order, and the metrics, that any policy has."""
+    """Groups in order, and metrics, over all policies."""
     keys = dict.fromkeys(key for of_policy in values.values() for key in of_policy)
     return in_order(by, dict.fromkeys(group for group, _ in keys)), list(dict.fromkeys(name for _, name in keys))
 
@@ -138,7 +138,7 @@ def metrics_in(table: pd.DataFrame) -> list[str]:
 
 
 def telling(table: pd.DataFrame) -> list[str]:
-    """The metrics of such a table that are defined and not zero everywhere."""
+    """Metrics of such a table that are defined and not 0 everywhere."""
     kept = []
     for name in metrics_in(table):
         means = table[name, "mean"].to_numpy(dtype=np.float64)
@@ -165,7 +165,7 @@ def groups_json(tables: Mapping[str, pd.DataFrame], many: bool = True) -> dict[s
 
 
 def flat(table: pd.DataFrame) -> pd.DataFrame:
-    """Table with one header line: `metric`, and of many runs `metric_half_width`."""
+    """The table with one header line: `metric`, and `metric_half_width` of many runs."""
     columns = {}
     for metric in metrics_in(table):
         columns[metric] = table[metric, "mean"]
@@ -224,7 +224,7 @@ def _paired_values(outcomes: Mapping[str, Result | Several], by: str) -> dict[st
 
 
 def _numbers(outcome: Result | Several) -> list[int]:
-    """Of the replications, in the order of `group_values`."""
+    """Numbers of the replications, in the order of `group_values`."""
     return [outcome.replication] if isinstance(outcome, Result) else [int(n) for n in outcome.values.index]
 
 
@@ -276,7 +276,7 @@ def difference_note(found: pd.DataFrame, confidence: float, identical: bool = Fa
 
 
 def differences_json(found: pd.DataFrame) -> list[dict[str, object]]:
-    """A mapping a row."""
+    """One mapping per row."""
     return [
         {str(key): value if isinstance(value, str | bool) else json_number(value) for key, value in row.items()}
         for row in found.astype(object).to_dict("records")

@@ -11,7 +11,7 @@ NOUNS = {"cluster.nodes.count": ("nodes", "node"), "cluster.nodes.gpus.count": (
 
 
 def knees(sweep: Sweep) -> list[str]:
-    """Name the knee of each policy's curve, of a sweep over one key with numbers.
+    """Name the knee of each policy's curve in a sweep over one numeric key.
 
     The knee is the least value after which every step gains less than 5 % of the metric there, and before which one
     gained more.  With replications a gain is the upper end of its paired 95 % interval.

@@ -80,14 +80,14 @@ def _pairs(
 
 
 class Leads(NamedTuple):
-    """Number of points that each policy leads alone, shares, or is shown to lead."""
+    """Number of points at which each policy leads alone, jointly, or significantly."""
 
     alone: dict[str, int]
     ties: dict[tuple[str, ...], int]
     shown: dict[str, int]
     points: int
     tested: bool
-    """Are there points with several replications, which could show it?"""
+    """True if some points have several replications, which could show it."""
 
 
 def leads(sweep: Points, metric: str, findings: dict[int, list[Finding]] | None = None) -> Leads:
@@ -117,7 +117,7 @@ def leads(sweep: Points, metric: str, findings: dict[int, list[Finding]] | None 
 
 
 class Points(Protocol):
-    """The part of a `Sweep` that is read here."""
+    """The part of a `Sweep` that this module reads."""
 
     points: pd.DataFrame
 

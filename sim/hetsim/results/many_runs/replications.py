@@ -61,7 +61,7 @@ class Replications:
 
     @classmethod
     def load(cls, directory: str | Path) -> Replications:
-        """Load the replications in a directory; the first run is there in full.
+        """Load the replications in a directory; only the first is complete.
 
         Parameters: directory: where they lie.
         Returns: the replications.
@@ -84,7 +84,7 @@ class Replications:
         return runs
 
     def add(self, result: Result) -> None:
-        """Take in one more run."""
+        """Add one more run."""
         self.add_values(replication_values(result, self._further), result)
         if self._keep:
             self.results.append(result)
@@ -153,7 +153,7 @@ class Replications:
         return contributions(pd.DataFrame({metric: column, weight: self._column(weight)}), metric)
 
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
-        """Measure groups of tasks.
+        """Metrics of groups of tasks, over the replications.
 
         Parameters: group: class, gpus or user; where not all runs were kept, it must have been asked for (by=["gpus"]);
             names: metrics.
@@ -177,7 +177,7 @@ class Replications:
         return student_interval(column.to_numpy(), confidence, metric)
 
     def relative_half_width(self, metric: str, confidence: float = 0.95) -> float:
-        """Get the half-width of an interval / |mean|.
+        """Get the half-width of an interval, divided by |mean|.
 
         Parameters: metric: its name; confidence: of the interval.
         Returns: the ratio; infinite where there is no interval.
@@ -212,7 +212,7 @@ class Replications:
         return chosen
 
     def among(self, numbers: Iterable[int]) -> Replications:
-        """Those of these numbers; all of them as they are."""
+        """The replications of these numbers."""
         chosen = set(numbers)
         if chosen >= set(self._rows):
             return self
@@ -222,7 +222,7 @@ class Replications:
 
     @property
     def without_chance(self) -> str:
-        """Why identical replications have no intervals, and what to do about it."""
+        """Why identical replications lack intervals, and what to do."""
         if not any(row.get(TASK_COUNT, 1) for row in self._rows.values()):
             return "no task arrived in the window of any replication: between warm-up and horizon"
         text = "all replications are identical: nothing in this scenario is random, so there are no intervals"
@@ -230,7 +230,7 @@ class Replications:
 
     @property
     def replays(self) -> bool:
-        """Return True if a trace comes as it was recorded."""
+        """Return True if a trace is used as it was recorded."""
         return bool(self.results) and "" in self.results[0].record.input.traces
 
     @property
@@ -277,7 +277,7 @@ class Replications:
         return {"scenario": self.name, "seed": self.seed, "summary": summary}
 
     def plot(self) -> Figure:
-        """Return the picture of the first run with all mean responses."""
+        """Return a picture of the first run, with all mean responses."""
         return drawn("default", self)
 
     def _title(self) -> str:

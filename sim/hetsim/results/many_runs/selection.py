@@ -32,7 +32,7 @@ PROBABILITY, DELTA = 0.95, 0.01
 
 @dataclass(frozen=True)
 class Selection:
-    """The best policy, or those still in the race at the maximum of replications.
+    """The best policy, or all candidates left at the maximum of replications.
 
     `dropped`: policy -> replications after which it was out, in the order of leaving.
     """
@@ -48,7 +48,7 @@ class Selection:
 
     @property
     def sentences(self) -> list[str]:
-        """The outcome in sentences."""
+        """The outcome as sentences."""
         name, runs = metric_name(self.metric), max(self.runs.values())
         within = gap(self.metric, self.delta)
         if self.best is None:
@@ -68,7 +68,7 @@ class Selection:
 
 
 class Race:
-    """The procedure: from values of each replication to the policies that stay."""
+    """The selection procedure: eliminates policies replication by replication."""
 
     def __init__(self, policies: Sequence[str], metric: str, probability: float = PROBABILITY, delta: float = DELTA):
         metrics.metric(metric)
@@ -104,7 +104,7 @@ class Race:
         self.counts[policy].append(count)
 
     def withdraw(self, policy: str) -> None:
-        """A policy cannot take part; before its first value."""
+        """Withdraw a policy that cannot take part, before its first value."""
         self.left.remove(policy)
         del self.values[policy], self.counts[policy]
 
@@ -118,7 +118,7 @@ class Race:
         return ratio + (values - ratio) * (np.array(self.counts[policy]) / count)
 
     def start(self) -> None:
-        """The first stage is over: fixes δ and the variances of all differences."""
+        """End the first stage: fix δ and the variances of all differences."""
         first, count = len(next(iter(self.values.values()))), len(self.values)
         if first < 3:
             raise UsageError(f"the first stage of a selection takes at least 3 replications, not {first}")
@@ -143,7 +143,7 @@ class Race:
                 self._limit[one, other] = self._limit[other, one] = limit
 
     def screen(self) -> list[str]:
-        """The policies that are out after this replication."""
+        """Return the policies that are eliminated after this replication."""
         r = len(self.values[self.left[0]])
         mean = {policy: self.sign * float(self._contributions(policy).mean()) for policy in self.left}
         out = [
@@ -156,7 +156,7 @@ class Race:
         return out
 
     def ahead(self, most: int) -> int:
-        """Maximum number of replications still needed by all that are left."""
+        """Maximum number of replications that remaining policies may still need."""
         r, max_needed = len(self.values[self.left[0]]), 0
         for one in self.left:
             limits = [self._limit[one, other] for other in self.left if other != one]
@@ -168,14 +168,14 @@ class Race:
 
     @property
     def over(self) -> bool:
-        """One is left, or those left have the same mean and no margin any more."""
+        """Return True if one policy is left, or all left are tied without a margin."""
         if len(self.left) == 1:
             return True
         r = len(self.values[self.left[0]])
         return all(self._margin(a, b, r) == 0 for a in self.left for b in self.left if a != b)
 
     def outcome(self) -> Selection:
-        """The outcome as known now."""
+        """The outcome so far."""
         tied = tuple(self.left) if self.over and len(self.left) > 1 else ()
         return Selection(
             metric=self.metric, probability=self.probability, delta=self.delta,

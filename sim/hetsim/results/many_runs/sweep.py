@@ -47,7 +47,7 @@ SHOWN_ROWS = 40
 
 
 class Sweep:
-    """A sweep.  Attributes:
+    """The results of a sweep.  Attributes:
 
     table            a row a point and policy: its keys, and metrics with the ends of their 95 % intervals
     by_replication   the metrics of every replication, a row each; columns that begin with _ are the numbers of
@@ -80,12 +80,12 @@ class Sweep:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row a point and policy."""
+        """The table: a row per point and policy."""
         return self._table() if callable(self._table) else self._table
 
     @cached_property
     def by_replication(self) -> pd.DataFrame:
-        """A row a replication."""
+        """The table with a row per replication."""
         return self._by_replication() if callable(self._by_replication) else self._by_replication
 
     @property
@@ -129,7 +129,7 @@ class Sweep:
         return sound.loc[grouped.idxmax() if up else grouped.idxmin()]
 
     def pivot(self, x: str, y: str, metric: str, where: Mapping[str, Any] | None = None) -> pd.DataFrame:
-        """Set a metric out as a grid.
+        """Arrange a metric as a grid of two keys.
 
         Parameters: x, y: keys of columns and of rows; metric: its name; where: fixes other columns: {"policy": "sjf"};
             values of keys may be texts as in a scenario (24/h) or numbers in base units.
@@ -171,7 +171,7 @@ class Sweep:
 
     @property
     def shown_metrics(self) -> list[str]:
-        """Metrics asked for, else the usual ones; also that of a precision."""
+        """The metrics to show: those requested, else the usual ones."""
         usual = [name for name in in_set("sweep") if name in self.table and self.table[name].notna().any()]
         shown = self.metrics or usual
         reached = [] if isinstance(self.replications, int) else [self.replications["metric"]]
@@ -242,7 +242,7 @@ class Sweep:
         return f'<div style="overflow-x: auto">{table}</div>{more}{notes}'
 
     def to_json(self, by_replication: bool = False) -> dict[str, Any]:
-        """Write the rows for programs.
+        """The rows as plain values for programs.
 
         Parameters: by_replication: with the values of each.
         Returns: {"scenario", "seed", "keys", "metrics", "rows": [{point, keys, policy, status, error, metrics}]}; a

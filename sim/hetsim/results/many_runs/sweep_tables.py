@@ -26,7 +26,7 @@ Columns = Mapping[str, Sequence[Any]]
 
 @dataclass
 class SweepRow:
-    """The facts of one row, and the values of its replications; None if one failed.
+    """One row's facts and its replications' values; None if one failed.
 
     `warmup`: what is told as `warmup_cut`, if anything is; NaN of a row for which none was found.
     """
@@ -41,7 +41,7 @@ class SweepRow:
 
 
 class SweepTables:
-    """`table` and `by_replication` of a sweep, from rows in order of their points."""
+    """Tables `table` and `by_replication` of a sweep, built in order of points."""
 
     def __init__(self, columns: Columns, *, several: bool, text_seeds: bool, folder: Path | None = None):
         """several: rows have replications.  text_seeds: some seeds need a text column.
@@ -50,14 +50,14 @@ class SweepTables:
         """
         self.columns, self.several, self.text_seeds = columns, several, text_seeds
         self.names: dict[str, None] = {}
-        """What runs have, in the order of the first that has each."""
+        """Names of the runs' values, in order of first appearance."""
         self.rows = 0
         self.parts: list[tuple[pd.DataFrame, pd.DataFrame]] = []
         self._folder = None if folder is None else temporary_folder(folder, "new")
         self._files = None if self._folder is None else [GrowingTable(self._folder, name) for name in ("table", "each")]
 
     def add(self, rows: Sequence[SweepRow]) -> None:
-        """Take in the next rows."""
+        """Add the next rows."""
         for row in rows:
             for run in row.runs:
                 if run is not None:
@@ -72,7 +72,7 @@ class SweepTables:
                 file.add(frame)
 
     def frames(self) -> list[pd.DataFrame]:
-        """Both tables, of rows that are kept here."""
+        """Both tables, from the rows kept in memory."""
         if len(self.parts) == 1:
             return list(self.parts[0])
         each = zip(*self.parts, strict=True)
@@ -81,7 +81,7 @@ class SweepTables:
         ]
 
     def write(self, *targets: Path) -> None:
-        """Put both tables in their places."""
+        """Move both tables to their final places."""
         for number, target in enumerate(targets):
             if self._files is not None:
                 write_whole(target, self._files[number].move, durable=True)
@@ -96,7 +96,7 @@ class SweepTables:
 
 
 class GrowingTable:
-    """A Parquet file written in parts; columns of later parts are missing before."""
+    """A Parquet file written in parts; columns may be added by later parts."""
 
     def __init__(self, folder: Path, name: str):
         self.folder, self.name = folder, name
@@ -122,7 +122,7 @@ class GrowingTable:
             self._writer = None
 
     def move(self, target: Path) -> None:
-        """Make `target` of it."""
+        """Finish the file and move it to `target`."""
         self.close()
         if len(self.files) > 1:
             self._join()
@@ -143,7 +143,7 @@ class GrowingTable:
 def tables(
     keys: Columns, rows: Sequence[SweepRow], all_names: Sequence[str], several: bool, text_seeds: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`table` and `by_replication` of some rows; `all_names`: metrics of the runs."""
+    """`table` and `by_replication` of some rows; `all_names` are the metrics."""
     kept = [name for name in all_names if name not in (_END, _WATTS, "replication")]
     names = [name for name in kept if not name.startswith("_")]
     failed = np.array([bool(row.errors) or any(run is None for run in row.runs) for row in rows])
@@ -177,7 +177,7 @@ def tables(
 
 
 def _common_counts(rows: Sequence[SweepRow], counts: np.ndarray, failed: np.ndarray) -> np.ndarray:
-    """Of each row, the replications that all policies of its point completed."""
+    """For each row, the replications that all policies of its point completed."""
     fewest: dict[int, int] = {}
     for row, count, out in zip(rows, counts.tolist(), failed, strict=True):
         if not out:

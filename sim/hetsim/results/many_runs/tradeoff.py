@@ -20,7 +20,7 @@ Better = Mapping[str, Literal["more", "less"]]
 
 
 def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = None) -> pd.DataFrame:
-    """Which policies (of a sweep: rows) no other beats in both metrics.
+    """The policies (of a sweep: rows) that no other beats in both metrics.
 
     Of a sweep x or y may also be a key with numbers, such as the number of nodes: less of it is better unless told.
 
@@ -47,7 +47,7 @@ def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = Non
 
 
 def regrets(found: Comparison | Sweep, metric: str = DEFAULT_METRIC) -> pd.DataFrame:
-    """Distance of each policy to the best, as a share of the best, by replication.
+    """Distance of each policy from the best, as a share of the best.
 
     The best is the best of that row, so that one column need not be 0 throughout.  Rows in which a policy has no value
     leave that policy out.

@@ -34,14 +34,14 @@ NEAR = 0.4
 
 @dataclass(frozen=True)
 class WarmupCut:
-    """A warm-up of `time` seconds with `tasks` of the `arrivals`, from `runs` runs."""
+    """A warm-up: `time` seconds with `tasks` of `arrivals`, seen in `runs` runs."""
 
     time: float
     tasks: int
     arrivals: int
     runs: int
     seen: bool = True
-    """Were there responses to find it from?"""
+    """True if there were responses to find it from."""
 
     @property
     def near_half(self) -> bool:
@@ -68,7 +68,7 @@ class WarmupCut:
 
 
 def mser(series: np.ndarray) -> int:
-    """How many leading values to cut, at most half; 0 for a series without spread."""
+    """Number of leading values to cut, at most half; 0 for a constant series."""
     values = np.asarray(series, dtype=np.float64)
     count = len(values)
     if count < 2:
@@ -83,7 +83,7 @@ def mser(series: np.ndarray) -> int:
 
 @dataclass
 class WarmupSeries:
-    """Adds up replications; `cut` is then where their mean becomes steady."""
+    """Averages replications; `cut` is where their mean becomes steady."""
 
     runs: int = 0
     fewest: int = 0

@@ -35,7 +35,7 @@ LEVEL = 0.10
 
 
 def batch_means(result: Run, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
-    """The interval for the steady mean of one run; UsageError with the reason."""
+    """The interval of the steady mean of one run; UsageError with the reason."""
     metrics.metric(metric, result.bound)
     if isinstance(batches, bool) or not isinstance(batches, int) or not MIN_BATCHES <= batches <= MAX_BATCHES:
         raise UsageError(f"batch means take {MIN_BATCHES} to {MAX_BATCHES} batches, not {batches!r}")
@@ -43,7 +43,7 @@ def batch_means(result: Run, metric: str, batches: int = BATCHES, confidence: fl
 
 
 def batch_interval(values: np.ndarray, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
-    """The same from a number a task, in order of arrival."""
+    """The interval from one number per task, in order of arrival."""
     needed = MIN_TASKS * FINER * batches
     if len(values) < needed:
         raise UsageError(
@@ -75,7 +75,7 @@ def candidates(result: Run) -> list[str]:
 
 
 def means_of(values: np.ndarray, batches: int) -> np.ndarray:
-    """Means of consecutive equal batches; surplus values are left out at the front."""
+    """Means of consecutive equal batches; surplus first values are left out."""
     size = len(values) // batches
     return values[len(values) - size * batches :].reshape(batches, size).mean(axis=1)
 

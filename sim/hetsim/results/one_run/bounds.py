@@ -212,7 +212,7 @@ def area_bound(areas: np.ndarray, capacity: np.ndarray) -> float:
 
 
 def offered_load(tasks: Tasks, table: ModeTable) -> float:
-    """The load of all tasks with known arrivals; 0 of none, inf at one instant."""
+    """The load of all tasks with known arrivals; 0 without tasks."""
     chosen = np.flatnonzero(np.isfinite(tasks.arrival))
     if not len(chosen):
         return 0.0

@@ -26,7 +26,7 @@ PARTS = 60
 
 
 class CallRows:
-    """The calls that were sent, in the order of their first attempts.
+    """The calls that were sent, by their first attempts.
 
     `first`, `last`, `answer`: rows of the first and the last attempt, and of the one that was answered (-1: none).
     """
@@ -50,7 +50,7 @@ class CallRows:
         self.response = np.where(self.answered, self.end - record.input.tasks.arrival[self.first], np.nan)
 
     def wasted(self, record: Record) -> np.ndarray:
-        """Mask of attempts whose calls ended otherwise, or go on with another attempt."""
+        """Mask of attempts after which the call ended otherwise or was retried."""
         assert record.attempt_of is not None
         wasted = (record.attempt_of >= 0) & (record.status != NOT_ARRIVED) & (record.status != COMPLETED)
         wasted[self.last[(self.status == UNFINISHED) & (record.status[self.last] == UNFINISHED)]] = False
@@ -58,14 +58,14 @@ class CallRows:
 
 
 def call_rows(record: Record) -> CallRows | None:
-    """The calls of a record; None where no client has any."""
+    """The calls of a record; None if no client makes any."""
     if record.attempt_of is None or record.call_end is None:
         return None
     return CallRows(record, record.attempt_of, record.call_end)
 
 
 def calls_table(record: Record, tasks: pd.DataFrame) -> pd.DataFrame:
-    """One row a call that was sent.
+    """The table of calls: one row per call that was sent.
 
     `id`, `class`, `user`, `arrival` and `deadline` are those of its first attempt, `attempts` how many were sent,
     `answered_by` the id of the attempt that was answered, `finish` when that was, or when the client gave the call up.
@@ -111,7 +111,7 @@ def rates_over(record: Record, modes: ModeTable, edges: np.ndarray) -> dict[str,
 
 
 def not_back(record: Record) -> list[str]:
-    """Warn of goodput that stays down at a rate of arrivals that was served before.
+    """Warn of goodput that stays low at a rate that was served before.
 
     The run is looked at in equal parts.  A part is well if 80 % of its calls were answered, and its rate one that is
     served; since the last part that was well, or had clearly more arrivals, a quarter of the run and more has passed,

@@ -46,19 +46,19 @@ WEIGHTS: dict[str, Callable[[Measured], float]] = {
 
 
 def weight_of(metric: str) -> str | None:
-    """The number over which a metric is a mean; None if of a whole replication."""
+    """The number that weights a metric's mean; None if of a whole replication."""
     declared = declaration(metric)
     return None if declared is None else declared.weight
 
 
 def weights(run: Measured, names: Iterable[str]) -> dict[str, float]:
-    """Those that these metrics of a run need."""
+    """The weights that these metrics of a run need."""
     needed = {weight_of(name) for name in names}
     return {key: float(count(run)) for key, count in WEIGHTS.items() if key in needed}
 
 
 def contributions(frame: pd.DataFrame, metric: str) -> pd.Series:
-    """Contributions of replications to the estimate of a metric, or missing.
+    """Contributions of replications to a metric's estimate, or why missing.
 
     `frame` has a row a replication, and columns for the metric and its weight; without the weight it is taken for a
     value of the whole replication.
@@ -71,7 +71,7 @@ def contributions(frame: pd.DataFrame, metric: str) -> pd.Series:
 
 
 def weighted_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """`contributions` of a mean over customers, from values and counts."""
+    """`contributions` for a mean over customers, from values and counts."""
     defined = ~np.isnan(values) & (counts > 0)
     adjusted = values.copy()
     adjusted[defined] = ratio_contributions(values[defined], counts[defined])
@@ -79,7 +79,7 @@ def weighted_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray
 
 
 def ratio_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Jackknife contributions to Σ counts × values / Σ counts along the last axis.
+    """Jackknife contributions to Σ counts × values / Σ counts, last axis.
 
     The values themselves, to the last bit, where all counts are equal and where there is no such ratio.
     """

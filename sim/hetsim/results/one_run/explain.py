@@ -92,7 +92,7 @@ class _Waits:
 
 
 def causes(result: Run) -> pd.DataFrame:
-    """One row a ready task: `id`, `class`, `user`, `wait`, seconds of each cause.
+    """One row per ready task: `id`, `class`, `user`, `wait`, seconds by cause.
 
     Of a request that passes through stages one row, with the waits of all its stages.
     """
@@ -179,7 +179,7 @@ def _sum_below(
 
 
 def exact(parts: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """The parts (rows), adjusted so that each row sums to its total exactly.
+    """The parts, adjusted so that each row sums exactly to its total.
 
     All become multiples of the total's last binary digit, and the greatest takes what is missing.
     """
@@ -206,7 +206,7 @@ def explain_all(result: Run, by: str = "class") -> pd.DataFrame:
 
 
 def explain(result: Run, task_id: Any) -> pd.DataFrame:
-    """The wait of one task as stretches: `from`, `to`, `seconds`, `cause`, `detail`.
+    """The wait of one task as intervals: `from`, `to`, `seconds`, `cause`, `detail`.
 
     Of a request those of all its stages, with the name of each in the column `stage`.
     """

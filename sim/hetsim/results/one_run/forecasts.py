@@ -17,7 +17,7 @@ NAMES = {"forecast": "load forecast", "duration": "durations"}
 
 
 def forecasts(notes: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """A title and a text by kind: `durations`, `MAPE 23 % (1,234 predictions)`."""
+    """Title and text by kind, as in `MAPE 23 % (1,234 predictions)`."""
     texts = []
     for name, title in NAMES.items():
         count, mape, loss = (number(notes, f"{name}_{key}") for key in ("count", "mape", "pinball"))

@@ -42,7 +42,7 @@ def fragmentation(run: Measured) -> float:
 
 
 def fragmentation_over_time(result: Run) -> pd.DataFrame:
-    """Fragmentation and allocation as steps between `time`s.
+    """Fragmentation and allocation as step functions.
 
     `allocated_gpus` and `unallocated_gpus` (of those that are up), `fragmented_gpus` (the part of the latter that
     the mix cannot use, in expectation), `fragmentation` = fragmented / unallocated (NaN where nothing is unallocated)
@@ -62,7 +62,7 @@ def fragmentation_over_time(result: Run) -> pd.DataFrame:
 
 
 def fragmentation_between(result: Run, edges: np.ndarray) -> np.ndarray:
-    """Mean fragmentation between these times; NaN where undefined.
+    """Mean fragmentation between two times; NaN where undefined.
 
     Empty where there are no GPUs, or no request for any.
     """
@@ -88,7 +88,7 @@ Steps = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def fragmentation_steps(result: Run) -> Steps:
-    """The free GPUs over the run."""
+    """Free GPUs over the run, as steps."""
     record, (requests, mix) = result.record, request_mix(result.record)
     # The measure knows only demands: it asks what would fit, regardless of which tasks may use the node.
     state = FreeCapacity(record.input.cluster, [replace(mode, partition=None) for ways in requests for mode in ways])

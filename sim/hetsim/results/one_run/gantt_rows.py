@@ -11,7 +11,7 @@ from hetsim.results.one_run.measured import Run
 
 
 def device_bars(result: Run) -> pd.DataFrame:
-    """One row a launch and device or named core (`core`, else -1); `line` is its.
+    """One row per launch and device or named core (`core`, else -1).
 
     `end` of what still runs is the end of the run; `cpu` says whether the line is a node's cores.
     """

@@ -45,13 +45,13 @@ _KEPT = "_by:"
 
 
 def group_metrics(bound: float = DEFAULT_BOUND) -> list[str]:
-    """The metrics shown of every group."""
+    """The metrics that are shown for every group."""
     return in_set("groups", bound)
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """A column and its metrics (none: the usual ones); `named` users have rows."""
+    """A column to group by, and metrics (none: the usual); `named` users get rows."""
 
     by: str
     named: tuple[str, ...] | None = None
@@ -59,12 +59,12 @@ class Grouping:
 
     @property
     def text(self) -> str:
-        """As it stands among the metrics that replications are asked to keep."""
+        """Its text among the metrics that replications keep."""
         return _MARK + json.dumps([self.by, self.named, self.metrics], ensure_ascii=False)
 
     @staticmethod
     def parse(text: str) -> Grouping | None:
-        """The grouping of such a text; None of the name of a metric."""
+        """Parse the text of a grouping; None for the name of a metric."""
         if not text.startswith(_MARK):
             return None
         by, named, names = json.loads(text.removeprefix(_MARK))
@@ -80,7 +80,7 @@ def title(by: str, groups: Iterable[object] = ()) -> str:
 
 
 def checked(by: str | Iterable[str]) -> list[str]:
-    """Groupings of a comparison, each once; UsageError with a suggestion."""
+    """Check groupings of a comparison, each once; UsageError with a near name."""
     names = list(dict.fromkeys([by] if isinstance(by, str) else by))
     for name in names:
         if name not in USUAL:
@@ -121,7 +121,7 @@ def named_users(run: RunInput) -> list[str]:
 
 
 def size_labels(shapes: Sequence[Shape]) -> list[str]:
-    """Labels of sizes: GPUs that tasks ask for, or cores where none can use a GPU."""
+    """Labels of sizes: GPUs that tasks ask for, or cores if none uses a GPU."""
     labels = [gpus_label(shape) for shape in shapes]
     return labels if any(label != NO_GPU for label in labels) else [cores_label(shape) for shape in shapes]
 
@@ -157,7 +157,7 @@ def gpus_label(shape: Shape) -> str:
 
 
 def by_number(label: str) -> tuple[float, float]:
-    """Sort key of such a group: its greatest count, elastic tasks after it."""
+    """Sort key of such a group: its greatest number, elastic tasks last."""
     if label in (NO_GPU, PART, LESS_THAN_A_CORE):
         return (-1.0 if label == NO_GPU else 0.0), 0.0
     label = label.removesuffix(" cores").removesuffix(" core")
@@ -222,7 +222,7 @@ def by_group(result: Run, grouping: Grouping, weighted: bool = False) -> pd.Data
 
 
 def kept_values(result: Run, grouping: Grouping) -> dict[str, float]:
-    """The same as flat names and numbers, which a worker process sends back."""
+    """Group metrics as flat names and numbers, which a worker returns."""
     table = by_group(result, grouping, weighted=True)
     return {
         _KEPT + json.dumps([grouping.by, str(group), str(name)], ensure_ascii=False): float(value)
@@ -231,7 +231,7 @@ def kept_values(result: Run, grouping: Grouping) -> dict[str, float]:
 
 
 def kept_by(columns: Iterable[str], by: str) -> dict[tuple[str, str], str]:
-    """(group, metric) -> column, of those that were kept of a grouping."""
+    """Map (group, metric) to columns, from the kept values of a grouping."""
     columns_by_key = {}
     for column in columns:
         if column.startswith(_KEPT):

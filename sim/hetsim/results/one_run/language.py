@@ -18,7 +18,7 @@ def rows_of(run: RunInput) -> np.ndarray:
 
 
 def periods(record: Record, task: np.ndarray) -> np.ndarray:
-    """Which launches (given by their task) are busy periods of replicas."""
+    """Mask of the launches that are busy periods of replicas."""
     shapes = [service.shape.index for service in record.input.language]
     return np.isin(record.input.tasks.shape[task], shapes)
 
@@ -80,7 +80,7 @@ def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np
 
 
 def due_times(record: Record) -> np.ndarray:
-    """Latest time when each row's token limits are decided; NaN without limits.
+    """When each row's token limits are decided at the latest; NaN without limits.
 
     With a limit on further tokens that is when the last of them is due, counted from when the first is due.  Where the
     first has no limit it is counted from when it came, which the policy decides: the one case in which it has a part in
@@ -101,12 +101,12 @@ def due_times(record: Record) -> np.ndarray:
 
 
 def first_tokens(record: Record) -> np.ndarray:
-    """When the first token of each row came; NaN where it did not."""
+    """Time of each row's first token; NaN without one."""
     return np.full(len(record.status), np.nan) if record.first_token is None else record.first_token
 
 
 def running(record: Record) -> tuple[np.ndarray, np.ndarray]:
-    """From when to when each request that has started was served."""
+    """Begin and end of service of each request that has started."""
     rows = rows_of(record.input)
     start, finish = record.start[rows], record.finish[rows]
     started = ~np.isnan(start)

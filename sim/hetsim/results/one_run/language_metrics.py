@@ -110,13 +110,13 @@ def prefix_tokens_requested(run: Measured) -> float:
 
 @metric(unit="tokens", better="more", sets=("tokens",))
 def prefix_tokens_served(run: Measured) -> float:
-    """Of these, tokens that were there and need not be read."""
+    """Prompt tokens looked up at first joins that the prefix cache had."""
     return _prefixes(run)[1]
 
 
 @metric(unit="share", better="more", sets=("tokens",))
 def prefix_hit_rate(run: Measured) -> float:
-    """Tokens that the prefix cache served / tokens that were looked for."""
+    """Prompt tokens that the prefix cache had / tokens looked up in it."""
     requested, served = _prefixes(run)
     return served / requested if requested else math.nan
 

@@ -37,7 +37,7 @@ FUSED = "fused"
 
 @dataclass
 class LaunchColumns:
-    """One entry a launch; what still runs ends at the end of the run.
+    """Columns with one entry per launch; what still runs ends with the run.
 
     `mode` holds codes of the ModeTable.  `busy` are device-seconds computed (GPUs × share × time, of a CPU
     mode cores × time), `lost` the part of them spent on work that did not count, `energy` joules above idle.
@@ -72,7 +72,7 @@ class LaunchColumns:
 
 
 def launches_of(record: Record, table: ModeTable) -> LaunchColumns:
-    """The launches of a record; derived from the task columns where it has none."""
+    """The launches of a record; derived from the task columns if not recorded."""
     if record.launches is None:
         return _derived(record, table)
     columns = record.launches
@@ -128,7 +128,7 @@ def _running(columns: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def launch_numbers(columns: dict[str, np.ndarray]) -> np.ndarray:
-    """A number for every launch row; rows without one (-1) follow the others."""
+    """A number for every launch row; rows without one (-1) come last."""
     if "launch" not in columns:
         return np.arange(len(columns["task"]))
     number = np.asarray(columns["launch"], dtype=np.int64).copy()
@@ -142,7 +142,7 @@ def _or_end(times: np.ndarray, end: float) -> np.ndarray:
 
 
 class PlaceColumns:
-    """The places of a record, flattened: their devices, the hosts of these, and names."""
+    """The places of a record, flattened: devices, their hosts, and names."""
 
     def __init__(self, record: Record):
         cluster = record.input.cluster
@@ -154,7 +154,7 @@ class PlaceColumns:
         self.owner = np.repeat(np.arange(self.count), self.sizes)
         """The place of each entry of `flat`."""
         self.amount = np.ones(len(self.flat))
-        """What each entry of `flat` holds of its place: cores of a launch on cores of several nodes, else devices."""
+        """Amount of its place that each entry of `flat` has: cores of a launch over nodes, else devices."""
         self.over_nodes = np.zeros(self.count, bool)
         """Which places are cores of several nodes."""
         begin = np.cumsum(self.sizes) - self.sizes
@@ -188,12 +188,12 @@ class PlaceColumns:
         return np.bincount(self.hosts if to_hosts else self.flat, weights=weights, minlength=devices)
 
     def begun(self, place: np.ndarray, chosen: np.ndarray, devices: int) -> np.ndarray:
-        """How many of these launches each device had a part in."""
+        """Number of these launches that used each device."""
         by_place = np.bincount(place, weights=chosen, minlength=self.count)
         return np.bincount(self.flat, weights=by_place[self.owner], minlength=devices)
 
     def pairs(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Every pair of an entry of `place` and a device of it: positions, devices."""
+        """Pairs of an entry of `place` and one of its devices: positions, devices."""
         sizes = self.sizes[place]
         first = np.concatenate([[0], np.cumsum(self.sizes)])[place]
         entry = np.repeat(np.arange(len(place)), sizes)
@@ -201,7 +201,7 @@ class PlaceColumns:
         return entry, self.flat[np.repeat(first, sizes) + within]
 
     def divided(self, place: np.ndarray, rate: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The `pairs`, and a rate of each entry of `place` split among its devices."""
+        """The `pairs`, and each entry's rate divided among its devices."""
         entry, device = self.pairs(place)
         totals = np.maximum(self.totals[place[entry]], 1)
         if not self.over_nodes.any():
@@ -211,7 +211,7 @@ class PlaceColumns:
         return entry, device, rate[entry] * self.amount[begin[place[entry]] + within] / totals
 
     def names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """Code of each place in `used` (and -1) and the device names by code."""
+        """Code of each place in `used` (and -1), and device names by code."""
         cluster = self._record.input.cluster
         texts = []
         for devices, cores in self._used(used):
@@ -223,14 +223,14 @@ class PlaceColumns:
         return self._codes(used, texts)
 
     def node_names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """The same of the nodes."""
+        """Code of each place in `used` (and -1), and node names by code."""
         cluster = self._record.input.cluster
         nodes = [dict.fromkeys(cluster.devices[d].node for d in devices) for devices, _ in self._used(used)]
         texts = ["+".join([cluster.nodes[n].name for n in sorted(chosen)]) for chosen in nodes]
         return self._codes(used, texts)
 
     def spreads(self, used: np.ndarray) -> dict[str, Any]:
-        """By place (and -1 last) the number of `hosts` and of `racks`."""
+        """Numbers of `hosts` and `racks` of each place (and -1, the last)."""
         cluster = self._record.input.cluster
         counts = {"hosts": np.zeros(self.count + 1, np.int32)}
         if any(node.spec.rack is not None for node in cluster.nodes):
@@ -272,7 +272,7 @@ def _categories(names: tuple[str, ...]) -> pd.CategoricalDtype:
 
 
 def launches_table(record: Record, table: ModeTable) -> pd.DataFrame:
-    """One row a launch: place, stages, outcome, and cost.
+    """The table of launches: place, stages, outcome, and cost of each.
 
     `fill` is how long its first task had been ready when it was decided: of a batch the time it took to fill.
     """
@@ -325,7 +325,7 @@ def launches_table(record: Record, table: ModeTable) -> pd.DataFrame:
 
 
 def ids_of_one_kind(ids: Any) -> np.ndarray:
-    """The ids of all tasks, as text where they are of several kinds."""
+    """The ids of all tasks, as text if they have several types."""
     array = np.asarray(ids)
     if array.dtype.hasobject and pd.api.types.infer_dtype(array, skipna=True).startswith("mixed"):
         return np.array([str(one) for one in array], dtype=object)

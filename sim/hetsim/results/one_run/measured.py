@@ -21,7 +21,7 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 class Run(Protocol):
-    """The part of a run that tables, metrics and pictures read: see `Result`."""
+    """The part of a run that tables, metrics and pictures read; see `Result`."""
 
     name: str
     policy: str
@@ -72,7 +72,7 @@ class Run(Protocol):
 
 
 class Measured:
-    """A run seen through its window: what metrics read.
+    """A run as its metrics see it: the tasks and times of its window.
 
     `tasks` are the rows of the task table that arrived in the window, or a group of them: those at `rows`.
     """
@@ -85,7 +85,7 @@ class Measured:
 
     @cached_property
     def rows(self) -> np.ndarray | None:
-        """Positions in the task table of the tasks measured; None: all of it."""
+        """Positions of the measured tasks in the task table; None: all tasks."""
         if self._rows is not None:
             return self._rows
         frame, horizon = self.result.tasks, self.result.horizon
@@ -108,12 +108,12 @@ class Measured:
 
     @cached_property
     def is_retry(self) -> np.ndarray:
-        """Mask of tasks that are further attempts of a call, and no arrivals of their own."""
+        """Mask of tasks that are retries of a call, not arrivals of their own."""
         return self.chosen(TableRows(self.result.record)(is_retry(self.result.record)))
 
     @property
     def completed(self) -> np.ndarray:
-        """Mask of completed tasks; of a call the row of its first attempt stands for all."""
+        """Mask of completed tasks; a call counts in the row of its first attempt."""
         record = self.result.record
         if record.attempt_of is None:
             return self.status == COMPLETED
@@ -124,18 +124,18 @@ class Measured:
         return int(np.count_nonzero(self.status == status))
 
     def series(self, name: str) -> pd.Series:
-        """A column of the tasks measured."""
+        """A column of the measured tasks, as a series."""
         all_tasks = self.result.tasks[name]
         return all_tasks if self.rows is None else all_tasks.iloc[self.rows]
 
     def column(self, name: str) -> np.ndarray:
-        """The values of a column of the tasks measured; many metrics read the same."""
+        """A column of the measured tasks, cached as many metrics read it."""
         if name not in self._columns:
             self._columns[name] = self.result.tasks[name].to_numpy()  # of numbers no copy
         return self.chosen(self._columns[name])
 
     def chosen(self, values: np.ndarray) -> np.ndarray:
-        """The entries of the tasks measured in an array over the task table."""
+        """Entries of the measured tasks in an array over the task table."""
         return values if self.rows is None else values[self.rows]
 
     @cached_property
@@ -148,13 +148,13 @@ class Measured:
         return self.result.usage
 
     def known_values(self, name: str) -> np.ndarray:
-        """The values of a column: of completed tasks (`wait`: of those that started)."""
+        """Values of completed tasks in a column (`wait`: of started tasks)."""
         values = self.column(name)
         missing = np.isnan(values)
         return values[~missing] if missing.any() else values
 
     def unknown(self, name: str) -> int:
-        """How many unfinished tasks have no value yet: they count as +inf in percentiles."""
+        """Number of unfinished tasks, which count as +inf in percentiles."""
         return int(np.count_nonzero((self.status == UNFINISHED) & np.isnan(self.column(name))))
 
     def mean(self, name: str) -> float:
@@ -168,12 +168,12 @@ class Measured:
         return float(values.max()) if len(values) else math.nan
 
     def quantile(self, name: str, share: float) -> float:
-        """Linear between order statistics; +inf as soon as it touches an unfinished task."""
+        """Quantile of a column, linear; +inf if it touches an unfinished task."""
         return quantile(self.known_values(name), share, self.unknown(name))
 
 
 def quantile(values: np.ndarray, share: float, infinite: int = 0) -> float:
-    """The quantile of values and a number of +inf; NaN of nothing."""
+    """The quantile of some values and a number of +inf; NaN without values."""
     count = len(values) + infinite
     if not count:
         return math.nan

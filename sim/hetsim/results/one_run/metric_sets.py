@@ -20,19 +20,19 @@ SETS: dict[str, Callable[[], Iterable[str]]] = {
 
 
 def check(name: str) -> None:
-    """UnknownName with a suggestion if this is neither a metric nor a set of them."""
+    """Raise UnknownName with a suggestion unless it is a metric or a set."""
     names = [*SETS, *declarations()]
     if name not in names:
         raise unknown_metric(name, names)
 
 
 def listed(metrics: str | Iterable[str]) -> list[str]:
-    """Names of metrics and sets, where one alone may be given as a text."""
+    """Names of metrics and sets as a list; a single one may be given as a text."""
     return [metrics] if isinstance(metrics, str) else list(several(metrics, "metrics", "a list of names"))
 
 
 def expanded(names: Iterable[str]) -> list[str]:
-    """Metrics and sets as metrics, each once."""
+    """Expand metrics and sets to metrics, each once."""
     unique: dict[str, None] = {}
     for name in names:
         unique |= dict.fromkeys(SETS[name]() if name in SETS else [name])
@@ -40,5 +40,5 @@ def expanded(names: Iterable[str]) -> list[str]:
 
 
 def by_name(names: Iterable[str]) -> set[str]:
-    """Those asked for by their own name."""
+    """The metrics that were requested by name, not by a set."""
     return {name for name in names if name not in SETS}

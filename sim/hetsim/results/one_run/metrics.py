@@ -13,17 +13,17 @@ from hetsim.results.one_run.measured import Measured, Metric
 
 
 def metrics(bound: float = DEFAULT_BOUND) -> dict[str, Metric]:
-    """All metrics by name; `bound` (s) is that of the bounded slowdown."""
+    """All metrics by name; `bound` (s) is used by the bounded slowdown."""
     return {name: one.function for name, one in declarations(bound).items()}
 
 
 def summary_names(bound: float = DEFAULT_BOUND) -> list[str]:
-    """The metrics of every summary, in order."""
+    """Names of the metrics in every summary, in order."""
     return in_set("summary", bound)
 
 
 def metric(name: str, bound: float = DEFAULT_BOUND) -> Metric:
-    """The metric of that name; UnknownName with a suggestion otherwise."""
+    """The metric of a name; UnknownName with a suggestion if there is none."""
     declared = declarations(bound)
     if name not in declared:
         registry.check_loaded("metric", name)
@@ -32,5 +32,5 @@ def metric(name: str, bound: float = DEFAULT_BOUND) -> Metric:
 
 
 def evaluate(run: Measured, names: Iterable[str], bound: float = DEFAULT_BOUND) -> dict[str, float]:
-    """Values of metrics by name, in the order asked for."""
+    """Values of metrics by name, in the requested order."""
     return {name: metric(name, bound)(run) for name in names}

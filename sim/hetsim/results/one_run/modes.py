@@ -41,7 +41,7 @@ class ModeTable:
 
     @cached_property
     def share(self) -> np.ndarray:
-        """GPUs taken of each device of the place (0.25, 1.0); 0 in a CPU mode."""
+        """Share that the mode takes of each device (0.25, 1.0); 0 in a CPU mode."""
         return self.column(lambda mode: mode.share / WHOLE if mode.gpus else 0.0)
 
     @cached_property
@@ -63,7 +63,7 @@ class ModeTable:
         return self.column(lambda mode: mode.on_cpu, np.bool_)
 
     def offered(self, mode: Mode) -> bool:
-        """Could the mode run on the empty cluster?  Cached."""
+        """Return True if the mode could run on the empty cluster; cached."""
         if mode not in self._offered:
             self._offered[mode] = offered(mode, self.cluster)
         return self._offered[mode]
@@ -133,7 +133,7 @@ def _devices(mode: Mode, node: Node) -> int:
 
 @dataclass
 class TaskTransfers:
-    """Bytes that each task moves when it runs alone, None where none does.
+    """Bytes that each task moves when it runs alone; None if no task moves any.
 
     Every device of a gang uploads its equal part of the private input and all items read, which come from the
     host; private output and written items that no task reads are downloaded in equal parts (a result with readers
@@ -146,7 +146,7 @@ class TaskTransfers:
 
 
 def transfers(tasks: Tasks) -> TaskTransfers:
-    """The bytes that each task of a workload moves when it runs alone."""
+    """Compute the bytes that each task of a workload moves when it runs alone."""
     if tasks.reads is None and tasks.writes is None:
         return TaskTransfers(tasks.bytes_in, None, tasks.bytes_out)
     sizes = np.array([item.size for item in tasks.items], dtype=np.float64)
@@ -166,7 +166,7 @@ def _sum_items(lists: list[tuple[int, ...]] | None, sizes: np.ndarray, count: in
 
 
 def exclusive_time(table: ModeTable) -> np.ndarray:
-    """T*: each task's true time alone in the fastest mode offered, batch of one.
+    """T*: each task's true time alone in its fastest mode, in a batch of one.
 
     Upload and download stages and the bytes over the device's link count (latency + bytes / rate); a CPU mode
     transfers nothing.  inf where no mode can run.
@@ -179,7 +179,7 @@ def exclusive_time(table: ModeTable) -> np.ndarray:
 
 
 def mode_time(table: ModeTable, position: int, moved: TaskTransfers) -> np.ndarray:
-    """True time (stages and latency) of each task alone in a mode of its shape.
+    """True seconds (stages and latency) of each task alone in a mode of its shape.
 
     `position`: the number of that mode; `exclusive_time` takes the minimum over them.
     inf where a shape has no mode there, or the cluster cannot run it.

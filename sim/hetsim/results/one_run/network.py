@@ -20,12 +20,12 @@ P95 = 0.95
 
 
 def has_steps(table: ModeTable) -> bool:
-    """Return True if any job says how its step is made or its nodes communicate."""
+    """Return True if any job has a training step or its nodes communicate."""
     return any(mode.exchange is not None for mode in table.modes)
 
 
 def task_columns(record: Record, table: ModeTable) -> dict[str, np.ndarray]:
-    """COLUMNS by row of the record over all launches; NaN of tasks without steps."""
+    """`COLUMNS` by row of the record; NaN for tasks without steps."""
     count = len(record.status)
     names = ("seconds", "contention", "communication", "bubble", "steps", "bytes", "peak")
     sums = {name: np.zeros(count) for name in names}
@@ -71,7 +71,7 @@ def _on_one_node(record: Record, table: ModeTable, sums: dict[str, np.ndarray], 
 
 
 def links_table(record: Record, low: float, high: float) -> pd.DataFrame:
-    """One row a link that any job used, over a window.
+    """The table of links that jobs used, over a window.
 
     `rate` (bytes per second in each direction), `bytes` out, `utilization` (mean) and its 95th percentile over time,
     seconds in `use` and `shared` by two jobs or more.
@@ -96,7 +96,7 @@ def links_table(record: Record, low: float, high: float) -> pd.DataFrame:
 
 
 def series(record: Record) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """By link the times of changes, mean share of its rate in use, and job count.
+    """Times of changes, mean used share and number of jobs, by link.
 
     Links without records are left out.
     """
@@ -112,7 +112,7 @@ def series(record: Record) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def over_time(values: np.ndarray, length: np.ndarray, share: float) -> float:
-    """The least value that is not exceeded for this share of the time."""
+    """The quantile of a step function over time."""
     if not length.sum() > 0:
         return math.nan
     order = np.argsort(values)
@@ -132,7 +132,7 @@ def communication_fraction(run: Measured) -> float:
 
 @metric(unit="share", better="less", sets=("network",))
 def bubble_fraction(run: Measured) -> float:
-    """Of the device time of jobs with steps, the share in bubbles of pipelines."""
+    """Share of the device time of jobs with steps that pipeline bubbles took."""
     return _share(run, "bubble")
 
 
@@ -168,7 +168,7 @@ def network_utilization(run: Measured) -> float:
 
 @metric(unit="share", better="less", of="run", sets=("network",))
 def cross_rack_fraction(run: Measured) -> float:
-    """Of the bytes that nodes sent to each other for jobs, those that crossed racks."""
+    """Share of the bytes that nodes sent each other for jobs that went across racks."""
     stays = run.result.record.stays
     if stays is None or not stays["bytes"].sum() > 0:
         return math.nan
@@ -179,7 +179,7 @@ def cross_rack_fraction(run: Measured) -> float:
 
 
 def stretch(result: Run, row: int) -> dict[str, float] | None:
-    """Why a task computed longer than in the best place alone; None off networks.
+    """Why a task computed longer than in the best place alone; None without a network.
 
     `seconds` that it computed, of these `alone` those it would have taken there, and what `placement`, `neighbors` and
     `devices` (slow ones) added.

@@ -15,7 +15,7 @@ from hetsim.results.one_run.usage import device_states
 
 
 def power_over_time(result: Run, bins: int = 200) -> pd.DataFrame:
-    """Watts in `bins` equal parts: time, then TYPE.work, .idle, .sleep.
+    """Watts in `bins` equal intervals: time, then TYPE.work, .idle, .sleep.
 
     `work` is what launches drew above idle, lost work included, spread evenly over each launch's compute stage.
     """

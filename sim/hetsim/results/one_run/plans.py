@@ -31,7 +31,7 @@ PLAN_COLUMNS = (PLANNED_MAKESPAN, MAKESPAN, "lower_bound", "ratio", "planning_s"
 
 
 def plain_note(value: Any) -> Any:
-    """A note as plain text, numbers, lists and mappings, which a file can hold."""
+    """A note as plain data (text, numbers, lists, mappings) for a file."""
     if isinstance(value, Mapping):
         return {str(key): plain_note(inner) for key, inner in value.items()}
     if isinstance(value, np.generic | np.ndarray):
@@ -42,7 +42,7 @@ def plain_note(value: Any) -> Any:
 
 
 def number(notes: Mapping[str, Any], name: str) -> float:
-    """A note that is a number; NaN where there is none."""
+    """A note that is a number; NaN if it is not there."""
     value = notes.get(name)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
 
@@ -63,7 +63,7 @@ def makespan_ratio(run: Measured) -> float:
 
 
 def ratio(makespan: float, bound: float) -> float:
-    """1 of nothing; undefined where nothing is known of the least makespan."""
+    """A ratio to a bound: 1 for 0 / 0, undefined if the bound is unknown."""
     if bound > 0:
         return makespan / bound
     return 1.0 if makespan == 0 else math.nan
@@ -78,7 +78,7 @@ NOT_PROVEN = "is not proven optimal"
 
 
 def reservations(notes: Mapping[str, Any]) -> list[str]:
-    """Limits of a plan: a stopped search, late tasks, gaps in bound or timetable."""
+    """Remarks on a plan: a stopped search, late tasks, gaps in a bound."""
     texts = []
     gap = number(notes, "gap")
     if notes.get("optimal") is False:
@@ -97,7 +97,7 @@ def reservations(notes: Mapping[str, Any]) -> list[str]:
 
 
 def plans_table(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """A row a policy, if one has a plan: plan, outcome, best bound proved.
+    """The table of plans: a row per policy, if any policy has a plan.
 
     Columns planned_makespan, makespan, lower_bound, ratio (makespan / lower bound), planning_s (wall clock of this
     machine, NaN of runs from a file); no rows where no policy has a plan.
@@ -114,7 +114,7 @@ def plans_table(runs: Mapping[str, Run]) -> pd.DataFrame:
 
 
 def lower_bounds(runs: Mapping[str, Run]) -> dict[str, float]:
-    """The best lower bound of each run's makespan; runs are of one instance."""
+    """The best lower bound of each run's makespan; runs share the instance."""
     best = reduce(np.fmax, (certified(result) for result in runs.values()), math.nan)
     usual, bounds = math.nan, {}
     for policy, result in runs.items():
@@ -128,7 +128,7 @@ def lower_bounds(runs: Mapping[str, Run]) -> dict[str, float]:
 
 
 def certified(result: Run) -> float:
-    """The bound that the policy proved, where it holds as simulated; else NaN."""
+    """The bound that the policy proved, if it holds as simulated; else NaN."""
     bound = number(result.notes, "lower_bound")
     if math.isnan(bound):
         return math.nan
@@ -146,7 +146,7 @@ def all_completed(result: Run) -> bool:
 
 
 def in_pieces(record: Record) -> bool:
-    """Return True if a task resumed with work done before it was stopped or moved."""
+    """Return True if a task resumed with work done before a stop or move."""
     columns = record.launches
     if columns is None:
         return False

@@ -27,7 +27,7 @@ FRAGMENTED, FITS = 1, 2
 
 
 class FreeCapacity:
-    """Free capacity by node, and what of the modes that are asked for fits into it."""
+    """Free capacity by node, and which of the asked modes fit into it."""
 
     def __init__(self, cluster: Cluster, asked: Sequence[Mode]):
         self.cluster, self.asked = cluster, list(asked)
@@ -51,7 +51,7 @@ class FreeCapacity:
                 self.usable[where] = True
         gpus = [device for node in cluster.nodes for device in node.accelerators if device.type.sharing.slices]
         self.slices = {(device.node, device.local): GpuSlices(device.type) for device in gpus}
-        """Of MIG GPUs by node and position; cuts by `Partition` are not among them."""
+        """Slices of MIG GPUs by node and position, without cuts by `Partition`."""
         self.share = self.full.copy()
         self._ask(names)
 
@@ -141,7 +141,7 @@ class FreeCapacity:
         return fits, free
 
     def verdicts(self, at: np.ndarray, states: Sequence[np.ndarray], count: int) -> np.ndarray:
-        """FITS, FRAGMENTED or 0, by asked mode and one of `count` stretches of time.
+        """FITS, FRAGMENTED or 0, by asked mode and time interval.
 
         `at` and `states` are those of `RunReplay.states`.
         """
@@ -166,13 +166,13 @@ class FreeCapacity:
         return verdicts
 
     def blocks(self, states: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
-        """States in parts that fit into memory for all modes."""
+        """The states in blocks that fit into memory for all modes."""
         cells = len(states[0]) * self.type.shape[1] * len(self.asked)
         for block in np.array_split(np.arange(len(states[0])), 1 + cells // MAX_CELLS):
             yield [column[block] for column in states]
 
     def take(self, place: tuple[Sequence[int], Sequence[int] | None], mode: Mode, sign: int, key: int) -> list[int]:
-        """Take (sign 1) or return (-1) a launch's place; gives the nodes."""
+        """Take (sign 1) or return (-1) a launch's devices; return the nodes."""
         cluster = self.cluster
         nodes: dict[int, int] = {}
         devices, cores = place
@@ -193,7 +193,7 @@ class FreeCapacity:
         return list(nodes)
 
     def switch(self, index: int, what: str) -> list[int]:
-        """Apply an entry of the device log; the nodes touched."""
+        """Apply an entry of the device log; return the affected nodes."""
         changed = [self.cluster.devices[one] for one in self.states.change(index, what)]
         for device in changed:
             usable = self.states.of[device.index] == UP
@@ -205,7 +205,7 @@ class FreeCapacity:
 
 
 def by_stretch(values: np.ndarray, at: np.ndarray, node: np.ndarray, count: int) -> np.ndarray:
-    """The sum of the nodes' values in each stretch, from those of their states."""
+    """Sum of the nodes' values in each interval, from those of their states."""
     order = np.argsort(at, kind="stable")
     last = np.searchsorted(at[order], np.arange(count), side="right") - 1
     before = np.where(np.append(True, node[1:] != node[:-1]), 0, np.append(0, values[:-1]))
@@ -213,7 +213,7 @@ def by_stretch(values: np.ndarray, at: np.ndarray, node: np.ndarray, count: int)
 
 
 class RunReplay:
-    """The run again, as stretches of time in which the capacity stays the same."""
+    """A run replayed as time intervals in which capacity is constant."""
 
     def __init__(self, record: Record, table: ModeTable, state: FreeCapacity, further: Sequence[np.ndarray] = ()):
         """`further`: times at which a stretch must end although no capacity changes."""
@@ -239,11 +239,11 @@ class RunReplay:
         self.grid = grid[(grid <= record.end) & (grid >= 0)]
 
     def verdicts(self) -> np.ndarray:
-        """FITS somewhere, FRAGMENTED (the sum would do) or 0, by mode and stretch."""
+        """FITS, FRAGMENTED (in sum it would fit) or 0, by mode and interval."""
         return self.state.verdicts(*self.states(), count=len(self.grid))
 
     def states(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The stretches with which states of nodes begin, and these as columns.
+        """The intervals at which states of nodes begin, and states as columns.
 
         They are those that `measure` takes; the states of a node stand together, in order of time.
         """

@@ -71,7 +71,7 @@ class Result:
         self._scenario, self.error, self.bound = scenario, error, bound
         self.undeclared = ""  # a warning of files that were opened and not named
         self.saved: store.Saved | None = None
-        """Of a loaded run: its directory."""
+        """The directory of a loaded run."""
         self.inputs: dict[str, str] = {} if inputs is None else inputs
         """Digests of the files, and of the policies of others, that the scenario names."""
         self.explained: Any = None  # the sweep of `hetsim.results.one_run.explain`, kept between questions
@@ -91,13 +91,13 @@ class Result:
     # A loaded run has tables but no record until one is needed.
     @cached_property
     def record(self) -> Record:
-        """The record that the engine wrote; of a loaded run it is read on first use."""
+        """The engine's record; of a loaded run it is read on first use."""
         assert self.saved is not None
         return store.load_record(self.saved)
 
     @property
     def directory(self) -> Path | None:
-        """Of a loaded run: where it lies."""
+        """The directory of a loaded run."""
         return None if self.saved is None else self.saved.directory
 
     @cached_property
@@ -115,7 +115,7 @@ class Result:
 
     @cached_property
     def horizon(self) -> float:
-        """inf for a run until drained."""
+        """Simulated time at which the run was to end; inf for a drained run."""
         return self.record.input.horizon
 
     @cached_property
@@ -133,32 +133,32 @@ class Result:
 
     @property
     def window(self) -> tuple[float, float]:
-        """[warmup, end): the time that device metrics cover."""
+        """[warmup, end): the interval that device metrics cover."""
         return min(self.warmup, self.end), self.end
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
-        """One row a task that arrived; a request through a pipeline is one."""
+        """The table of tasks that arrived; a pipeline's request is one row."""
         return self._table("tasks", lambda: tasks_table(self.record, self.modes, self.bound))
 
     @cached_property
     def stages(self) -> pd.DataFrame:
-        """One row a stage of each request (and item) that arrived."""
+        """The table of stages of each request (and item) that arrived."""
         return self._table("stages", lambda: stages_table(self.record, self.modes))
 
     @cached_property
     def by_stage(self) -> pd.DataFrame:
-        """One row a stage of the pipelines (`hetsim.results.one_run.stages`)."""
+        """The table of pipeline stages (`hetsim.results.one_run.stages`)."""
         return stage_figures(self)
 
     @cached_property
     def launches(self) -> pd.DataFrame:
-        """One row a launch."""
+        """The table of launches."""
         return self._table("launches", lambda: launches_table(self.record, self.modes))
 
     @cached_property
     def devices(self) -> pd.DataFrame:
-        """One row a device (the cores of a node are one), over the window."""
+        """The table of devices (a node's cores are one), over the window."""
         return self._table("devices", lambda: devices_table(self.record, self.usage))
 
     @cached_property
@@ -168,12 +168,12 @@ class Result:
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """One row for each event of the replicas of language models."""
+        """The table of events of the replicas of language models."""
         return self._table("steps", lambda: steps_table(self.record))
 
     @cached_property
     def links(self) -> pd.DataFrame:
-        """One row a link that jobs over several nodes used, over the window."""
+        """The table of links that jobs over several nodes used, over the window."""
         return self._table("links", lambda: links_table(self.record, *self.window))
 
     @cached_property
@@ -183,7 +183,7 @@ class Result:
 
     @cached_property
     def calls(self) -> pd.DataFrame:
-        """One row a call of clients that time out or try again."""
+        """The table of calls by clients that time out or retry."""
         return self._table("calls", lambda: calls_table(self.record, self.tasks))
 
     def timeline_by(self, by: str) -> pd.DataFrame:
@@ -199,7 +199,7 @@ class Result:
 
     @cached_property
     def fragmentation_over_time(self) -> pd.DataFrame:
-        """GPUs allocated, free, and free but of no use, as steps."""
+        """GPUs allocated, free, and free but unusable, as steps."""
         return fragmentation_over_time(self)
 
     def fragmentation_between(self, edges: np.ndarray) -> np.ndarray:
@@ -208,7 +208,7 @@ class Result:
 
     @cached_property
     def rho(self) -> np.ndarray:
-        """Finish-time fairness ρ of every row of `tasks`; NaN of what did not complete."""
+        """Finish-time fairness ρ of every row of `tasks`; NaN if not completed."""
         return rho_of_tasks(self)
 
     @cached_property
@@ -261,7 +261,7 @@ class Result:
 
     @property
     def names(self) -> list[str]:
-        """The metrics of its summary."""
+        """Names of the metrics in the summary."""
         some = [in_set(name) for name in ("tokens", "fairness", "costs", "network", "calls")]
         if self.saved is not None:
             having = [any(name in self._values for name in names) for names in some]
@@ -289,7 +289,7 @@ class Result:
         return pd.DataFrame({"value": list(values.values())}, index=pd.Index(list(values), name="metric"), dtype=float)
 
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
-        """Measure groups of tasks.
+        """Metrics of groups of tasks.
 
         Parameters: group: a column of `tasks` (class, user, device_type, ...), or `gpus`, the number that tasks ask
             for; names: metrics.
@@ -371,7 +371,7 @@ class Result:
         return drawn("default", self)
 
     def explain(self, task: Any = None, *, by: str = "class") -> pd.DataFrame:
-        """Tell why a task waited, or where the waiting of all came from.
+        """Explain why a task waited, or why all tasks waited.
 
         Parameters: task: its id; without it all; by: of all: "class" or "user".
         Returns: stretch by stretch of the task; of all, the seconds of each cause.
@@ -385,7 +385,7 @@ class Result:
         return {"scenario": self.name, "seed": self.seed, "summary": json_values(self.values())}
 
     def save(self, directory: str | Path) -> Path:
-        """Write a run directory, whole or not at all; an existing one is replaced.
+        """Write a run directory as a whole; an existing one is replaced.
 
         Parameters: directory: where.
         Returns: the directory.

@@ -14,14 +14,14 @@ from hetsim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
 
 
 def is_retry(record: Record) -> np.ndarray:
-    """Mask of the rows that are further attempts of a call."""
+    """Mask of the rows that are retries of a call."""
     if record.attempt_of is None:
         return np.zeros(len(record.status), bool)
     return (record.attempt_of >= 0) & (record.attempt_of != np.arange(len(record.status)))
 
 
 def met_by_calls(rows: TableRows, attempt_of: np.ndarray, met: np.ndarray) -> np.ndarray:
-    """Mask of rows that met a limit; a call did in the row of its first attempt."""
+    """Mask of rows that met a limit; a call in the row of its first attempt."""
     first = rows(attempt_of)
     by_call = np.zeros(len(attempt_of), bool)
     by_call[first[met & (first >= 0)]] = True
@@ -29,7 +29,7 @@ def met_by_calls(rows: TableRows, attempt_of: np.ndarray, met: np.ndarray) -> np
 
 
 class TableRows:
-    """The rows of the table of tasks, in the order of the workload."""
+    """The rows of the table of tasks, in workload order."""
 
     def __init__(self, record: Record, apart: bool = False):
         """`apart`: each task has a row of its own, stages of requests too."""
@@ -47,7 +47,7 @@ class TableRows:
         return column if self.chosen is None else column[self.chosen]
 
     def copy(self, column: np.ndarray) -> np.ndarray:
-        """The same, never sharing memory with the record."""
+        """A copy that shares no memory with the record."""
         return column.copy() if self.chosen is None else column[self.chosen]
 
     def total(self, column: np.ndarray) -> np.ndarray:
@@ -58,7 +58,7 @@ class TableRows:
 
     @cached_property
     def members(self) -> np.ndarray:
-        """The tasks of all rows, row by row, each in the order of the workload."""
+        """The tasks of all rows, row by row, in workload order."""
         assert self.staged is not None
         arrived = np.flatnonzero(self.record.status != NOT_ARRIVED)
         return arrived[np.argsort(self.staged.first[arrived], kind="stable")]
@@ -72,7 +72,7 @@ class TableRows:
 
     @cached_property
     def begin(self) -> np.ndarray:
-        """Where in `members` the tasks of each row begin."""
+        """The position in `members` where each row's tasks begin."""
         return np.searchsorted(self.owner, np.arange(self.count))
 
     @cached_property
@@ -84,7 +84,7 @@ class TableRows:
 
     @cached_property
     def streaming(self) -> np.ndarray:
-        """Which rows are requests of several items, whose stages run at the same time."""
+        """Mask of rows with several items, whose stages overlap in time."""
         if self.staged is None:
             return np.zeros(self.count, bool)
         stage, first = self.staged.stage[self.members], self(self.staged.stage)[self.owner]
@@ -108,7 +108,7 @@ class TableRows:
         return self.members[order[self.begin]]
 
     def minimum(self, column: np.ndarray) -> np.ndarray:
-        """The minimum over the tasks of each row, of those that have a value; NaN of none."""
+        """Minimum over the tasks of each row that have a value; NaN without."""
         if self.staged is None:
             return self.copy(column)
         values = np.where(np.isnan(column), np.inf, column)[self.members]

@@ -18,7 +18,7 @@ COLUMNS = ("device_type", "devices", "items", "completed", *SECONDS_COLUMNS, "ba
 
 
 def stage_figures(result: Run) -> pd.DataFrame:
-    """One row a stage, by name; empty where no request has stages.
+    """The table of stages by name; empty if no request has stages.
 
     Of the requests that arrive in the window: `items` is how many items came to the stage or will, `completed` how
     many left it.  `wait` is the time from when the stage before it has finished (of the first, the arrival) to the

@@ -19,7 +19,7 @@ SINGLE_STEPS = 5_000_000
 
 
 def steps_table(record: Record) -> pd.DataFrame:
-    """One row for each event of a replica, in the order in which they ended.
+    """The table of events of replicas, by the end of each event.
 
     `service`, `replica` (its number), `device`; `start`, `end` (s), `steps` (equal ones); `sequences` that decode in
     each, `prompt_tokens` read, `tokens` (both, of all the steps); `running` and `waiting` requests (in the replica, and

@@ -52,7 +52,7 @@ _PACKAGES = ("hetsim", "simpy", "numpy", "pandas", "scipy", "pyarrow")
 
 
 def versions() -> dict[str, str]:
-    """Of Python, the platform and the packages that decide what a run gives."""
+    """Versions of Python, the platform and the packages that decide results."""
     here = {"python": platform.python_version(), "platform": platform.machine()}
     return here | {package: package_version(package) for package in _PACKAGES}
 
@@ -67,7 +67,7 @@ def package_version(package: str) -> str:
 
 
 def write_directory(target: Path, write: Callable[[Path], None], mark: str = MARK) -> Path:
-    """Have `write` fill a temporary sibling, then put it in the target's place.
+    """Let `write` fill a temporary folder, then put it in place of the target.
 
     A directory there is replaced if it is empty or holds `mark`; anything else is not ours to overwrite.
     An OSError names the file as it would have been called in the target.
@@ -100,7 +100,7 @@ def write_directory(target: Path, write: Callable[[Path], None], mark: str = MAR
 
 
 class Kept(Run, Protocol):
-    """A run with all that its directory says of it; a `Result` is one."""
+    """A run with all that its directory contains; a `Result` is one."""
 
     seed: int
     replication: int
@@ -181,7 +181,7 @@ def write_table(frame: pd.DataFrame, path: Path, index: bool | None = False) -> 
 
 
 def write_csv(table: pd.DataFrame, path: Path, index: bool = True) -> None:
-    """Write a table as CSV in which a spreadsheet runs no text as a formula."""
+    """Write a table as CSV; no text in it runs as a spreadsheet's formula."""
     shown = table.rename(columns=_no_formula)
     shown.index = shown.index.map(_no_formulas)
     with naming(path):
@@ -277,7 +277,7 @@ def _save_record(record: Record, folder: Path) -> None:
 
 @dataclass
 class Saved:
-    """The directory of a run before a table is read."""
+    """A run's directory, before any table is read."""
 
     directory: Path
     files: dict[str, str]
@@ -287,11 +287,11 @@ class Saved:
     stated: dict[str, Any]
     """warmup, end, horizon, warnings, notes."""
     values: dict[str, float]
-    """Of the metrics of its summary."""
+    """Values of the metrics of its summary."""
 
 
 def open_run(directory: Path) -> Saved:
-    """A run directory, verified; UsageError if it is none, or damaged."""
+    """Open and verify a run directory; UsageError if it is not one, or damaged."""
     scenario = directory / "scenario.yaml"
     try:
         about = read_mark(directory, LATER)
@@ -322,7 +322,7 @@ def _number(value: Any) -> float:
 
 
 def read_table(saved: Saved, name: str) -> pd.DataFrame:
-    """A table of a run; UsageError if its file is damaged."""
+    """Read a table of a run; UsageError if its file is damaged."""
     path = verify(saved.directory / name, saved.files.get(name))
     try:
         frame = read_frame(path)
@@ -336,7 +336,7 @@ def read_table(saved: Saved, name: str) -> pd.DataFrame:
 
 
 def load_record(saved: Saved) -> Record:
-    """The record of a run, with its input; DamagedFile also where a table is damaged."""
+    """Read the record of a run and its input; DamagedFile if damaged."""
     for name in LATER[:-1]:
         if name in saved.files:
             verify(saved.directory / name, saved.files[name])

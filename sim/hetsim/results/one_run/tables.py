@@ -46,7 +46,7 @@ def bound_name(bound: float = DEFAULT_BOUND) -> str:
 
 
 def tasks_table(record: Record, table: ModeTable, bound: float = DEFAULT_BOUND) -> pd.DataFrame:
-    """One row a task that arrived, in workload order; of a request one row.
+    """The table of tasks that arrived, in workload order; a request is one row.
 
     `response`, `slowdown`, `bounded_slowdown` and `overhead` are of completed tasks, NaN otherwise; `wait` is of
     tasks that started.  response = (ready - arrival) + wait + upload + compute + download + overhead: `overhead` is
@@ -66,7 +66,7 @@ def tasks_table(record: Record, table: ModeTable, bound: float = DEFAULT_BOUND) 
 
 
 def stages_table(record: Record, table: ModeTable) -> pd.DataFrame:
-    """One row a stage of each request (and item) that arrived.
+    """The table of stages of each request (and item) that arrived.
 
     `request` is the id of the row of `tasks`, `stage` the name of the stage, and a launch names the `id`.  A stage is
     ready when the one before it has finished; the other columns are those of tasks, without what only a whole request
@@ -252,7 +252,7 @@ def _with_requests(record: Record, launches: LaunchColumns, energy: np.ndarray) 
 
 
 def by_launch(record: Record, launches: LaunchColumns, energy: np.ndarray) -> np.ndarray:
-    """The energy (or cost) of each launch shared among its members."""
+    """Each task's share of the energy (or cost) of its launches."""
     count = len(record.status)
     if launches.members is None or record.batch is None:
         return np.bincount(launches.task, weights=energy, minlength=count)
@@ -283,7 +283,7 @@ def batch_members(record: Record) -> np.ndarray | None:
 
 
 def launch_cost(record: Record, table: ModeTable, launches: LaunchColumns) -> np.ndarray:
-    """Of each launch, from its decision to its end.
+    """Cost of each launch, from its decision to its end.
 
     Where launches overlap on a GPU with several streams, and together hold more than all of it, the costs of all
     launches there are lowered by one factor, so that their sum is what of the GPU was held.
@@ -303,13 +303,13 @@ def launch_cost(record: Record, table: ModeTable, launches: LaunchColumns) -> np
 
 
 def launches_and_cost(record: Record, table: ModeTable) -> tuple[LaunchColumns, np.ndarray]:
-    """The launches of a run, and what each of them costs."""
+    """The launches of a run, and the cost of each."""
     launches = launches_of(record, table)
     return launches, launch_cost(record, table, launches)
 
 
 def due_times(record: Record) -> np.ndarray:
-    """Latest time when each row's deadline is decided; NaN without a deadline.
+    """When each row's deadline is decided at the latest; NaN without a deadline.
 
     Of a request to a language model with limits on its tokens: the time at which the last limit is kept or missed.
     """
@@ -321,6 +321,6 @@ def due_times(record: Record) -> np.ndarray:
 
 
 def observed_until(record: Record) -> float:
-    """Time until which outcomes are known: end of the run, inf if drained."""
+    """Time until which outcomes are known: the run's end; inf if drained."""
     drained = math.isinf(record.input.horizon) and not (record.status == UNFINISHED).any()
     return math.inf if drained else record.end

@@ -23,7 +23,7 @@ from hetsim.results.one_run.modes import ModeTable
 
 @dataclass
 class Usage:
-    """Columns, one entry a device of the cluster, over one window.
+    """Use of each device of the cluster over one window, as columns.
 
     Seconds are multiplied by share (GPUs) or cores (CPUs).  Energies are joules; `dynamic` is above idle, for
     work that counted, `wasted` the same for work that was lost; all are NaN on a cluster without watts.
@@ -48,11 +48,11 @@ class Usage:
     idle: np.ndarray
     sleep: np.ndarray
     watts_at_end: float
-    """Of all devices together when they do nothing, in the states in which the run left them."""
+    """Watts of all idle devices together, in the states in which the run left them."""
 
 
 def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
-    """All devices over [low, high)."""
+    """Compute the use of all devices over [low, high)."""
     cluster = record.input.cluster
     devices = len(cluster.devices)
     count, powered = np.array(cluster.units, float), np.array(cluster.powered_units, float)
@@ -90,7 +90,7 @@ def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
 
 
 def transfers_of(record: Record, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Begin and end of upload and download of each launch; NaN without."""
+    """Begin and end of upload and download of each launch; NaN if it has none."""
     columns = record.launches
     if columns is None:
         never = np.full(count, np.nan)
@@ -128,7 +128,7 @@ def allocated(
     low: float,
     high: float,
 ) -> np.ndarray:
-    """Seconds × share taken of each accelerator, at most all of it."""
+    """Seconds × share taken of each accelerator, a share of at most 1."""
     devices = record.input.cluster.devices
     result = places.spread(launches.place, held * share, len(devices))
     many = np.array([device.type.streams > 1 for device in devices])
@@ -173,7 +173,7 @@ def device_states(record: Record, low: float, high: float) -> tuple[np.ndarray, 
 
 
 def devices_table(record: Record, use: Usage) -> pd.DataFrame:
-    """One row a device (the cores of a node are one), over the window of `use`.
+    """The table of devices (a node's cores are one), over the window of `use`.
 
     `uploading` and `downloading` are the seconds of its copy engines (of an accelerator: its PCIe link in use).
     `busy`, `allocated` and `up` are device-seconds (core-seconds of a CPU); `utilization` = busy / up and
@@ -296,11 +296,11 @@ def _groups(
 
 
 def device_cost(cluster: Cluster, use: Usage) -> np.ndarray:
-    """Of each device, for the time in which it was up or asleep."""
+    """Cost of each device for the time in which it was up or asleep."""
     up, asleep = prices(cluster)
     return use.powered * (up * use.up + asleep * use.asleep)
 
 
 def prices(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
-    """Of each device a second, up and asleep."""
+    """Price per second of each device, up and asleep."""
     return np.array([price.up for price in cluster.prices]), np.array([price.asleep for price in cluster.prices])

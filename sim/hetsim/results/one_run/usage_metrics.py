@@ -64,7 +64,7 @@ def energy_tasks_j(run: Measured) -> float:
 
 @metric(unit="J", better="less", of="run", sets=("summary",), hide_if_zero=True)
 def energy_wasted_j(run: Measured) -> float:
-    """The same of work that was lost to stops and failures."""
+    """(busy - idle) watts × frequency³ × time of work lost to stops and failures."""
     return float(run.use.wasted.sum())
 
 

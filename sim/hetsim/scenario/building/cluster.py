@@ -13,7 +13,7 @@ from hetsim.scenario.schema import cluster as schema
 
 
 def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
-    """The cluster; ScenarioError without devices or with contradictory types."""
+    """Build the cluster; ScenarioError if empty or with contradictory types."""
     problems: list[Problem] = []
     first_by_name: dict[str, tuple[DeviceType, str]] = {}
     names: dict[str, int] = {}

@@ -36,7 +36,7 @@ Seconds = Callable[[Peak, float], np.ndarray]
 
 
 class DrawnModes:
-    """Modes and times of the tasks of one class, from any form of a scenario."""
+    """Modes and times of the tasks of one class, for each way of giving them."""
 
     def __init__(self, demand: Demand, n: int, label: tuple[str, ...], context: Context):
         self.demand = demand

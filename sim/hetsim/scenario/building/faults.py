@@ -34,7 +34,7 @@ FOR_EVER = 1e9
 
 
 def build_faults(entries: list[Fault], cluster: Cluster, document: Document, base: Path) -> list[Faults]:
-    """All faults; ScenarioError with everything that is wrong with them."""
+    """Build all faults; ScenarioError lists everything wrong with them."""
     sources: list[Faults] = []
     problems: list[Problem] = []
     for number, entry in enumerate(entries):
@@ -96,7 +96,7 @@ def _longest(every: Any) -> float:
 
 
 def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon: float = math.inf) -> list[str]:
-    """Warnings about tasks that faults hardly let finish.
+    """Warnings about tasks that rarely finish because of faults.
 
     ScenarioError for those that cannot be expected to, unless the run has a horizon at which it ends all the same.
 

@@ -16,27 +16,27 @@ GIB = 2**30
 
 
 def too_large(state: float, kept: float, room: float, device: str) -> str:
-    """Reason why a plan does not fit, with sum and memory in GB."""
+    """Why a plan does not fit, with needed and available memory in GB."""
     parts = f"{state / GIB:.4g} GiB of weights and their states and {kept / GIB:.4g} GiB of activations"
     total = f"{(state + kept) / 1e9:.4g} GB"
     return f"{parts} ({total}) are more than the {room / GIB:.4g} GiB ({room / 1e9:.4g} GB) of one {device}"
 
 
 def kinds_of(nodes: Iterable[Node]) -> list[NodeSpec]:
-    """One of each kind of these nodes."""
+    """One node of each kind among these."""
     alike = {id(node.spec): node.spec for node in nodes}.values()
     return list({replace(s, name=None, rack=None, first=None, count=1, partitions=()): s for s in alike}.values())
 
 
 def pcie_of(device: DeviceType) -> float:
-    """Bytes per second from a GPU to another one that NVLink does not join to it."""
+    """Bytes per second between GPUs without NVLink, over PCIe."""
     return min(device.link.upload, device.link.download)
 
 
 def machine_of(
     spec: NodeSpec, gpus: int, device: DeviceType, peak: Peak, training: TrainingSpec
 ) -> formulas.TrainingMachine:
-    """Rates of the machine that this number of GPUs of each node makes."""
+    """Rates of a machine with this number of GPUs of each node."""
     return formulas.TrainingMachine(
         flops=peak.flops,
         bandwidth=peak.bandwidth,
@@ -58,7 +58,7 @@ def training_step(
     cluster: Cluster, spec: NodeSpec, nodes: int, model: formulas.Transformer, plan: formulas.ParallelPlan,
     machine: formulas.TrainingMachine,
 ) -> Exchange:  # fmt: skip
-    """A step of training on nodes of this kind."""
+    """A step of training on this kind of nodes."""
     step = formulas.step(model, plan, machine)
     phases = list(formulas.phases(model, plan, machine).values())
     flops = model.flops(plan.batch, "none") / plan.gpus / machine.flops
@@ -74,7 +74,7 @@ def exchange_over(
     cluster: Cluster, spec: NodeSpec, nodes: int, compute: float, filling: float, phases: list[Phase],
     at_peak: float = math.nan, largest: float = 1.0, pipeline: StepPipeline | None = None,
 ) -> Exchange:  # fmt: skip
-    """A step; nominal seconds are without a rack's uplink."""
+    """The step with its communication; nominal seconds leave out uplinks."""
     card = min(spec.network.upload, spec.network.download) / spec.cards
     seconds = compute + filling
     for phase in phases:
@@ -86,5 +86,5 @@ def exchange_over(
 
 
 def stretch_of(exchange: Exchange | None) -> float:
-    """How many times as long as its computing a job with this communication takes."""
+    """Time with communication, divided by compute time alone."""
     return 1.0 if exchange is None else exchange.nominal / exchange.compute

@@ -43,7 +43,7 @@ S = TypeVar("S")
 
 
 class DrawnRequests(Generic[S]):
-    """The service of one entry while its stream is drawn."""
+    """Base for the service of one entry while its stream is drawn."""
 
     def __init__(self, service: S, name: str, path: Path_, context: Context):
         self.service = service
@@ -69,7 +69,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
 
     @cached_property
     def modes(self) -> list[tuple[llm_schema.LanguageModel, Mode]]:
-        """The service and the mode of a replica on each of its device types."""
+        """The service, and the mode of a replica on each device type."""
         return [(kind, self._mode_on(kind, number)) for number, kind in enumerate(self.service.kinds)]
 
     def _mode_on(self, service: llm_schema.LanguageModel, number: int) -> Mode:
@@ -97,7 +97,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return f"the cluster has no accelerator {named}"
 
     def ways(self, n: int, label: tuple[str, ...], demand: Any) -> list[tuple[Mode, np.ndarray]]:
-        """The mode and times of n requests, each alone; fills `extra`."""
+        """Mode and times of n requests, each alone; fills `extra`."""
         if demand.tokens is None:
             text = "how long are prompts and answers?  Give tokens: {prompt: ..., output: ...}"
             raise self.context.fail(self.path, text)
@@ -105,7 +105,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return self._alone()
 
     def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
-        """The mode and times of n requests of a trace, each alone."""
+        """Mode and times of n requests of a trace, each alone."""
         missing = [name for name in TOKENS if name not in extra]
         if missing:
             text = f"this trace does not say how long requests are: it has no {' and no '.join(missing)}"
@@ -127,7 +127,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return [(mode, kind.times.alone(prompt, output, limit)) for kind, mode in self.modes]
 
     def finish(self, stream: TaskStream, entry: WorkloadEntry) -> None:
-        """Leave the service with the stream, with warnings about its load."""
+        """Add the service to the stream, with warnings about its load."""
         stream.language = self.service
         stream.replica_modes = self.modes
         for kind, mode in stream.replica_modes:
@@ -223,7 +223,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
 
 
 def request_rate(entry: WorkloadEntry, stream: TaskStream) -> float:
-    """Requests per second in the long run; 0 of a closed loop."""
+    """Long-run requests per second; 0 for a closed loop."""
     arrivals: Any = entry.arrivals
     if arrivals is not None:
         return 0.0 if arrivals.closed else arrivals.rate_mean or 0.0
@@ -232,7 +232,7 @@ def request_rate(entry: WorkloadEntry, stream: TaskStream) -> float:
 
 
 def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
-    """Raise ScenarioError for requests of a trace without prompt or answer."""
+    """Raise ScenarioError for requests of a trace without token counts."""
     problems: list[Problem] = []
     for name in TOKENS:
         if name not in table.extra:
@@ -250,12 +250,12 @@ def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
 
 
 def whole_tokens(values: np.ndarray) -> np.ndarray:
-    """Tokens as whole numbers, at least one."""
+    """Round tokens to whole numbers, at least one."""
     return np.clip(np.rint(np.nan_to_num(values)), 1, llm_schema.MAX_TOKENS).astype(np.int64)
 
 
 def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: ServedLanguage | None = None) -> int:
-    """KV blocks that fit next to the weights into the memory of a replica."""
+    """KV blocks that fit in a replica's memory next to the weights."""
     limit = None if service.kv is None else service.kv.tokens
     each = device.memory
     if each is None and service.gpu is not None:
@@ -285,7 +285,7 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
 
 
 def joining_problem(stream: TaskStream, batching: IterationPolicy) -> tuple[str, str] | None:
-    """Key of the service, and why it keeps requests from joining; or None."""
+    """The key of a service that prevents requests from joining, and why."""
     service = stream.language
     assert service is not None
     if batching.by_client and stream.weight is not None and not (stream.weight > 0).all():

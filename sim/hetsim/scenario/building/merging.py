@@ -20,7 +20,7 @@ from hetsim.scenario.building.streams import Context, TaskStream, calls_of, with
 def merge(
     streams: list[TaskStream], context: Context, items: list[Item]
 ) -> tuple[Tasks, list[ClosedStream], list[Service], list[LanguageService], Calls | None]:
-    """All streams as one table sorted by arrival, ties in the order of the streams.
+    """Merge all streams into one table by arrival; ties in the order of streams.
 
     Rows of retries stand last, as those that closed loops have not sent: they arrive at inf.
     """

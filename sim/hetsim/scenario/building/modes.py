@@ -53,7 +53,7 @@ class ModeBook:
         return self._kinds_of[partition]
 
     def of_kind(self, kind: str) -> list[DeviceType]:
-        """As `Cluster.of_kind`, which looks at every device."""
+        """As `Cluster.of_kind`, but cached."""
         if kind not in self._of_kind:
             self._of_kind[kind] = self.cluster.of_kind(kind)
         return self._of_kind[kind]
@@ -68,7 +68,7 @@ class ModeBook:
         curve: WorkCurve | None = None,
         exchange: Exchange | None = None,
     ) -> Mode:
-        """The mode of a demand; 1 core or 1 GPU unless given.
+        """The mode of a demand, by default of 1 core or 1 GPU.
 
         `span_any`: may it be on several nodes, where the `span` of the demand does not tell.
         `curve`: how the time depends on the layout and on what is done; modes of one curve are the same.
@@ -150,7 +150,7 @@ class ModeBook:
         return self._shapes[key]
 
     def fits(self, mode: Mode) -> bool:
-        """Return True if the mode can run when the whole cluster is free."""
+        """Return True if the mode can run on the empty cluster."""
         verdict = self._fit.get(id(mode))
         if verdict is None:
             verdict = self._fit[id(mode)] = self._judge(mode)
@@ -220,7 +220,7 @@ class ModeBook:
         return room
 
     def why_not(self, mode: Mode, nodes_by: str = "nodes: N") -> str:
-        """Why a mode that does not fit can never run, as part of a sentence.
+        """Why a mode can never run, as part of a sentence.
 
         nodes_by: what gives it several nodes; empty for requests and stages, which stay on one.
         """

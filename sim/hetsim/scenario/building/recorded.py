@@ -39,7 +39,7 @@ class _Chosen:
 
 
 def build_recorded(entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, context: Context) -> TaskStream:
-    """The stream of an entry with `trace`, whose keys fill in columns."""
+    """The stream of an entry with `trace`; its keys fill in missing columns."""
     _check_estimates(entry, path, table, context)
     served = _served(entry, name, path, table=table, context=context)
     if served is None:
@@ -280,7 +280,7 @@ def _resampled(
 
 
 def described(entry: WorkloadEntry) -> str:
-    """How the trace of an entry is drawn again, for people; empty if it is not."""
+    """How an entry's trace is resampled, for people; empty if it is not."""
     if entry.resample is None:
         return ""
     block = entry.resample.block
@@ -329,7 +329,7 @@ def _arrival(
 def loaded(
     arrival: np.ndarray, time: np.ndarray, shape: np.ndarray, load: float, path: Path_, context: Context
 ) -> np.ndarray:
-    """Arrivals stretched around the first to this load."""
+    """Arrivals, stretched from the first one on to this load."""
     from hetsim.results.one_run.bounds import offered_load
     from hetsim.results.one_run.modes import ModeTable
 

@@ -31,7 +31,7 @@ DEMANDS = ("nodes", "cpus", "gpus", "memory", "gpu_memory", "upload", "download"
 
 @dataclass(frozen=True)
 class TraceRows:
-    """The rows of a trace that an entry takes, in the order of the stream."""
+    """The rows of a trace that an entry uses, in the order of the stream."""
 
     entry: WorkloadEntry
     path: Path_
@@ -43,7 +43,7 @@ class TraceRows:
     partitions: list[Partition | None]
 
     def types(self, row: int) -> list[str]:
-        """The types of device to which a row of the table keeps."""
+        """The types of device to which each row is limited."""
         named = "" if self.table.devices is None else str(self.table.devices[row])
         return named.split("|") if named else []
 
@@ -62,7 +62,7 @@ class RowModes:
     """What is to be said of the others."""
 
     def without(self, lost: np.ndarray, told: str) -> RowModes:
-        """These but for the lost rows."""
+        """The same without the lost rows."""
         fits = ~lost
         estimate = None if self.estimate is None else self.estimate[fits]
         work = None if self.work is None else self.work.take(np.flatnonzero(fits))
@@ -203,7 +203,7 @@ COMPUTED = "work on "
 
 
 def with_computed_times(entry: WorkloadEntry, table: TaskTable, path: Path_, context: Context) -> TaskTable:
-    """The table with times computed from its work where it has none."""
+    """The table, with missing times computed from its work."""
     if "flops" not in table.numbers:
         return table
     timed = {device.name for device, _, _ in _sources(table, context)}
@@ -269,7 +269,7 @@ def _allowed(table: TaskTable, device: DeviceType, kept: np.ndarray) -> np.ndarr
 
 
 def demand_of(entry: WorkloadEntry, table: TaskTable, key: str, kept: np.ndarray) -> np.ndarray:
-    """A demand of each row; NaN where neither the table nor the entry says anything."""
+    """A demand of each row; NaN if neither table nor entry states it."""
     given = getattr(entry, key)
     default = math.nan if given is None else float(given)
     if key not in table.numbers:

@@ -89,7 +89,7 @@ def _note_overload(
 
 
 def iterates(spec: PolicySpec) -> bool:
-    """Return True if a batching policy is for steps of language models."""
+    """Return True if a batching policy is for language models."""
     return bool(getattr(registry.policy("batching", spec.name), "iterates", False))
 
 
@@ -140,7 +140,7 @@ def _place(stream: TaskStream, spec: PolicySpec, own: dict[int, PolicySpec]) -> 
 
 
 def make_policy(spec: PolicySpec, scenario: ScenarioSource, problems: list[Problem], place: Path_ = ()) -> Any:
-    """A fresh policy; a refusal of its constructor is a problem at `place`."""
+    """Make a policy; an error of its constructor is a problem at `place`."""
     path: Path_ = place or ("policy", spec.kind)
     try:
         policy = spec.make()
@@ -163,12 +163,12 @@ def make_policy(spec: PolicySpec, scenario: ScenarioSource, problems: list[Probl
 
 
 class ScenarioSource(ReadScenario, Protocol):
-    """The part of a `Scenario` that is read to build a run."""
+    """The part of a `Scenario` that building a run reads."""
 
     notes: list[str]
 
     def table(self, entry: int) -> TaskTable:
-        """The trace of a workload entry; read once."""
+        """The trace of a workload entry, read once."""
         ...
 
 
@@ -181,7 +181,7 @@ LONG = 120.0
 
 
 def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 0, loads: str = JUDGED) -> RunInput:
-    """One run of the scenario; ScenarioError with everything that is wrong with it.
+    """Build one run of the scenario; ScenarioError lists everything wrong with it.
 
     Same scenario, seed, replication and `loads` (what they are for): the same columns to the last bit.  `seed` defaults
     to the scenario's.
@@ -313,7 +313,7 @@ def _may_come(entries: list[WorkloadEntry], horizon: float) -> bool:
 
 
 def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
-    """A note on tasks late even alone on the fastest device.
+    """A note on tasks that are late even alone on the fastest device.
 
     Also whether they are more than the few that drawn sizes bring with them.
     """
@@ -364,7 +364,7 @@ def _rate(parts: list[tuple[float, Any, float]], time: float) -> float:
 
 
 def may_take_long(scheduler: Scheduler, name: str, problem: PlanProblem) -> list[str]:
-    """A warning of long runs where rounds look at all waiting tasks."""
+    """A warning about long runs, if rounds look at all waiting tasks."""
     cost, count = scheduler.round_cost(problem), len(problem.tasks)
     if not cost or cost * count**2 < LONG:
         return []
@@ -381,7 +381,7 @@ def may_take_long(scheduler: Scheduler, name: str, problem: PlanProblem) -> list
 
 
 def offered_load(tasks: Tasks, cluster: Cluster) -> float:
-    """Work that arrives a second / capacity, of accelerators or of cores.
+    """Arriving work per second / capacity, of accelerators or cores.
 
     Each task counts in its fastest mode, by estimate; inf if all arrive at once.
     """

@@ -31,7 +31,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
 
     @cached_property
     def modes(self) -> list[tuple[Mode, ComputeStage]]:
-        """The modes on all devices of variants, and the compute stages there."""
+        """Modes on all devices of variants, and their compute stages."""
         modes = []
         for way in self.service.ways:
             devices = self.context.modes.of_kind(way.device)
@@ -91,7 +91,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return self._times(n, label)
 
     def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
-        """Modes and the times of n requests of a trace, which has these columns."""
+        """Modes and times of n requests of a trace with these columns."""
         self.extra = {key: extra[key] for key in TOKENS if key in extra}
         return self._times(n, (self.name,))
 
@@ -122,7 +122,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return self.extra[key]
 
     def finish(self, stream: TaskStream, entry: WorkloadEntry) -> None:
-        """Check the requests against the service and leave it with the stream."""
+        """Check the requests, and add the service to the stream."""
         stream.service = self.service
         if self.service.model is not None:
             weights = f"{self.name}:model"
@@ -224,7 +224,7 @@ def serving_of(entry: WorkloadEntry, name: str, path: Path_, context: Context) -
 
 
 def service_of(stream: TaskStream, spec: ServiceSpec, rows: np.ndarray, tasks: Tasks) -> Service:
-    """The service of a stream, with the rows of its requests in order of arrival."""
+    """The service of a stream, with the rows of its requests by arrival."""
     shape = tasks.shapes[tasks.shape[rows[0]]]
     times = tasks.estimate[rows][:, : len(shape.modes)]
     alike = bool((times == times[0]).all() and (tasks.time[rows][:, : len(shape.modes)] == times[0]).all())

@@ -28,7 +28,7 @@ SHOWN = 3
 
 
 def with_partitions(cluster: Cluster, site: SiteSpec, document: Document) -> Cluster:
-    """The cluster with partitions of nodes and site, with their rules."""
+    """The cluster with the partitions of its nodes and site."""
     problems: list[Problem] = []
     if any(rules.nodes for rules in site.partitions.values()):
         cluster = _told(cluster, site)
@@ -68,7 +68,7 @@ def _told(cluster: Cluster, site: SiteSpec) -> Cluster:
 
 
 def nodes_named(pattern: str, cluster: Cluster) -> list[Node]:
-    """The nodes that a name, a list with ranges (`n[0-3]`) or a pattern (`n*`) means."""
+    """The nodes meant by a name, a list with ranges (`n[0-3]`) or a pattern (`n*`)."""
     wanted = dict.fromkeys(hosts(pattern)) if "[" in pattern or "," in pattern else {pattern: None}
     return [
         node for node in cluster.nodes
@@ -82,12 +82,12 @@ def _matching(pattern: str, cluster: Cluster) -> int:
 
 
 def default_of(cluster: Cluster) -> Partition | None:
-    """Where tasks go that name no partition; None: anywhere."""
+    """The partition of tasks that name none; None: they may run anywhere."""
     return next((one for one in cluster.partitions.values() if one.default), None)
 
 
 def drawn_partition(demand: Demand, path: Path_, context: Context) -> Partition | None:
-    """The partition of the tasks of a drawn class; ScenarioError."""
+    """The partition of a drawn class's tasks; ScenarioError if unknown."""
     given = demand.partition
     if given is None:
         return default_of(context.cluster)
@@ -99,7 +99,7 @@ def drawn_partition(demand: Demand, path: Path_, context: Context) -> Partition 
 
 
 def unknown_partition(name: str, cluster: Cluster) -> str:
-    """That there is no such partition, and which there are."""
+    """Sentence: there is no such partition, and which there are."""
     names = list(cluster.partitions)
     near = suggestion(name, names) or (f"; there are {', '.join(names[:8])}" if names else "; the cluster has none")
     return f'unknown partition "{name}"{near}'
@@ -108,7 +108,7 @@ def unknown_partition(name: str, cluster: Cluster) -> str:
 def recorded_partitions(
     demand: Demand, path: Path_, table: TaskTable, kept: np.ndarray, context: Context
 ) -> tuple[np.ndarray, list[Partition | None], dict[int, str]]:
-    """The partition number of each row, partitions, and refused rows.
+    """Partition number of each row, the partitions, and refused rows.
 
     Rows that name none, or where the table has no such column, are in the partition of the entry, or the default.
     """
@@ -225,7 +225,7 @@ def _bound_estimates(tasks: Tasks, end: np.ndarray) -> None:
 
 
 def refusals(tasks: Tasks) -> str:
-    """How many tasks are rejected as they come, and why."""
+    """Number of tasks rejected at arrival, and why."""
     counts: dict[str, int] = {}
     for reason in tasks.refused.values():
         alike = re.sub("^asks for [^,]*, ", "asks for ", reason)  # what is asked for differs from task to task

@@ -30,7 +30,7 @@ NO_STOPPING = Stopping()
 
 @dataclass
 class Stages:
-    """The stages of the requests of a stream, by its tasks."""
+    """Stages of a stream's requests, by task."""
 
     first: np.ndarray
     """Position of the first task of the request."""
@@ -44,7 +44,7 @@ class Stages:
 
 @dataclass(slots=True)
 class TaskStream:
-    """Columns of one entry, in the order of its tasks; codes are of own lists.
+    """Columns of one entry, in task order; codes refer to its own lists.
 
     `time` and `estimate` have a column for each mode of the widest shape, inf beyond a row's own modes;
     `estimate` is None where exact.  `deadline` and `patience` count seconds from the arrival.
@@ -135,14 +135,14 @@ class Context:
 
 
 def peak_of(device: DeviceType) -> Peak | None:
-    """Peak rates of a type: its own figures, or those of a known device."""
+    """Peak rates of a type: its own, or those of a known device."""
     if isinstance(device.peak, Peak):
         return device.peak
     return roofline.DEVICES.get(device.name.lower()) if device.kind != "cpu" else None
 
 
 def one_lane(mode: Mode) -> bool:
-    """Return True for one core or one whole accelerator, which can be fused."""
+    """Return True for one core or one whole accelerator, where tasks can be fused."""
     return mode.gpus == 1 and mode.whole_devices if mode.gpus else mode.millicores == MILLI
 
 
@@ -154,7 +154,7 @@ def stopping_of(demand: Demand) -> tuple[Stopping, bool]:
 
 
 def users_of(demand: Demand, n: int, rng: np.random.Generator) -> tuple[np.ndarray | None, list[str]]:
-    """The user of each task: one name, or drawn from the mix."""
+    """The user of each task: fixed, or drawn from the mix."""
     if demand.users is None:
         return None, [demand.user or ""]
     mix: Any = demand.users
@@ -174,7 +174,7 @@ def draw_codes(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.ndar
 
 
 def estimate_error(demand: Demand, n: int, rng: np.random.Generator) -> np.ndarray | None:
-    """Factors from true times to estimates; None where exact."""
+    """Random factors from true times to estimates; None if exact."""
     given = demand.estimates
     if given is None or (given.error is None and given.factor == 1):
         return None
@@ -186,7 +186,7 @@ def unfit(
     context: Context, path: Path_, count: int, first: str, refused: list[Mode], types: Iterable[str] = (),
     nodes_by: str = "nodes: N",
 ) -> Problem:  # fmt: skip
-    """The problem of tasks that no device can ever run."""
+    """The problem to report for tasks that no device can ever run."""
     many = f"{count:,} tasks, the first of them {first}," if count > 1 else first
     why = why_unfit(context, refused, types, nodes_by)
     return context.problem(path, f"{many} can never run on this cluster: {why}")
@@ -220,7 +220,7 @@ def closed_rows(entry: WorkloadEntry, until: float, fastest_mean: float) -> int:
 
 
 def with_retries(stream: TaskStream, context: Context) -> TaskStream:
-    """The stream with rows for all retries behind its own: equal tasks, not yet sent."""
+    """The stream, followed by rows for all retries: equal tasks, not yet sent."""
     if stream.calls is None or stream.calls.retry is None:
         return stream
     times, count = stream.calls.retry.times, len(stream)
@@ -247,7 +247,7 @@ def with_retries(stream: TaskStream, context: Context) -> TaskStream:
 
 
 def calls_of(streams: list[TaskStream], rank: np.ndarray, counts: list[int], context: Context) -> Calls | None:
-    """The attempts of all streams.
+    """The attempts of calls of all streams.
 
     rank: rows of their tasks; counts: how many of each stream are not retries.
     """
@@ -293,7 +293,7 @@ def check_retries(
     calls: Calls, tasks: Tasks, streams: list[TaskStream], policies: Sequence[Any], batching: Sequence[Any],
     killing: bool, context: Context,
 ) -> None:  # fmt: skip
-    """ScenarioError for retries to which nothing in the scenario can lead.
+    """Raise ScenarioError for retries that nothing in the scenario can cause.
 
     policies: of the whole run, each with `rejects`; batching: likewise, of each stream that is a service; killing: are
     tasks killed at their time limits?

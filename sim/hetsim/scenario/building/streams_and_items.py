@@ -31,7 +31,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) -> list[Problem]:
-    """Problems, beyond keys, of the cluster and of entries with valid keys.
+    """Problems of the cluster and entries that are not about single keys.
 
     For a scenario that has wrong keys elsewhere, so that all its problems come in one report.  `tables` are the
     traces that could be read.
@@ -62,7 +62,7 @@ def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) ->
 
 
 class ScenarioHorizon(Model):
-    """The horizon alone, where the rest of a scenario is wrong."""
+    """The horizon alone, for a scenario whose rest is wrong."""
 
     horizon: Seconds | None = None
 
@@ -103,7 +103,7 @@ def _repeated(entries: list[Any], document: Document) -> list[Problem]:
 def build_parts(
     entries: dict[int, WorkloadEntry], data: list[DataItem], tables: Callable[[int], TaskTable], context: Context
 ) -> tuple[list[TaskStream], list[Item], list[Problem]]:
-    """Streams and items, and everything that is wrong with them."""
+    """Build streams and items; also everything that is wrong with them."""
     raw = _as_list(context.document.data.get("workload"))
     problems = _repeated(raw, context.document)
     streams: list[TaskStream] = []

@@ -92,7 +92,7 @@ def _on_gpus(table: TaskTable) -> bool:
 
 
 def nodes_by(entry: WorkloadEntry) -> str:
-    """The source of the node counts of jobs of its trace, other than `nodes`."""
+    """Name the key or column that gives the node counts of a trace's jobs."""
     sources = {"swf": "cores_per_node: N under trace", "slurm": "node_counts: true under trace"}
     form = "" if entry.trace is None else entry.trace.format
     return sources.get(form, "a column nodes of the table")

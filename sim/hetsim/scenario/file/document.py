@@ -42,7 +42,7 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def resolve(text: str) -> Any:
-    """The value of a plain scalar: true, false, null, a finite number, or text."""
+    """The value of a scalar: true, false, null, a finite number, or text."""
     if text in _WORDS:
         return _WORDS[text]
     if len(text) < 400 and _NUMBER.match(text):
@@ -67,7 +67,7 @@ class Document:
     set_by: dict[Path_, str] = field(default_factory=dict)
 
     def problem(self, path: Path_, message: str) -> Problem:
-        """A problem at the address of `path`, or of the nearest value around.
+        """A problem at the address of `path`, or of the nearest parent.
 
         A list of one may be written as its only item, then an index 0 in `path` is not in the file.
         """
@@ -87,7 +87,7 @@ class Document:
         return Problem(message, key, self.file)
 
     def in_entries(self, *keys: str) -> Iterator[tuple[int, Path_, Any]]:
-        """Number, path and value of these keys in each workload entry that has them."""
+        """Number, path and value of these keys in all workload entries."""
         entries = self.data.get("workload")
         for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
             value = entry
@@ -108,7 +108,7 @@ class Document:
         return tuple(written)
 
     def addressed(self, problem: Problem) -> Problem:
-        """The problem with the address of its key, unless it has one."""
+        """The problem, with the address of its key if it lacks one."""
         if problem.file is not None or problem.line is not None:
             return problem
         here, path = self.data, []
@@ -157,7 +157,7 @@ def read(path: Path) -> Document:
 
 
 def parse(content: str | bytes, file: str | None = None) -> Document:
-    """The document in a text; like `read`."""
+    """Read the document in a text, as `read` does a file."""
     if len(content) > MAX_BYTES:
         raise ScenarioError(Problem(_too_large(len(content)), file=file))
     if isinstance(content, bytes):
@@ -187,7 +187,7 @@ def dump(data: Any) -> str:
 
 
 def with_full_paths(value: Any, named: Mapping[tuple[str, str], Path], keys: tuple[str, ...] = ()) -> Any:
-    """Document data with absolute paths of its files, which `named` has by key."""
+    """Document data with absolute paths; `named` has them by key."""
     if isinstance(value, dict):
         return {key: with_full_paths(inner, named, (*keys, str(key))) for key, inner in value.items()}
     if isinstance(value, list):

@@ -36,7 +36,7 @@ ATTENTION = re.compile(r"attn(\*|\.\*|\$|$|\.[qkvo]\w*proj)")
 
 
 def architecture(folder: str, named: Any, formats: bool = True) -> dict[str, Any]:
-    """The figures of the model of a config.json, with number formats if asked.
+    """The architecture of a model's config.json, with number formats if asked.
 
     ValueError with file, line and key if they cannot be known.
     """

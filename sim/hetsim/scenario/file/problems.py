@@ -28,7 +28,7 @@ def translate(
     error: ValidationError, document: Document, model: type[BaseModel], prefix: Path_ = (),
     holder: type[BaseModel] | None = None,
 ) -> list[Problem]:  # fmt: skip
-    """Every error of a validation of the value at `prefix`, with its address.
+    """Turn the errors of a validation at `prefix` into problems with addresses.
 
     holder: the model of the mapping in which that value stands, for keys that belong there.
     """

@@ -20,7 +20,7 @@ from hetsim.scenario.file.problems import translate
 
 
 class Profiled(Mirror):
-    """A mapping of which a file of `hetsim calibrate` may say what is not given."""
+    """A mapping that a profile of `hetsim calibrate` may complete."""
 
     SECTION: ClassVar[str]
     """The section of the file."""
@@ -35,7 +35,7 @@ class Profiled(Mirror):
 
 
 def included(value: Any, section: str, model: type[BaseModel], info: ValidationInfo) -> Any:
-    """The mapping with the keys of its `profile`; KeyProblem if that is none."""
+    """Add the keys of the mapping's `profile`; KeyProblem if it is not one."""
     if not isinstance(value, dict) or value.get("profile") is None:
         return value
     named = value["profile"]

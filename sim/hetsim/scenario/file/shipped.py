@@ -21,7 +21,7 @@ class Shipped:
 
     @property
     def description(self) -> str:
-        """Its description, of two or three sentences."""
+        """Its description of two or three sentences."""
         try:
             return " ".join(str(documents.read(self.path).data.get("description", "")).split())
         except HetsimError:
@@ -45,7 +45,7 @@ def shipped() -> list[Shipped]:
 
 
 def find(name: str) -> Path:
-    """The file of a shipped scenario, `name` or `theme/name`; UnknownName."""
+    """The file of a shipped scenario by `name` or `theme/name`; UnknownName."""
     every = shipped()
     by_name = {one.name: one.path for one in every} | {f"{one.theme}/{one.name}": one.path for one in every}
     if name not in by_name:
@@ -55,7 +55,7 @@ def find(name: str) -> Path:
 
 
 def template(kind: str) -> list[Path]:
-    """The files of a folder to start from (`hetsim new`), by name."""
+    """The files of a folder made by `hetsim new`, by name."""
     folder = _folder()
     within = [] if folder is None else sorted((folder / "templates" / kind).glob("*.*"))
     files = [path for path in within if path.is_file()]

@@ -38,7 +38,7 @@ INLINE = {"type": "object", "patternProperties": {"^[0-9]+$": {}}, "additionalPr
 
 
 def short(value: Any) -> Any:
-    """`5 ms` is a fixed time, `{1: 5 ms, 2: 6 ms}` a table."""
+    """Expand a short form: `5 ms` is a fixed time, `{1: 5 ms, 2: 6 ms}` a table."""
     if isinstance(value, str):
         return {"fixed": value}
     if isinstance(value, dict) and any(_is_size(key) for key in value) and not KEYS & set(value):
@@ -88,11 +88,11 @@ class MeasuredSpec(Model):
     beyond the fixed time of every step, if there is one, grows by a power of its size, beyond the largest in proportion
     to it."""
     extrapolate: Flag = False
-    """May batches be larger than the largest measured size?"""
+    """Whether batches may be larger than the largest measured size."""
     quantiles: Annotated[dict[float, str], BeforeValidator(_ranks)] | None = None
     """Columns of the file with percentiles, such as {p50: p50_ms, p99: p99_ms}, from which times are drawn."""
     samples: Flag = False
-    """Are several rows of one size samples, from which times are drawn?"""
+    """Whether several rows of one size are samples, from which times are drawn."""
 
     _built: StageTable | None = PrivateAttr(None)
 
@@ -116,7 +116,7 @@ class MeasuredSpec(Model):
 
     @property
     def measured(self) -> StageTable | None:
-        """The table, where there is one."""
+        """The table of measured times, or None."""
         return self._built
 
     def _file(self, base: Path) -> StageTable:
@@ -196,7 +196,7 @@ def _spread(value: Any) -> TimeSpread | None:
 
 
 def of_percentiles(ranks: Sequence[float], seconds: Sequence[float]) -> TimeSpread:
-    """The spread of percentiles, which must not fall; ValueError otherwise."""
+    """The spread by percentiles, which must not fall; else ValueError."""
     for place in range(1, len(ranks)):
         if seconds[place] < seconds[place - 1]:
             low, high = (f"p{100 * ranks[one]:g}" for one in (place - 1, place))
@@ -205,7 +205,7 @@ def of_percentiles(ranks: Sequence[float], seconds: Sequence[float]) -> TimeSpre
 
 
 def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batches of") -> list[str]:
-    """Warnings about a table; `sizes` says of what its sizes are."""
+    """Warnings about a table; `sizes` says what its sizes count."""
     texts = []
     fallen = table.falls(FALL)
     if fallen is not None:

@@ -40,17 +40,17 @@ def _slice(value: Any) -> Any:
 
 
 class MigLayout(Model):
-    """One way to cut a GPU; a list alone is its slices."""
+    """One MIG layout of a GPU; a list is short for its slices."""
 
     slices: Annotated[list[Annotated[float | str, BeforeValidator(_slice)]], Field(min_length=1)]
     """Shares of one GPU, or names of profiles: [0.5, 0.25, 0.25], [3g.20gb, 2g.10gb, 2g.10gb]."""
     memory: list[Annotated[Bytes, Field(gt=0)]] | None = None
     """Memory of each slice; in proportion to its share unless given."""
     positions: list[Whole] | None = None
-    """Of profiles the first of the eight memory slices of each; all that NVIDIA allows unless given."""
+    """For profiles: the first memory slice (of eight) of each; by default all positions that NVIDIA allows."""
 
     def cuts(self, family: Family | None) -> list[Layout]:
-        """The layout, in each arrangement of its profiles; KeyProblem if there is none."""
+        """The layout in each arrangement of its profiles; KeyProblem if none."""
         shapes, slices = PROFILES.get(family or "", {}), self.slices
         for key, values in (("memory", self.memory), ("positions", self.positions)):
             if values is not None and (key == "memory") == bool(family):
@@ -84,7 +84,7 @@ Cutting = Annotated[MigLayout, Short(lambda v: {"slices": v} if isinstance(v, li
 
 
 def cuts_of(layouts: list[MigLayout] | None, family: Family | None, memory: int | None = None) -> tuple[Layout, ...]:
-    """All ways to cut a GPU with this memory; KeyProblem of `sharing`."""
+    """All MIG layouts of a GPU with this memory; KeyProblem names `sharing`."""
     every: list[Layout] = [] if layouts else list(full_layouts(family)) if family else [(Slice(1.0),)]
     for number, layout in enumerate(layouts or [None]):
         try:
@@ -124,13 +124,13 @@ Priced = Annotated[
 
 @keys_of(Sharing)
 class SharingSpec(Mirror):
-    """How an accelerator serves several launches; `sharing: mps` alone is the kind."""
+    """How an accelerator serves several launches; `sharing: mps` is short."""
 
     layouts: Annotated[list[Cutting], Field(min_length=1)] | None = None
-    """Of mig the ways to cut one GPU, each a list of shares or profiles, or with the memory or positions of its slices.
+    """For mig: the layouts of one GPU, each a list of shares or profiles, or with memory or positions of its slices.
     One slice of the whole GPU, or all that the profiles allow, unless given."""
     profiles: Family | None = None
-    """Of mig the GPU whose profiles the slices are (1g.5gb, ...): A100-40, A100-80 or H100-80."""
+    """For mig: the GPU that has these profiles (1g.5gb, ...): A100-40, A100-80 or H100-80."""
     pairs: dict[str, dict[str, Positive | None]] = {}
     """By class, then by class of the partner: times slower than alone, as measured; null where two cannot share."""
 
@@ -141,7 +141,7 @@ class SharingSpec(Mirror):
         return self
 
     def cut(self) -> Sharing:
-        """The sharing, with the layouts as slices and a row for each pair."""
+        """The sharing, with layouts as slices and one row per pair."""
         rows = ((one, *row) for one, others in self.pairs.items() for row in others.items())
         pairs = tuple((one, other, math.inf if slower is None else slower) for one, other, slower in rows)
         made: Sharing = self.made(layouts=cuts_of(self.layouts, self.profiles), pairs=pairs)
@@ -161,7 +161,7 @@ class Switch(Mirror):
 
 @keys_of(Link)
 class Pcie(Profiled):
-    """The way of each accelerator to its host, its switch, or a measured `profile`."""
+    """The PCIe path of each accelerator: rates, a switch, or a measured `profile`."""
 
     SECTION: ClassVar = "pcie"
 
@@ -185,13 +185,13 @@ def _check_curve(curve: list[tuple[int, float]] | None) -> None:
 
 
 def bandwidth_curve(curve: list[tuple[int, float]] | None) -> BandwidthCurve | None:
-    """The curve to compute with, from rows."""
+    """The bandwidth curve of some rows."""
     return None if curve is None else BandwidthCurve(*(tuple(map(float, one)) for one in zip(*curve, strict=True)))
 
 
 @keys_of(Link, "latency")
 class GpuLink(Profiled):
-    """NVLink or the like between the GPUs of a node: a rate, or a curve."""
+    """NVLink or similar between the GPUs of a node: a rate, or a curve."""
 
     SECTION: ClassVar = "nvlink"
     FIRST: ClassVar = ("rate", "curve")
@@ -212,7 +212,7 @@ class GpuLink(Profiled):
         return self
 
     def link(self) -> Link:
-        """The link, by its rate or by its curve."""
+        """The link, from its rate or its curve."""
         curve = bandwidth_curve(self.curve)
         made: Link = self.made(upload=self.rate if curve is None else curve.top, curve=curve)
         return made
@@ -223,7 +223,7 @@ Joined = Annotated[GpuLink, Short(lambda v: v if isinstance(v, dict) else {"rate
 
 @keys_of(Link, "latency", "duplex")
 class NodeNetworkSpec(Profiled):
-    """A node's way to others: `out` and `in` (upload, download), or a curve."""
+    """A node's network: `out` and `in` (upload, download), or a curve."""
 
     SECTION: ClassVar = "network"
     FIRST: ClassVar = ("curve", "out", "in", "upload", "download")
@@ -258,7 +258,7 @@ class NodeNetworkSpec(Profiled):
         return self
 
     def link(self) -> Link:
-        """The link, by its rates or by its curve."""
+        """The link, from its rates or its curve."""
         curve = bandwidth_curve(self.curve)
         out, into = ((self.out, self.into) if curve is None else (curve.top, curve.top))
         rates = {"upload": self.upload if out is None else out, "download": self.download if into is None else into}
@@ -296,7 +296,7 @@ class Accelerator(Mirror):
 
 @keys_of(DeviceType, "speed", "power", "price", "peak", power=Powered, price=Priced, peak=NamedPeak | None)
 class Cpu(Mirror):
-    """The cores of a node, where they differ from the default."""
+    """The cores of a node, if they differ from the default."""
 
     FIRST: ClassVar = ("type",)
 
@@ -322,7 +322,7 @@ class Nodes(Mirror):
     FIRST: ClassVar = ("name", "count", "cpus", "driver_cores", "memory")
 
     cpu: Cpu = Cpu()
-    """What its cores are, where they differ from the default."""
+    """Properties of its cores, if they differ from the default."""
     gpus: Annotated[list[Accelerator], OneOrMany] = []
     """Its GPUs: one mapping, or a list of them by type."""
     accelerators: Annotated[list[Accelerator], OneOrMany] = []
@@ -340,7 +340,7 @@ class Nodes(Mirror):
 
 
 class Racks(Model):
-    """Racks of nodes, and the uplinks by which each is joined to the others."""
+    """Racks of nodes, and their uplinks to the other racks."""
 
     nodes: Degree | None = None
     """Nodes in a rack, in their order: racks r0, r1, ...; those that name their `rack` themselves unless given."""
@@ -359,7 +359,7 @@ class Racks(Model):
 
 
 class NodeList(Model):
-    """A file that lists the machines, with the keys of its reader."""
+    """A file that lists the nodes, with the keys of its reader."""
 
     model_config = {**Model.model_config, "extra": "allow"}
 
@@ -401,7 +401,7 @@ class ClusterSpec(Model):
 
 
 def listed(trace: Any, base: str) -> list[dict[str, Any]]:
-    """The nodes in the file of a `trace:`, as under `nodes`; KeyProblem otherwise."""
+    """The nodes in the file of a `trace:`, as under `nodes`; else KeyProblem."""
     from hetsim import registry
     from hetsim.scenario.schema.policy import parameter_model
 

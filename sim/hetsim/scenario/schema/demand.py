@@ -46,7 +46,7 @@ Amount = Annotated[NumberDistribution, AfterValidator(_one_or_more)]
 
 
 class Tokens(Model):
-    """Tokens of the prompt and of the answer, at least one of each."""
+    """Tokens of prompt and answer, at least one of each."""
 
     prompt: Amount
     """Tokens of the prompt, a number or a distribution."""
@@ -94,7 +94,7 @@ class Factor(Model):
 
 
 def seconds_of(limit: float | Factor | None, fastest: np.ndarray) -> np.ndarray | None:
-    """Seconds that a limit gives each task, of a factor from its `fastest` time."""
+    """Seconds of a limit for each task; a factor is of its `fastest` time."""
     if limit is None:
         return None
     return limit.factor * fastest if isinstance(limit, Factor) else np.full(len(fastest), float(limit))
@@ -105,10 +105,10 @@ Limit = Annotated[Annotated[Seconds, VALUE] | Annotated[Factor, MAPPING], VALUE_
 
 @keys_of(Stopping)
 class StoppingSpec(Mirror):
-    """The cost of stopping and resuming; see `hetsim.model.tasks.Stopping`."""
+    """Costs of stopping and resuming; see `hetsim.model.tasks.Stopping`."""
 
     preemptible: Flag = True
-    """May policies stop it at all?"""
+    """Whether policies may stop it at all."""
 
 
 def _unit_mean(value: Any) -> Any:
@@ -119,10 +119,10 @@ def _unit_mean(value: Any) -> Any:
 
 
 class Estimates(Model):
-    """Known times: the truth × a drawn `error` × a fixed `factor`."""
+    """Known times: true ones × a drawn `error` × a fixed `factor`."""
 
     basis: Literal["time", "mean"] = "time"
-    """What error and factor are on: each task's own time, or only the mean of its class."""
+    """The base of error and factor: each task's own time, or only the mean of its class."""
     error: Annotated[NumberDistribution, Short(_unit_mean, {"type": "object"})] | None = None
     """A random factor on the truth, a distribution; cv without mean has mean 1; none unless given."""
     factor: Positive = 1.0
@@ -165,7 +165,7 @@ Speeds = Annotated[SpanSpeeds, Keys(SpanSpeeds)]
 
 
 class PartitionColumn(Model):
-    """`partition: {column: vc, names: {11cb48: research}}`: a trace's column."""
+    """The partition from a column: `{column: vc, names: {11cb48: research}}`."""
 
     column: Name = "partition"
     """Column of the trace that names the partition (user and class as well)."""
@@ -194,7 +194,7 @@ class Occupied(Model):
 
 
 class Held(Occupied):
-    """Keys of a mode and a task: resources, and how times are computed."""
+    """Keys of a mode or task: resources, and how times are computed."""
 
     USED: ClassVar = {
         "batch": profiles.BATCH, "steps": profiles.STEPS, "efficiency": profiles.EFFICIENCY, "nodes": 1,
@@ -226,7 +226,7 @@ class Held(Occupied):
 
 
 class TaskMode(Held):
-    """One way to run, in full: devices, time, and resources there.
+    """One mode in full: devices, time, and resources.
 
     The time is given, or computed for each type of device from `work` or a `profile`.
     """
@@ -258,7 +258,7 @@ class TaskMode(Held):
         return self
 
     def within(self, demand: Demand) -> TaskMode:
-        """The mode of a task with this demand, which fills in keys."""
+        """The mode for a task with this demand, whose keys it inherits."""
         said = {key for key in Held.model_fields.keys() | {"span"} if getattr(self, key) is not None}
         inherited = {key: getattr(demand, key) for key, other in INHERITED.items() if not said & {key, other}}
         inherited["gpus"] = self.gpus or demanded_share(self.work) or demand.gpus
@@ -269,7 +269,7 @@ class TaskMode(Held):
 
 
 def check_nodes(demand: TaskMode | Demand, on_cores: bool) -> None:
-    """KeyProblem for what cannot stand with a number of nodes."""
+    """Raise KeyProblem for keys that cannot go with a number of nodes."""
     nodes = demand.nodes
     if nodes is None or nodes == 1:
         return
@@ -293,7 +293,7 @@ def _check_profile_keys(demand: TaskMode | Demand, elsewhere: bool = False) -> N
 
 
 def demanded_share(work: Work | None) -> float | None:
-    """The share of multiprocessors that the work asks for, or None."""
+    """The share of multiprocessors that the work needs, or None."""
     return work.share if work is not None and "share" in work.model_fields_set else None
 
 
@@ -306,7 +306,7 @@ def _check_share(work: Work | None, gpus: float | None, scaling: Any = None) -> 
 
 
 class Demand(Held):
-    """Keys of an entry of the workload and its classes, which override it."""
+    """Keys of a workload entry and its classes; a class overrides its entry."""
 
     FIRST: ClassVar = ("class", "gpu_time", "gpu_time.*", "cpu_time", "modes", "scaling")
     USED: ClassVar = {"span": "node", "priority": 0.0, "estimates": "exact"}
@@ -326,7 +326,7 @@ class Demand(Held):
     training: TrainingSpec | None = None
     """Parallel training of a transformer, from which times and memory are computed for the GPUs of the job."""
     communication: Communication | None = None
-    """What the ranks of a job send each other, by which its times grow; nothing unless given."""
+    """Communication among the ranks of a job, which lengthens its times; by default none."""
     devices: SomeNames | None = None
     """Types and kinds of devices for which `work`, `profile` or `training` is computed; all with a known peak unless
     given."""
@@ -357,9 +357,9 @@ class Demand(Held):
     users: UserMix | None = None
     """Several users: a number of them, or a list with weights."""
     estimates: Annotated[Estimates, Short(lambda v: {} if v == "exact" else v, {"const": "exact"})] | None = None
-    """What policies know of the times: exact, or an error and a factor."""
+    """Estimates of the times that policies see: exact, or with an error and a factor."""
     stopping: StoppingSpec | None = None
-    """What stopping and resuming costs; nothing, with all work kept, unless given."""
+    """Costs of stopping and resuming; by default none, with all work kept."""
     reads: list[Name] | None = None
     """Names of data items that must be on the device."""
     writes: list[Name] | None = None
@@ -443,7 +443,7 @@ class Demand(Held):
                 raise KeyProblem("training", f"it tells times, memory and nodes; {key} cannot be given with it")
 
     def check_whole(self) -> None:
-        """Raise KeyProblem for contradictions of class and entry together."""
+        """Raise KeyProblem if class and entry contradict each other."""
         _check_share(self.work, self.gpus, self.scaling)
         check_nodes(self, self.cpu_time is not None)
         self._check_training()
@@ -455,7 +455,7 @@ class Demand(Held):
 
     @property
     def limit(self) -> float | Factor | None:
-        """The relative deadline, under either of its names."""
+        """The relative deadline, under either of its two keys."""
         return self.slo if self.slo is not None else self.deadline
 
     @property
@@ -464,7 +464,7 @@ class Demand(Held):
                     or self.training)  # fmt: skip
 
     def over(self, other: Demand) -> Demand:
-        """The demand with values of this class, else of its entry."""
+        """This demand, with missing values from another one."""
         values = {name: getattr(other, name) for name in Demand.model_fields}
         given = self.model_fields_set & set(values)
         for rivals in RIVALS:

@@ -38,7 +38,7 @@ class Fault(Mirror):
     FIRST: ClassVar = ("name", "on", "every", "repair", "slow", "for", "together")
 
     on: Names | None = None
-    """What it befalls: gpu, node, link, uplink, a type of device, or names of devices, nodes or links (r0/uplink)."""
+    """What fails: gpu, node, link, uplink, a type of device, or names of devices, nodes or links (r0/uplink)."""
     every: TimeDistribution | None = None
     """Time from being sound to the next fault of one device, a distribution."""
     repair: TimeDistribution | None = None

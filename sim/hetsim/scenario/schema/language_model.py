@@ -39,7 +39,7 @@ class Disaggregated(Model):
 
 
 class AlsoOn(Model):
-    """Replicas on another type of device, and the differences there."""
+    """Replicas on another type of device, and what differs there."""
 
     USED: ClassVar = {"replicas": 1}
 
@@ -60,13 +60,13 @@ class AlsoOn(Model):
 
 
 class Drift(Model):
-    """How far the speed of a server differs from one run to the next."""
+    """Random variation of a server's speed from run to run."""
 
     cv: Share
     """Coefficient of variation of the factor on all steps of a replication: lognormal, with mean 1."""
 
     def factor(self, generator: np.random.Generator) -> float:
-        """The factor of a replication."""
+        """The random factor of a replication."""
         variance = math.log1p(self.cv**2)
         return math.exp(generator.normal(-variance / 2, math.sqrt(variance)))
 
@@ -80,7 +80,7 @@ _WEIGHTS: TypeAdapter[int | Architecture] = TypeAdapter(Weights)
 
 @keys_of(LanguageService, "block", block=Annotated[Count, Field(le=65_536)])
 class KvCacheSpec(Mirror):
-    """Keys and values: bytes a token, and how many tokens a block holds."""
+    """Keys and values: bytes per token, and tokens per block."""
 
     FIRST: ClassVar = ("per_token", "tokens")
 
@@ -91,7 +91,7 @@ class KvCacheSpec(Mirror):
 
 
 class Prefixes(Model):
-    """Beginnings of prompts are kept; `hash_ids` stand for blocks of tokens."""
+    """Prefix caching: `hash_ids` of a trace stand for blocks of tokens."""
 
     tokens: Annotated[Count, Field(le=MAX_TOKENS)] = 512
     """Tokens that one of a request's hash_ids stands for."""
@@ -99,7 +99,7 @@ class Prefixes(Model):
 
 @keys_of(LanguageService, "ttft", "tpot")
 class TokenLimits(Mirror):
-    """Limits of a request: to its first token, and for each further token."""
+    """Limits on times to the first and to each further token."""
 
 
 LIMITS = {
@@ -110,7 +110,7 @@ LIMITS = {
 
 @keys_of(LanguageService, *LIMITS, **LIMITS)
 class LanguageModel(Profiled):
-    """A language model served by replicas of `gpus` devices of one node.
+    """A language model served by replicas on `gpus` devices of one node.
 
     `model` are the bytes of weights of one replica, which lie there when the run starts; what is left of the devices'
     memory holds keys and values.  Or it is an architecture, which with `gpu` and `tensor_parallel` says what steps,
@@ -187,12 +187,12 @@ class LanguageModel(Profiled):
 
     @property
     def weights(self) -> int:
-        """Bytes of weights of a replica."""
+        """Bytes of the weights of a replica."""
         return self.model.bytes if isinstance(self.model, Architecture) else self.model
 
     @property
     def kinds(self) -> list[LanguageModel]:
-        """The service as it is on each type of device, the preferred first."""
+        """The service on each type of device, the preferred one first."""
         return [self, *(self._on(other, number) for number, other in enumerate(self.also_on))]
 
     def _on(self, other: AlsoOn, number: int) -> LanguageModel:
@@ -227,29 +227,29 @@ class LanguageModel(Profiled):
 
     @property
     def figures(self) -> tuple[Architecture, Peak, int] | None:
-        """Model, GPU and number of GPUs of an estimate."""
+        """Model, GPU and number of GPUs, for estimates of steps."""
         if isinstance(self.model, Architecture) and self.gpu is not None:
             return self.model, self.gpu, self.gpus
         return None
 
     @property
     def estimated(self) -> bool:
-        """Return True for steps of published figures, unmeasured."""
+        """Return True if steps come from published figures, not measured."""
         return self.engine is None and self.step.roofline is not None and not self.step.roofline.model_fields_set
 
     @property
     def share(self) -> float:
-        """Of the devices' memory that may be filled."""
+        """The share of the devices' memory that may be used."""
         of_architecture, of_bytes = FILLED.values()
         return self.memory_share or (of_architecture if isinstance(self.model, Architecture) else of_bytes)
 
     @property
     def times(self) -> StepTimes:
-        """Seconds of its steps."""
+        """Step times."""
         return self.times_of(1.0)
 
     def times_of(self, factor: float) -> StepTimes:
-        """Seconds of its steps, multiplied by a factor."""
+        """Step times, multiplied by a factor."""
         times: StepTimes = self.step.times(self.figures)
         if self.engine is not None and self.figures is not None:
             times = of_engine("steps")(*self.figures, self.engine)
@@ -257,13 +257,13 @@ class LanguageModel(Profiled):
 
     @property
     def delay(self) -> float:
-        """Seconds of a request before it waits at a replica, given or of the engine."""
+        """Seconds before a request waits at a replica, given or the engine's."""
         if self.engine is None or "front_end" in self.model_fields_set or self.figures is None:
             return self.front_end
         return float(of_engine("front_end")(*self.figures, self.engine))
 
     def _check_estimate(self) -> None:
-        """KeyProblem where the steps of a roofline or an engine lack a figure."""
+        """Raise KeyProblem where the steps of a roofline or an engine lack a figure."""
         if self.uncertain and self.engine is None:
             raise KeyProblem("uncertain", "errors are known of a named engine only; give engine, such as vllm-0.15")
         if self.step.roofline is None:
@@ -294,14 +294,14 @@ class LanguageModel(Profiled):
         return self
 
     def _check_step(self) -> None:
-        """KeyProblem where a step could take no time."""
+        """Raise KeyProblem where a step could take no time."""
         step = self.step
         is_complete = (step.per_prompt_token or step.prefill) and (step.per_sequence or step.decode)
         if not (step.roofline or step.fixed or is_complete):
             raise KeyProblem("step", "every step needs some time; give fixed, or per_prompt_token and per_sequence")
 
     def _check_slo(self) -> None:
-        """KeyProblem for a limit that the shortest step exceeds."""
+        """Raise KeyProblem for a limit that the shortest step exceeds."""
         times, decode = self.times, self.step.decode
         decoding = times.seconds_for(0, 1, 0)
         if decode is not None and decode.measured is not None:
@@ -313,7 +313,7 @@ class LanguageModel(Profiled):
                 raise KeyProblem("slo", what)
 
     def _check_replicas(self) -> None:
-        """KeyProblem where several keys say how many replicas there are."""
+        """Raise KeyProblem where several keys say how many replicas there are."""
         if self.disaggregated is not None and self.autoscale is not None:
             raise KeyProblem("autoscale", "replicas that only prefill or only decode do not scale by themselves")
         self._unlike()
@@ -322,7 +322,7 @@ class LanguageModel(Profiled):
                 raise KeyProblem("replicas", f"{other} says how many replicas there are; give one of the two")
 
     def _check_blocks(self) -> None:
-        """KeyProblem for what keeps or moves KV blocks without any, or with others."""
+        """Raise KeyProblem for what keeps or moves KV blocks without any, or with others."""
         moved = "keys and values are moved; give kv: {per_token: ...}"
         kept = "prefixes are kept in KV blocks; give kv: {per_token: ...}"
         needs = (
@@ -339,7 +339,7 @@ class LanguageModel(Profiled):
 
     @property
     def max_sequences(self) -> int:
-        """Most requests in a replica: unless it is given, no more than were measured."""
+        """Maximum number of requests in a replica, by default as measured."""
         decode = self.step.decode
         if "max_num_seqs" in self.model_fields_set:
             return self.max_num_seqs
@@ -387,19 +387,19 @@ class LanguageModel(Profiled):
 
     @property
     def prefills_on(self) -> LanguageModel:
-        """The service where its prompts are read, if that is apart."""
+        """The service on devices that only prefill, if separate."""
         return self._named(None if self.disaggregated is None else self.disaggregated.prefill_on)
 
     @property
     def decodes_on(self) -> LanguageModel:
-        """And where it decodes then."""
+        """The service on devices that only decode, if separate."""
         return self._named(None if self.disaggregated is None else self.disaggregated.decode_on)
 
     def _named(self, device: str | None) -> LanguageModel:
         return next((kind for kind in self.kinds if kind.device == device), self)
 
     def starts(self, kind: LanguageModel) -> tuple[int, int]:
-        """Initial numbers of replicas of a kind: prefilling, and other."""
+        """Initial numbers of replicas of a kind: prefilling, and others."""
         apart = self.disaggregated
         if apart is not None:
             decode = apart.decode if kind.device == self.decodes_on.device else 0

@@ -7,7 +7,7 @@ from hetsim.scenario.fields import Model, SomeNames
 
 
 class PipelineSpec(Model):
-    """A measured network, cut into stages over devices for streams of items."""
+    """A measured network, cut into stages over devices, with items to stream."""
 
     profile: ExistingFile
     """Measured layers, as `hetsim plan partition` reads them, relative to the scenario."""
@@ -18,4 +18,4 @@ class PipelineSpec(Model):
     training: Flag = False
     """Whether items go forward and backward, gradients the way of the activations."""
     replication: Flag = True
-    """May a stage be on several devices, which take items in turn?"""
+    """Whether a stage may be on several devices, which take items in turn."""

@@ -25,11 +25,11 @@ KEYS = (*PARTS, "decisions")
 
 @keys_of(DecisionTime)
 class DecisionsSpec(Mirror):
-    """How long decisions of the scheduler take."""
+    """How long the scheduler's decisions take."""
 
 
 def long_form(policy: Any) -> Any:
-    """`fcfs` → {scheduler: {name: fcfs}}; what is not a policy stays as it is.
+    """Expand `fcfs` to {scheduler: {name: fcfs}}; other values stay.
 
     The name of a batching policy alone stands for it; a placement next to the scheduler becomes its parameter.
     """
@@ -64,7 +64,7 @@ def _named(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """A policy with validated parameters, ready to be made again for every run."""
+    """A policy with validated parameters, from which each run makes its own."""
 
     kind: str
     name: str
@@ -73,7 +73,7 @@ class PolicySpec:
     """The parameters as the scenario writes them, units and all."""
 
     def make(self) -> Any:
-        """A fresh policy object (for a placement given as a function: the function)."""
+        """Make a policy object (for a placement function: the function)."""
         item = registry.policy(self.kind, self.name)
         # A policy makes its predictors itself: one for each series.
         values = {key: v if not isinstance(v, PolicySpec) else v.make if v.kind == "predictor" else v.make()
@@ -86,7 +86,7 @@ class PolicySpec:
 
     @property
     def label(self) -> str:
-        """`easy_backfill (placement: best_fit)`: for messages and tables."""
+        """Its name in messages and tables: `easy_backfill (placement: best_fit)`."""
         shown = []
         for key, value in self.parameters.items():
             text = value.label if isinstance(value, PolicySpec) else self.written.get(key, value)
@@ -228,7 +228,7 @@ def _inner_kinds(given: dict[str, Any], signature: Mapping[str, inspect.Paramete
 
 
 def inner_type(parameter: inspect.Parameter) -> type | None:
-    """The class of policies that a parameter takes, by policy or name.
+    """The class of policy that a parameter takes.
 
     A policy that works with another says so by its annotation: `by: Scheduler`, `planner: PlannedScheduler`,
     `predictor: Callable[[], Predictor]` for predictors that it makes itself, with `| None` where none need be given.
@@ -296,7 +296,7 @@ def _parameter_problems(
 
 
 def policy_parameters(kind: str, item: Any) -> dict[str, inspect.Parameter]:
-    """Parameters in a scenario; of an order those of its list scheduler."""
+    """Parameters of a policy; of an order those of its list scheduler."""
     if kind == "scheduler" and not inspect.isclass(item):
         parameters = registry.parameters(_list_scheduler())
         parameters.pop("order", None)

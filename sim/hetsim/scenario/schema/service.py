@@ -24,12 +24,12 @@ MAX_NOISE = 0.3
 
 @keys_of(StageTime)
 class StageSpec(MeasuredSpec, Mirror):
-    """Seconds of a transfer: `fixed` and `per_item`, or measured (`table`)."""
+    """Seconds of a transfer: `fixed` and `per_item`, or a measured `table`."""
 
 
 @keys_of(ComputeTime)
 class ComputeStage(MeasuredSpec, Mirror):
-    """Seconds of computing: `fixed` and `per_item`, or measured (`table`).
+    """Compute seconds: `fixed` and `per_item`, or a measured `table`.
 
     A request's own time grows with its tokens besides, where it has some (`tokens:` of the entry, or a trace).
     """
@@ -43,7 +43,7 @@ class ComputeStage(MeasuredSpec, Mirror):
 
     @property
     def by_tokens(self) -> bool:
-        """Return True if the tokens of a request matter."""
+        """Return True if the time depends on a request's tokens."""
         return self.per_prompt_token > 0 or self.per_output_token > 0
 
 
@@ -59,7 +59,7 @@ FIXED_ONLY = Short(short, {"anyOf": [{"type": "string"}, TABLE]})
 
 
 class VariantSpec(Occupied):
-    """One way to serve: its devices and its coefficients there."""
+    """One variant of a service: its devices, and its times there."""
 
     FIRST: ClassVar = ("name", "device", "upload", "compute", "download")
 
@@ -85,7 +85,7 @@ class VariantSpec(Occupied):
 
 
 def check_whole(way: VariantSpec) -> None:
-    """KeyProblem for coefficients that make no sense together."""
+    """Raise KeyProblem for times that contradict each other."""
     for name in ("upload", "compute", "download"):
         _check_table(way, name)
     each, fixed = way.compute.per_item, way.compute.fixed
@@ -132,13 +132,13 @@ class ResultCacheSpec(Mirror):
 
 @keys_of(Service, "request_delay", "response_delay")
 class FrontEndSpec(Mirror):
-    """Delays of requests from the front end to the node, and of responses back."""
+    """Delays of requests between front end and node, and of responses."""
 
 
 @keys_of(Service, "noise", noise=Annotated[Fraction, AfterValidator(_noise)])
 @inline_of(VariantSpec, "name")
 class ServiceSpec(Profiled):
-    """Costs of serving: one variant inline, or several under `variants`.
+    """A service: one variant inline, or several under `variants`.
 
     `model` are the bytes of weights that an accelerator must hold before it serves; `noise` the relative standard
     deviation of all stage times; `batching` a policy for this service in place of the common one; `profile` a file
@@ -170,7 +170,7 @@ class ServiceSpec(Profiled):
 
     @property
     def ways(self) -> list[VariantSpec]:
-        """All variants; of the inline form the one."""
+        """All variants; the inline form is one."""
         if self.variants is not None:
             return self.variants
         return [

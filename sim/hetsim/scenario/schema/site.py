@@ -14,19 +14,19 @@ from hetsim.scenario.fields import Mirror, Model, Names, Short, keys_of
 
 @keys_of(Partition, users=Names | None, accounts=Names | None)
 class PartitionSpec(Mirror):
-    """Rules of one partition; its nodes stand here, or name it themselves."""
+    """Rules of one partition; it lists its nodes, or they name it."""
 
     nodes: Names | None = None
     """Names of nodes, with ranges as in `gpu[01-08]` and patterns as in `gpu*`."""
 
     def made(self, **more: Any) -> Partition:
-        """The partition, without a name unless it is given."""
+        """The partition with these rules."""
         made: Partition = super().made(**{"name": "", **more})
         return made
 
 
 class SiteSpec(Model):
-    """How the site is run.
+    """How the site is run: partitions and rules for all jobs.
 
     at_limit: tasks at their time limit are killed, or may overrun it.  grace: how long after the limit they are.
     """

@@ -32,7 +32,7 @@ STAGE = Short(lambda value: value if isinstance(value, str) else short(value), I
 
 @keys_of(Efficiency, memory=Share, compute=Share, attention=Share, link=Share)
 class Roofline(Mirror):
-    """Reached parts of the hardware's peaks, for the service's `model` and `gpu`."""
+    """Shares of the hardware's peaks that the `model` reaches on the `gpu`."""
 
 
 @keys_of(LinearSteps)
@@ -45,9 +45,9 @@ class StepTime(Mirror):
     """
 
     decode: Annotated[StageSpec, STAGE] | None = None
-    """What a step takes that only decodes, by its number of sequences: a line {fixed, per_item}, or measured times."""
+    """Time of a decode-only step by its number of sequences: a line {fixed, per_item}, or measured times."""
     prefill: Annotated[StageSpec, STAGE] | None = None
-    """What a step takes that only reads prompts, by their tokens: a line {fixed, per_item}, or measured times."""
+    """Time of a prefill-only step by its prompt tokens: a line {fixed, per_item}, or measured times."""
     roofline: Annotated[Roofline, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
     """Steps from the figures of model and GPU: true, or the shares of the peaks that are reached."""
 
@@ -78,7 +78,7 @@ class StepTime(Mirror):
         return self
 
     def times(self, figures: tuple[Architecture, Peak, int] | None) -> LinearSteps | RooflineSteps:
-        """The step times; a roofline takes these figures of model and GPU."""
+        """The step times; a roofline uses the figures of model and GPU."""
         if self.roofline is not None:
             assert figures is not None
             return roofline_steps(*figures, self.roofline.made(fixed=self.fixed))
@@ -149,7 +149,7 @@ Weights = Annotated[
 
 
 def of_engine(what: str) -> Any:
-    """A function of the room of measured kernels, by its name in `ENGINES`."""
+    """Load a function of `hetsim.silicon` by its name in `ENGINES`."""
     return load_object(ENGINES[what])
 
 
@@ -158,7 +158,7 @@ EngineName = Annotated[str, AfterValidator(lambda value: of_engine("named")(valu
 
 
 def figures_missing(gpu: Peak, devices: int) -> str | None:
-    """Figures of a GPU that steps need and that are not known."""
+    """Figures of a GPU that steps need and that are unknown."""
     if gpu.matrix_flops is None:
         return "the peak of its matrix units is not known (matrix_flops)"
     if devices > 1 and gpu.link is None:

@@ -26,7 +26,7 @@ MAX_STEPS = 100_000
 
 @dataclass(frozen=True)
 class Range:
-    """The values from `low` to `high`, which are written in `unit`."""
+    """The values from `low` to `high`, written in `unit`."""
 
     low: float
     high: float
@@ -36,7 +36,7 @@ class Range:
     steps: int | None = None
 
     def at(self, share: float) -> Any:
-        """The value at a share from 0 to 1 of the range, as a scenario writes it."""
+        """The value at a fraction (0 to 1) of the range, as a scenario writes it."""
         # Of whole numbers each has an interval of its own, so that the last is drawn as often as the others.
         high = self.high + 1 if self.integer else self.high
         if self.scale == "log":
@@ -48,7 +48,7 @@ class Range:
         return self._written(min(max(number, self.low), self.high))
 
     def grid(self) -> list[Any]:
-        """`steps` values, ends included; of whole numbers those that differ."""
+        """`steps` values, both ends included; distinct whole numbers."""
         assert self.steps is not None
         between = [step / (self.steps - 1) for step in range(self.steps)] if self.steps > 1 else [0.0]
         if self.scale == "log":
@@ -75,7 +75,7 @@ def is_range(value: Any) -> bool:
 
 
 def read_range(value: Any) -> Range:
-    """The range in a mapping or a text; ValueError with a sentence otherwise."""
+    """Read the range in a mapping or text; ValueError with a sentence."""
     given = _from_text(value) if isinstance(value, str) else dict(value)
     for key in given:
         if key not in _KEYS:

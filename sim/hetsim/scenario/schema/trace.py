@@ -22,13 +22,13 @@ from hetsim.workload.traces import TaskTable
 
 @dataclass(frozen=True)
 class TraceSpec:
-    """A trace with validated parameters, ready to be read."""
+    """A trace reader with validated parameters."""
 
     format: str
     parameters: dict[str, Any]
 
     def read(self) -> TaskTable:
-        """The tasks; ScenarioError with file, line and column otherwise."""
+        """Read the tasks; ScenarioError with file, line and column."""
         reader: Callable[..., TaskTable] = registry.entry("traces", self.format)
         with recorded_inputs() as inputs:
             table = reader(**self.parameters)
@@ -37,7 +37,7 @@ class TraceSpec:
 
 
 def check_traces(document: Document, base: Path) -> tuple[dict[int, TraceSpec], list[Problem]]:
-    """The traces of workload entries by number, and problems with keys.
+    """Traces of workload entries by number, and problems with their keys.
 
     Works on the raw document, so that a missing file is reported with the errors of other parts.
     """

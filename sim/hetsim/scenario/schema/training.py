@@ -24,7 +24,7 @@ EFFICIENCY, PASSES = 0.703, 2.51
 
 @keys_of(training.Transformer)
 class TransformerSpec(Mirror):
-    """A decoder by its figures, or by its name."""
+    """A decoder by its dimensions, or by name."""
 
     FIRST: ClassVar = ("name",)
 
@@ -49,11 +49,11 @@ class TransformerSpec(Mirror):
 
     @property
     def experts(self) -> int:
-        """Experts of a layer."""
+        """Number of experts of a layer."""
         return 1 if self.name is None else architectures.MODELS[self.name].experts
 
     def described(self) -> training.Transformer:
-        """The transformer from which its training is computed."""
+        """The transformer for computing its training time."""
         if self.name is None:
             given: training.Transformer = self.made()
             return given
@@ -80,7 +80,7 @@ class TransformerSpec(Mirror):
 
 
 class Communication(Model):
-    """Traffic among the ranks of a job: its GPUs, or its nodes on cores."""
+    """Traffic among the ranks of a job (its GPUs; on cores its nodes)."""
 
     pattern: Pattern
     """all_reduce, reduce_scatter, all_gather, all_to_all, or ring (each to the next)."""
@@ -94,7 +94,7 @@ class Communication(Model):
     """Share of that time behind which communication can hide."""
 
     def phase(self, nodes: int, each: int, spec: NodeSpec, beyond: float = math.inf) -> Phase:
-        """It, in one step, among this number of ranks on each of some nodes of this kind.
+        """The phase of one step, with this number of ranks on such nodes.
 
         beyond: bytes per second between GPUs of a node that NVLink does not join."""
         inside: Rate = spec.nvlink.curve or spec.nvlink.upload
@@ -127,7 +127,7 @@ class Communication(Model):
 
 @keys_of(training.ParallelPlan)
 class TrainingSpec(Mirror):
-    """Parallel training, which gives the time of a step and memory on GPUs."""
+    """Parallel training: gives the time of a step, and memory on GPUs."""
 
     FIRST: ClassVar = ("model", "batch", "micro_batch", "tensor", "pipeline", "data", "experts")
 
@@ -138,7 +138,7 @@ class TrainingSpec(Mirror):
     passes: NotNegative = PASSES
     """How often element-wise kernels move the bytes of the activations in a forward pass."""
     widths: Annotated[list[Degree], Field(min_length=1)] | None = None
-    """Of an elastic job the numbers of nodes on any of which it can run, in place of `nodes`."""
+    """For an elastic job, instead of `nodes`: the numbers of nodes on which it can run."""
     steps: StepCount
     """Steps of a task, a whole number, or a distribution of which what is drawn is rounded."""
 
@@ -146,7 +146,7 @@ class TrainingSpec(Mirror):
     def _divides(self) -> TrainingSpec:
         model = self.model.described()
         if self.widths is not None and self.data is not None and len(set(self.widths)) > 1:
-            raise KeyProblem("data", "it follows from the width of the job, of which there are several; leave it out")
+            raise KeyProblem("data", "it follows from each of the widths of the job; leave it out")
         if self.efficiency == 0:
             raise KeyProblem("efficiency", "a share above 0")
         if (self.chunks > 1) != (self.schedule == "interleaved"):

@@ -44,7 +44,7 @@ Warmup = Annotated[
 
 
 class Precision(Model):
-    """Replicate until the interval is within ± `precision` of the mean."""
+    """Replicate until an interval is within ± `precision` of the mean."""
 
     precision: Fraction
     """Half-width of the interval to reach, as a share of the mean, such as 5%."""
@@ -98,7 +98,7 @@ class ScenarioModel(Model):
     name: Name = "scenario"
     """Name of the scenario, which stands in tables, pictures and directories."""
     description: str = ""
-    """What the scenario is about, in words; lists and reports show it."""
+    """A description in words; lists and reports show it."""
     seed: Seed = 0
     """Seed of all random streams; the same seed gives the same tables to the last bit."""
     horizon: Seconds | None = None
@@ -116,7 +116,7 @@ class ScenarioModel(Model):
     data: Annotated[list[DataItem], OneOrMany] = []
     """Named pieces of data that exist before the run, for tasks to read."""
     faults: Annotated[list[Fault], OneOrMany] = []
-    """What breaks and when: random failures, slowdowns, maintenance, files of events; nothing unless given."""
+    """Faults: random failures, slowdowns, maintenance, files of events; by default none."""
     policy: Annotated[Any, Field(json_schema_extra=lambda schema: schema.update(_POLICY_SCHEMA))] = None
     """A scheduler's name, or scheduler, placement, admission, batching and routing, each a name or a mapping of name
     and parameters, and decisions, the time that decisions take."""
@@ -154,7 +154,7 @@ class ScenarioModel(Model):
 
 
 def check(document: Document, base: Path) -> tuple[ScenarioModel | None, list[Problem]]:
-    """The model of a document, or everything that is wrong with it."""
+    """Validate a document: its model, or everything that is wrong with it."""
     try:
         return ScenarioModel.model_validate(document.data, context={"base": str(base)}), []
     except ValidationError as error:

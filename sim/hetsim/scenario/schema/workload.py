@@ -43,7 +43,7 @@ FEW = 5
 
 
 class Resample(Model):
-    """Draw a trace again in every replication, by `block` seconds or `by` user."""
+    """Resample a trace in every replication: in blocks of `block` s, or by user."""
 
     block: Seconds | None = None
     """Length of the stretches of the trace that are drawn, in the trace's own time."""
@@ -69,7 +69,7 @@ class Resample(Model):
 
 
 def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """Positions in `arrival`, new times in order, and the number of blocks.
+    """Resample by blocks: positions by `arrival`, new times, number of blocks.
 
     ValueError with a sentence if the trace is too short for such blocks.
     """
@@ -102,7 +102,7 @@ def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> 
 
 
 def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """Positions, by `user`, earlier draws of that user, and the users."""
+    """Resample users: positions, earlier draws of the user, and number of users."""
     import pandas as pd
 
     codes, names = pd.factorize(user, use_na_sentinel=False)
@@ -118,7 +118,7 @@ def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, 
 def by_row(
     gpus: np.ndarray, capacity: float, demand: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions by arrival, until `demand` × `capacity` GPUs are asked for.
+    """Resample rows until `demand` × `capacity` GPUs are asked for.
 
     gpus: GPUs that each row asks for.  ValueError with a sentence if nothing asks for any.
     """
@@ -155,7 +155,7 @@ def _named_process(value: Any) -> Any:
 
 @keys_of(Item)
 class DataItem(Mirror):
-    """A named piece of data before the run, on every host unless `home` is given."""
+    """A named piece of data at the start, on every host unless `home` is given."""
 
     home: Name | None = None
     """Node that has it in host memory; every node unless given."""
@@ -187,7 +187,7 @@ WITH_PIPELINE = (
 
 
 def refuse(demand: Demand, keys: tuple[str, ...], why: str) -> None:
-    """ValueError if the demand says any of these."""
+    """Raise ValueError if the demand has any of these keys."""
     for name in keys:
         if getattr(demand, name):
             key = "gpu_time.TYPE" if name == "typed_gpu_time" else name
@@ -195,14 +195,14 @@ def refuse(demand: Demand, keys: tuple[str, ...], why: str) -> None:
 
 
 class TaskClass(Demand):
-    """One of several classes of an entry, drawn with probability by `weight`."""
+    """One of several classes of an entry, drawn in proportion to `weight`."""
 
     weight: NotNegative = 1.0
     """Its probability per arrival, relative to the other classes."""
 
 
 class Trace(Model):
-    """A table of tasks; the other keys are those of its reader (`hetsim list traces`)."""
+    """A table of tasks, and the keys of its reader (`hetsim list traces`)."""
 
     model_config = {**Model.model_config, "extra": "allow"}
 
@@ -213,7 +213,7 @@ class Trace(Model):
 
 
 class WorkloadEntry(Demand):
-    """One stream of tasks from `arrivals` or a `trace`, or of a `service`."""
+    """One stream of tasks, from `arrivals` or a `trace`."""
 
     USED: ClassVar = {"weight": 1.0, "skip": 0, "time_scale": 1.0}
 
@@ -238,13 +238,13 @@ class WorkloadEntry(Demand):
     load: Positive | None = None
     """Stretches the arrivals of a trace until the work is this share of what the cluster can do."""
     unfit: Literal["error", "reject", "leave_out", "leave_out_parallel"] = "error"
-    """What becomes of rows of a trace that can never run here, and of those not on one core or one whole GPU."""
+    """How to treat rows of a trace that can never run here, and rows that are not on one core or one whole GPU."""
     resample: Resample | None = None
     """Draws the rows of a trace again in every replication."""
     clients: Annotated[Clients, AS_CLIENTS] | None = None
     """Clients that time out, give up and try again; they wait for ever unless given."""
     service: AnyService | None = None
-    """What serving a request costs, which makes this a stream of requests."""
+    """The cost of serving a request, which makes this a stream of requests."""
     pipeline: PipelineSpec | None = None
     """A measured network in stages over the devices of the cluster, through which each arrival's items stream."""
 
@@ -279,7 +279,7 @@ class WorkloadEntry(Demand):
 
     @property
     def whole_demands(self) -> list[Demand]:
-        """Demands of each class with keys of the entry, or the entry."""
+        """Demands of each class with the entry's keys, or of the entry."""
         return [one.over(self) for one in self.classes] if self.classes else [self]
 
     def _check_clients(self, clients: Clients) -> None:

@@ -32,7 +32,7 @@ Width = Literal["bf16", "fp16", "fp8", "int8", "nvfp4", "mxfp4", "int4", "int4-3
 
 
 class NumberFormat(Described):
-    """Formats of weights, of keys and values, and of multiplying with weights.
+    """Number formats: of weights, of keys and values, and of arithmetic.
 
     What is left out is in 16 bits, but for the experts, whose format is that of the other weights; the weights of the
     vocabulary are in 16 bits always.  Where a GPU has no units for an arithmetic it computes in the next wider one.
@@ -47,7 +47,7 @@ class NumberFormat(Described):
 
     @property
     def of_weights(self) -> str:
-        """The formats of the weights in words."""
+        """The formats of the weights, in words."""
         if self.experts is not None:
             return f"with experts in {self.experts}"
         return "in 16 bits" if WIDTHS[self.weights] == KEPT else f"in {self.weights}"
@@ -85,7 +85,7 @@ class Latent(Described):
 
 
 class Indexer(Described):
-    """Heads that choose the `tokens` that sparse attention reads; one is kept, in FP8."""
+    """Heads that choose the `tokens` that sparse attention reads (one key, FP8)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -111,12 +111,12 @@ class Linear(Described):
 
     @property
     def queries(self) -> int:
-        """Numbers of queries, keys and values of a token together."""
+        """Numbers of queries, keys and values of a token, added up."""
         return 2 * self.key_heads * self.key_size + self.value_heads * self.value_size
 
 
 class Attention(NamedTuple):
-    """Layers of attention that read alike, summed up.
+    """The attention of layers with the same reach, added up.
 
     They read `reach` tokens of the context (None: all), with these bytes of each, and compute with each pair of tokens,
     while a prompt is read or while decoding: latent attention multiplies there what it keeps, without expanding it.
@@ -154,7 +154,7 @@ class Architecture(Described):
     """Layers with that window; all that have attention unless given."""
     linear: Linear | None = None
     output_gate: bool = False
-    """Does attention have a gate of the size of its queries?"""
+    """Whether attention has a gate of the size of its queries."""
     intermediate: Whole
     """Intermediate size of the feed-forward block, or of each expert."""
     shared_intermediate: Count = 0
@@ -166,9 +166,9 @@ class Architecture(Described):
     vocabulary: Whole
     """Tokens of the vocabulary."""
     gated: bool = True
-    """Has the feed-forward block a gate, and so three matrices rather than two?"""
+    """Whether the feed-forward block has a gate, and so three matrices instead of two."""
     tied: bool = False
-    """Is the first matrix of the vocabulary the last one too?"""
+    """Whether the first and the last matrix of the vocabulary are one."""
     experts: Whole = 1
     """Experts of a layer (mixture of experts)."""
     active_experts: Whole = 1
@@ -217,17 +217,17 @@ class Architecture(Described):
 
     @property
     def attention_layers(self) -> int:
-        """Layers that keep keys and values."""
+        """Number of layers that keep keys and values."""
         return self.layers - (self.linear.layers if self.linear is not None else 0)
 
     @property
     def expert_layers(self) -> int:
-        """Layers with experts, or all feed-forward blocks where there are none."""
+        """Number of layers with experts, or of feed-forward blocks."""
         return self.layers - self.dense_layers
 
     @property
     def matrices(self) -> list[tuple[str, int, int, int]]:
-        """Part, inputs, outputs and number of all matrices but the first.
+        """Part, inputs, outputs and count of all matrices but the first.
 
         The number is that in all layers.  Of the part "expert" are those of one expert; shared experts are "dense".
         """
@@ -270,27 +270,27 @@ class Architecture(Described):
         return shapes
 
     def weights_of(self, *parts: str) -> int:
-        """Weights of the matrices of these parts, of experts those of one a layer."""
+        """Number of weights in these parts; of one expert per layer."""
         return sum(inputs * outputs * copies for part, inputs, outputs, copies in self.matrices if part in parts)
 
     @property
     def attention(self) -> int:
-        """Weights of the attention of all layers, with those that choose the experts."""
+        """Number of weights in the attention of all layers."""
         return self.weights_of("attention", "router")
 
     @property
     def dense(self) -> int:
-        """Weights of feed-forward blocks that every token needs, shared experts included."""
+        """Number of feed-forward weights that every token needs."""
         return self.weights_of("dense")
 
     @property
     def expert(self) -> int:
-        """Weights of one expert of every layer; none without experts."""
+        """Number of weights of one expert of every layer."""
         return self.weights_of("expert")
 
     @property
     def head(self) -> int:
-        """Weights of the last matrix."""
+        """Number of weights of the last matrix."""
         return self.vocabulary * self.hidden
 
     @property
@@ -299,29 +299,29 @@ class Architecture(Described):
 
     @property
     def active_parameters(self) -> int:
-        """Weights with which a token is multiplied, the last matrix among them."""
+        """Number of weights with which a token is multiplied."""
         return self.attention + self.dense + self.active_experts * self.expert + self.head
 
     @property
     def expert_width(self) -> float:
-        """Bytes of a weight of an expert."""
+        """Bytes per weight of an expert."""
         return WIDTHS[self.number_format.experts or self.number_format.weights]
 
     @property
     def dense_bytes(self) -> float:
-        """Bytes of the weights that every token needs, the last matrix included."""
+        """Bytes of the weights that every token needs."""
         width = WIDTHS[self.number_format.weights]
         return self.weights_of("attention", "dense") * width + self.weights_of("router", "head") * KEPT
 
     @property
     def bytes(self) -> int:
-        """Of all weights."""
+        """Bytes of all weights."""
         first = 0.0 if self.tied else self.head * KEPT
         return round(self.dense_bytes + self.experts * self.expert * self.expert_width + first)
 
     @property
     def attentions(self) -> list[Attention]:
-        """Attention of all layers, by how far it reaches."""
+        """The attention of all layers, by reach."""
         width, layers = WIDTHS[self.number_format.kv], self.attention_layers
         if self.latent is not None:
             kept, rope = self.latent.kv_lora_rank, self.latent.qk_rope_head_dim
@@ -340,17 +340,17 @@ class Architecture(Described):
 
     @property
     def bytes_per_token(self) -> int:
-        """Of the keys and values of a token, in all layers."""
+        """Bytes of the keys and values of a token, all layers."""
         return round(sum(one.bytes for one in self.attentions))
 
     @property
     def operations_per_pair(self) -> float:
-        """Of the attention between a token and one token before it, in all layers."""
+        """Operations of attention for a pair of tokens."""
         return sum(one.prompt_operations for one in self.attentions)
 
     @property
     def state_bytes(self) -> int:
-        """Of the states of a sequence, in 32 bits, and of the inputs of a convolution."""
+        """Bytes of the states of a sequence, and of convolutions."""
         if self.linear is None:
             return 0
         one = self.linear
@@ -359,7 +359,7 @@ class Architecture(Described):
 
     @property
     def state_operations(self) -> int:
-        """Of the states of all layers, for a token: decayed, read, written and read again."""
+        """Operations on the states of all layers per token."""
         one = self.linear
         return 0 if one is None else 7 * one.layers * one.value_heads * one.key_size * one.value_size
 
@@ -367,12 +367,12 @@ class Architecture(Described):
         return max(1, -(-devices // self._kv_heads))
 
     def read(self, devices: int) -> float:
-        """Bytes of a token that decoding reads and writes in a context of `CONTEXT`."""
+        """Bytes per token that decoding reads and writes in a context."""
         kept = sum(one.bytes * one.share(CONTEXT) for one in self.attentions)
         return kept * self._copies(devices) + 2.0 * self.state_bytes / CONTEXT
 
     def stored(self, devices: int) -> int:
-        """Bytes that a token takes in a context of `CONTEXT`; few heads are copied."""
+        """Bytes that a token occupies in a context of `CONTEXT`."""
         if self.indexer is not None:  # it may choose any token
             return self.bytes_per_token * self._copies(devices)
         return math.ceil(self.read(devices) - self.state_bytes / CONTEXT)
@@ -382,7 +382,7 @@ MODELS: dict[str, Architecture] = shipped(Architecture, __file__, "models.yaml")
 
 
 def model(name: str) -> Architecture:
-    """The architecture of a model in `MODELS`; UnknownName with a suggestion if none."""
+    """The architecture of a model in `MODELS`; UnknownName if it is not there."""
     if name not in MODELS:
         raise UnknownName("model", name, MODELS)
     return MODELS[name]

@@ -42,7 +42,7 @@ class StepModel:
 
     @classmethod
     def fitted(cls, rows: np.ndarray) -> StepModel:
-        """Least squares of the logarithms of passes and steps, with a small penalty."""
+        """Fit by least squares of logarithms, with a small penalty."""
         from scipy.optimize import least_squares
 
         nodes, gpus, local, step, sync = rows.T
@@ -95,13 +95,13 @@ class Application:
 
     @cached_property
     def local_range(self) -> tuple[int, int]:
-        """Smallest and largest local batch size."""
+        """The smallest and the largest local batch size."""
         sizes = np.concatenate([rows[:, 0] for rows in self.steps.values()])
         return int(sizes.min()), min(int(sizes.max()), self.local_limit or math.inf)  # type: ignore[return-value]
 
     @cached_property
     def progress(self) -> np.ndarray:
-        """Progress at the beginning of each epoch, and at the end of the last."""
+        """Progress at the start of each epoch, and at the end."""
         count = min(map(len, self.epochs.values()))
         return np.array([0.0, *np.min([rows[:count, 0] for rows in self.epochs.values()], axis=0)])
 
@@ -115,7 +115,7 @@ class Application:
         return (self.gpus_per_node,) * full + ((rest,) if rest else ())
 
     def step_times(self, layout: Layout, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds of a step and its synchronization; NaN beyond what was measured."""
+        """Seconds of a step and its synchronization; NaN if unmeasured."""
         turned = min(layout[i:] + layout[:i] for i in range(len(layout)))
         rows = self.steps.get(turned)
         if rows is not None:
@@ -129,7 +129,7 @@ class Application:
 
     @cached_property
     def model(self) -> StepModel:
-        """The knowledge of a job of its own steps, by which it chooses its batch size."""
+        """A job's knowledge of its own steps, to choose its batch size."""
         return StepModel.fitted(self.spread)
 
     @cached_property
@@ -139,13 +139,13 @@ class Application:
         return LinearNDInterpolator(self.spread[:, :3], self.spread[:, 3:])
 
     def gain(self, batch: np.ndarray, epoch: int) -> np.ndarray:
-        """The worth of a step with some samples, in steps of the smallest batch size."""
+        """Value of a step with some samples, in smallest-batch steps."""
         sizes = self.batch_sizes
         sqr, var = (np.interp(batch, sizes, [self.epochs[size][epoch, column] for size in sizes]) for column in (2, 3))
         return (var + sqr) / (var * sizes[0] / batch + sqr)
 
     def split(self, gpus: int, batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Local batch size and number of passes before the last, for a batch over GPUs."""
+        """Local batch size, and passes before the last one, for a batch."""
         smallest, largest = self.batch_sizes[0], self.local_range[1]
         local = np.ceil(batch / gpus - EPSILON)
         more = np.ceil(local / largest - EPSILON) - 1
@@ -155,7 +155,7 @@ class Application:
         return np.minimum(local, np.floor(self.batch_sizes[-1] / (gpus * (more + 1)))), more
 
     def speeds(self, layout: Layout, batch: int | None) -> np.ndarray:
-        """Progress a second by epoch on a layout; batch None: the best at any time."""
+        """Progress per second by epoch on a layout; batch None: the best."""
         gpus, epochs = sum(layout), len(self.progress) - 1
         if batch is not None:
             wanted = np.array([float(batch)])
@@ -181,7 +181,7 @@ class Application:
 
 @dataclass(eq=False)
 class TrainingCurve:
-    """The progress of a job of an application on a number of GPUs (a `WorkCurve`)."""
+    """Progress of an application's job on a number of GPUs."""
 
     application: Application
     gpus: int
@@ -194,7 +194,7 @@ class TrainingCurve:
 
     @cached_property
     def seconds(self) -> float:
-        """Of the whole job on the packed layout; inf where it cannot run."""
+        """Seconds of the whole job on the packed layout; inf if impossible."""
         return float(self._of(self.packed, 1.0)[1][-1])
 
     @cached_property

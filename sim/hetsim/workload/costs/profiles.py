@@ -54,7 +54,7 @@ Kind = Literal["training", "inference"]
 
 
 class LayerCosts(NamedTuple):
-    """A layer on the shape that it gets, forward, for one sample."""
+    """Costs of a layer on its input shape, forward, for one sample."""
 
     output: Shape
     parameters: int = 0
@@ -122,7 +122,7 @@ def _recurrent(units: int, gates: int = 1) -> Layer:
 
 
 class LayerNetwork:
-    """Layers in a row on an input of a given shape; figures are for one sample."""
+    """A sequence of layers on an input shape; figures are per sample."""
 
     def __init__(self, shape: Shape, layers: Iterable[Layer]):
         self.input = shape
@@ -132,12 +132,12 @@ class LayerNetwork:
 
     @property
     def output(self) -> Shape:
-        """Shape of the output."""
+        """Shape of the network's output."""
         return self.layers[-1].output if self.layers else self.input
 
     @property
     def parameters(self) -> int:
-        """Trainable numbers."""
+        """Number of trainable parameters."""
         return sum(layer.parameters for layer in self.layers)
 
     @property
@@ -167,7 +167,7 @@ class LayerNetwork:
 
     @property
     def working_memory(self) -> int:
-        """Bytes held in inference: the largest input and output of a layer together."""
+        """Bytes used in inference: the largest input plus output."""
         return FLOAT * max(first + second for first, second in pairwise(self._numbers))
 
     def weight_traffic(self, batch: int) -> int:
@@ -177,7 +177,7 @@ class LayerNetwork:
 
 @dataclass(frozen=True)
 class Passes:
-    """How often a step runs a network forward and backward (twice the work).
+    """How many forward and backward passes (twice the work) a step makes.
 
     `updated` says whether the step changes the weights.
     """
@@ -211,7 +211,7 @@ class Profile:
 
     @property
     def parameters(self) -> int:
-        """Trainable numbers of all networks."""
+        """Number of trainable parameters of all networks."""
         return sum(passes.network.parameters for passes in self._passes(self.kind))
 
     @property
@@ -221,7 +221,7 @@ class Profile:
 
     @property
     def bytes(self) -> int:
-        """Bytes moved by one forward pass of each network on one sample."""
+        """Bytes moved by a forward pass of each network on one sample."""
         networks = [passes.network for passes in self._passes(self.kind)]
         return sum(one.weight_traffic(1) + one.activation_traffic for one in networks)
 
@@ -317,7 +317,7 @@ PROFILES: Mapping[str, Profile] = {
 
 
 def profile(name: str) -> Profile:
-    """The profile of that name; UnknownName with a suggestion otherwise."""
+    """The profile of a name; UnknownName with a suggestion if there is none."""
     if name not in PROFILES:
         raise UnknownName("profile", name, PROFILES)
     return PROFILES[name]
@@ -352,5 +352,5 @@ class ProfileUse:
 
     @property
     def gpu_memory(self) -> int:
-        """Bytes of GPU memory needed."""
+        """Bytes of GPU memory that are needed."""
         return profile(self.profile).gpu_memory(self.batch)

@@ -102,13 +102,13 @@ class Peak(Described):
         return self
 
     def matrix_peak(self, arithmetic: str) -> float | None:
-        """Most operations per second in a format, or in the next wider one it has."""
+        """Maximum operations per second in a format, or the next wider one."""
         wider = {"fp4": (self.fp4_flops, self.fp8_flops), "fp8": (self.fp8_flops,), "int8": (self.int8_flops,)}
         return next((one for one in wider.get(arithmetic, ()) if one is not None), self.matrix_flops)
 
     @property
     def is_gpu(self) -> bool:
-        """Whether the multiprocessors are known, so that launches can be timed."""
+        """Return True if multiprocessors are known, so launches can be timed."""
         return self.multiprocessors is not None
 
 
@@ -124,12 +124,7 @@ def device(name: str) -> Peak:
 
 
 def roofline(
-    flops: float,
-    bytes: float,
-    peak: Peak,
-    efficiency: float = 1.0,
-    launch_overhead: float = 0.0,
-    share: float = 1.0,
+    flops: float, bytes: float, peak: Peak, efficiency: float = 1.0, launch_overhead: float = 0.0, share: float = 1.0
 ) -> float:
     """Seconds for `flops` operations and `bytes` of traffic on a share of a device.
 
@@ -223,7 +218,7 @@ def active_multiprocessors(peak: Peak, share: float = 1.0) -> int:
 
 
 def waves(launch: KernelLaunch, peak: Peak, share: float = 1.0) -> float:
-    """Blocks of the grid / resident blocks; 2.5 is two full waves and a half one."""
+    """Blocks of the grid / resident blocks: 2.5 is two and a half waves."""
     return launch.blocks / (occupancy(launch, peak).blocks * active_multiprocessors(peak, share))
 
 
@@ -290,7 +285,7 @@ class Work(Described):
         return self
 
     def step_seconds(self, peak: Peak, share: float | None = None) -> float:
-        """Seconds of one step on a device, or on another share of it than the work's own."""
+        """Seconds of one step on a device, or on another share of it."""
         share = self.share if share is None else share
         overhead = peak.launch_overhead if self.launch_overhead is None else self.launch_overhead
         if self.launch is None or not peak.is_gpu:
@@ -303,7 +298,7 @@ class Work(Described):
         return self.kernels * kernel
 
     def parts(self, peak: Peak) -> tuple[float, float, float, float]:
-        """Seconds of launching, of operations and of traffic alone, and the bytes."""
+        """Seconds of launching, operations and traffic alone, and the bytes."""
         overhead = self.steps * self.kernels * (
             peak.launch_overhead if self.launch_overhead is None else self.launch_overhead
         )

@@ -185,7 +185,7 @@ class PiecewisePoisson(ArrivalProcess):
 
     @property
     def rate_mean(self) -> float | None:
-        """Over a period; without one only a single rate has a mean."""
+        """The mean over a period; without one, of a single rate."""
         if self.period is not None:
             return self._expected(self.period)[-1] / self.period
         return self.rate[0][1] if len(self.rate) == 1 else None
@@ -277,7 +277,7 @@ class Diurnal(ArrivalProcess):
 
 
 class Burst(ArrivalProcess):
-    """Bursts of `size` arrivals, `every` so often from time 0, or at each of `at`.
+    """Bursts of `size` arrivals, every `every` s from time 0, or at each of `at`.
 
     The arrivals of a burst come together, or at independent uniform instants of the `over` after its start.
     A drawn size that is not whole is rounded up or down at random, so that its mean is kept.
@@ -349,7 +349,7 @@ def _unit_of_time(unit: Any) -> Any:
 
 
 class FromFile(ArrivalProcess):
-    """Arrival times in a `column` of a CSV or Parquet file, in `unit`, any order.
+    """Arrival times from a `column` of a CSV or Parquet file, in any order.
 
     The file is read when it is used; `load` reads it now and raises ScenarioError with file, line and column
     of bad cells.
@@ -368,7 +368,7 @@ class FromFile(ArrivalProcess):
         return False
 
     def load(self) -> Floats:
-        """The sorted times in seconds."""
+        """Read the times: sorted, in seconds."""
         factor = TypeAdapter(Seconds).validate_python(f"1 {self.unit}")
         numbers = np.sort(read_column(self.path, self.column))
         # As in `hetsim.model.units`: 3 ms must be the float 0.003, which 3 · 0.001 is not for every 3.

@@ -13,7 +13,7 @@ from hetsim.workload.contract import Floats
 
 
 def read_column(path: Path, column: str) -> Floats:
-    """The numbers of a column of a CSV or Parquet file, all finite and not negative.
+    """Read a column of a CSV or Parquet file: finite numbers, not negative.
 
     ScenarioError names file, line (the header of a CSV is line 1) and column of the first twenty bad cells.
     """

@@ -175,7 +175,7 @@ class Branch(OverQuantity, Generic[Q]):
 
 
 class Hyperexponential(Distribution, Generic[Q]):
-    """A choice among exponentials: more variable than one of them.
+    """A mixture of exponentials: more variable than one of them.
 
     Given by `branches` with weights, or by `mean` and `cv` > 1: then two branches with balanced means,
     p₁ m₁ = p₂ m₂ (Allen, Probability, Statistics, and Queueing Theory, 1990, §5.2).
@@ -294,7 +294,7 @@ class Empirical(Distribution, Generic[Q]):
         return self
 
     def load(self) -> None:
-        """Read the file now, if there is one: ScenarioError if it is not fit."""
+        """Read the file, if there is one; ScenarioError if it is unusable."""
         _ = self._table
 
     @cached_property

@@ -37,7 +37,7 @@ Demand = tuple[int, float, int]
 
 @dataclass(frozen=True)
 class Rule:
-    """An order of the waiting jobs, and what may pass a job that does not fit."""
+    """A scheduling rule: an order of waiting jobs, and what may pass one that waits."""
 
     order: str
     discipline: str
@@ -51,7 +51,7 @@ class Rule:
 
 @dataclass(eq=False, slots=True)
 class LoggedJob:
-    """A job of the log."""
+    """A job of the log, as rules see it."""
 
     row: int
     arrival: float
@@ -87,7 +87,7 @@ MOVING = ("share", "usage")
 
 
 class RecordedState:
-    """Free and occupied amounts by node, and what users and limited groups occupy."""
+    """Free and used capacity by node, and usage of users and limited groups."""
 
     def __init__(self, sizes: list[float], max_of_group: dict[int, float], half_lives: Iterable[float], users: int):
         self.free = list(sizes)
@@ -105,7 +105,7 @@ class RecordedState:
         self._as_of = 0.0
 
     def advance(self, now: float) -> None:
-        """Count usage up to an instant."""
+        """Add usage up to an instant."""
         for half_life, usage in self.usage.items():
             rate = math.log(2) / half_life
             kept = math.exp(-rate * (now - self._as_of))
@@ -114,7 +114,7 @@ class RecordedState:
         self._as_of = now
 
     def change(self, job: LoggedJob, sign: int) -> None:
-        """A job begins (1) or ends (-1) on its recorded nodes."""
+        """Start (1) or end (-1) a job on its recorded nodes."""
         self._room.clear()
         holders = [(self.running[node], job.demand[1]) for node in job.nodes]
         if job.group in self.of_group:
@@ -129,14 +129,14 @@ class RecordedState:
         self.of_user[job.user] += sign * job.amount
 
     def room(self, demand: Demand) -> list[int]:
-        """The nodes on which a part of such a job fits; empty where they are too few."""
+        """Nodes on which a part of a job fits; empty if there are too few."""
         if demand not in self._room:
             self._room[demand] = fitting(self.free, demand)
         return self._room[demand]
 
 
 def fitting(free: list[float], demand: Demand) -> list[int]:
-    """The nodes with room for a part of a job; empty where they are too few."""
+    """Nodes with room for a part of a job; empty if there are too few."""
     pool, need, count = demand
     need -= SLACK
     nodes = [node for node, amount in enumerate(free) if amount >= need and pool >> node & 1]
@@ -171,13 +171,13 @@ class Round:
         return self.state.max_of_group[group] - holds - sum(job.amount for job in self.given if job.group == group)
 
     def ends(self, node: int) -> list[tuple[float, float]]:
-        """Expected ends on a node with what comes free; after an overrun that is now."""
+        """Expected ends on a node, with what each frees; after an overrun, now."""
         entries = [(max(end, self.now), need) for end, need in self.state.running[node].values()]
         entries += [(self.now + job.estimate, job.demand[1]) for job in self.given if node in job.nodes]
         return sorted(entries)
 
     def ends_of_group(self, group: int) -> list[tuple[float, float]]:
-        """The same of the jobs of a limited group."""
+        """Expected ends of the jobs of a limited group, likewise."""
         entries = [(max(end, self.now), need) for end, need in self.state.of_group[group].values()]
         return sorted(entries + [(self.now + job.estimate, job.amount) for job in self.given if job.group == group])
 
@@ -190,7 +190,7 @@ class Round:
         return math.inf
 
     def shadow(self, head: LoggedJob, limited: bool) -> tuple[float, dict[int, float]]:
-        """When a head could start, and what it leaves free by node and (-1) of its limit."""
+        """When a head could start, and what is then left free by node and limit."""
         pool, need, count = head.demand
         times = [(self._when(free, need, self.ends(node)), node)
                  for node, free in enumerate(self.free) if pool >> node & 1]  # fmt: skip
@@ -210,7 +210,7 @@ class Round:
 
 
 class FreeLevels:
-    """Free amounts over time, by node and by limit, for reservations."""
+    """Free capacity over time, by node and by limit, for reservations."""
 
     def __init__(self, here: Round, limited: bool):
         ends = [(end, node, amount) for node in range(len(here.free)) for end, amount in here.ends(node)]
@@ -225,7 +225,7 @@ class FreeLevels:
         self.free = change.cumsum(axis=0)
 
     def reserve(self, job: LoggedJob) -> float:
-        """Take the earliest place for a job; returns its start."""
+        """Reserve the earliest place for a job; return its start."""
         pool, need, count = job.demand
         nodes = np.array([node for node in range(self.free.shape[1]) if pool >> node & 1])
         room = self.free[:, nodes] >= need - SLACK
@@ -251,7 +251,7 @@ class FreeLevels:
 
 
 class Examined:
-    """A rule with its own queue, and the starts that it predicts (NaN: not judged)."""
+    """A rule with a queue of its own, and its predicted starts (NaN: not judged)."""
 
     def __init__(self, rule: Rule, count: int, cycle: float, prefer: Prefer | None):
         self.rule, self.cycle, self.prefer = rule, cycle, prefer
@@ -260,7 +260,7 @@ class Examined:
         self.begin(())
 
     def begin(self, waiting: Iterable[LoggedJob]) -> None:
-        """Begin a stretch, with the jobs that wait then."""
+        """Begin an interval with the jobs that wait then."""
         self.queue = sorted(self._entry(job) for job in waiting if math.isnan(self.predicted[job.row]))
         self.coming: list[LoggedJob] = []
         """Jobs that it has started and the record will within a cycle."""
@@ -276,7 +276,7 @@ class Examined:
         del self.queue[bisect_left(self.queue, self._entry(job))]
 
     def decide(self, state: RecordedState, now: float, starts: list[LoggedJob], hopeless: bool) -> None:
-        """Note which jobs the rule starts now, and which of the record it would not.
+        """Compare the rule's starts at an instant with those of the record.
 
         hopeless: no waiting job fits anywhere.
         """
@@ -393,7 +393,7 @@ class Examined:
 
 
 def logged_jobs(jobs: Jobs, limits: Limits | None, order: Order | None) -> list[LoggedJob]:
-    """The jobs with what the rules go by."""
+    """The jobs of a log, with all that rules use."""
     parts, count = jobs.nodes, len(jobs)
     nodes: list[list[int]] = [[0]] * count
     if parts is not None:
@@ -426,7 +426,7 @@ def _pools(jobs: Jobs, nodes: list[list[int]]) -> list[int]:
 
 
 def ranks_of(order: Order) -> dict[str, int]:
-    """The place of each class in an order: the number of those before it in a row."""
+    """The rank of each class in an order: the number of classes before it."""
     ranks = {name: 0 for first, second, *_ in order.pairs for name in (first, second)}
     for _ in ranks:  # a circle ends there
         for first, second, *_ in order.pairs:
@@ -442,7 +442,7 @@ def examine(
     cycle: float,
     prefer: Prefer | None = None,
 ) -> list[Examined]:
-    """Ask all rules at all instants; only jobs with a prediction of each are judged.
+    """Ask all rules at all instants; only jobs predicted by each are judged.
 
     prefer: of a placement, where it is not the first node that does.
     """  # fmt: skip
@@ -500,7 +500,7 @@ def _instants(
 
 
 def stretches_of(jobs: list[LoggedJob], nodes: int) -> list[tuple[float, float]]:
-    """The times in which rules are asked: all, or parts of a large log."""
+    """The intervals in which rules are asked: all, or parts of a large log."""
     judged = max(MIN_JUDGED, MAX_JUDGED * FEW_NODES // max(FEW_NODES, nodes))
     if len(jobs) <= judged:
         return [(jobs[0].arrival, max(job.start for job in jobs))]

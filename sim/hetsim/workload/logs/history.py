@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from hetsim.errors import file_error
 from hetsim.workload.logs.recorded_log import LABELS
 from hetsim.workload.logs.summary import durations, held_amounts
-from hetsim.workload.rows.text_rows import problem_of
 from hetsim.workload.traces import TaskTable
 
 FEW = 10
@@ -33,7 +33,7 @@ DAY = 86400.0
 
 @dataclass
 class JobHistory:
-    """Jobs with a recorded start as columns by submission; `limit`: inf without one."""
+    """Jobs with a recorded start, as columns by submission; `limit` may be inf."""
 
     source: str
     submit: np.ndarray
@@ -71,13 +71,13 @@ def history_of(table: TaskTable, source: str) -> JobHistory:
     start = table.extra.get("recorded_start")
     if start is None or table.requests:
         text = "is not a log of jobs with recorded starts, from which arrivals and run times could be learned"
-        raise problem_of(source, text)
+        raise file_error(source, text)
     took = durations(table)
     gpus, cpus = held_amounts(table)
     rows = np.flatnonzero(np.isfinite(start) & np.isfinite(took) & ((gpus > 0) | (cpus > 0)))
     if len(rows) < ENOUGH:
         text = f"only {len(rows):,} jobs with a recorded start; a model of arrivals and run times needs {ENOUGH}"
-        raise problem_of(source, text)
+        raise file_error(source, text)
     rows = rows[np.argsort(table.arrival[rows], kind="stable")]
     limit = table.extra.get("time_limit")
     limit = np.full(len(table), math.inf) if limit is None else np.where(limit > 0, limit, math.inf).astype(float)
@@ -103,12 +103,12 @@ def _texts(values: np.ndarray | None, count: int) -> np.ndarray:
 
 
 class RunTimes:
-    """How long jobs take, from those that have ended; see the module."""
+    """A model of run times, learned from jobs that have ended."""
 
     def __init__(self, ended: JobHistory):
         if len(ended) < ENOUGH:
             text = f"only {len(ended):,} jobs have ended: a model of run times needs {ENOUGH} or more"
-            raise problem_of(ended.source, text)
+            raise file_error(ended.source, text)
         order = np.argsort(ended.end, kind="stable")
         pools: dict[tuple[str, ...], list[int]] = {}
         users, classes = ended.labels["user"], ended.labels["class"]
@@ -126,7 +126,7 @@ class RunTimes:
     def draw(
         self, user: str, class_: str, limit: float, elapsed: float, count: int, random: np.random.Generator
     ) -> np.ndarray:
-        """Draw run times of a job after `elapsed` seconds, each above that."""
+        """Draw a job's run times, given that it has run for `elapsed` seconds."""
         for key in ((user, class_), (user, "*"), ("*", class_), ("*", "*")):
             if key not in self._pools:
                 continue
@@ -140,14 +140,14 @@ class RunTimes:
         return elapsed * (1.0 + random.exponential(0.5, count)) + 1.0
 
     def median(self, user: str, class_: str, limit: float, elapsed: float = 0.0) -> float:
-        """Of a job without a limit: what a scheduler would be told."""
+        """The median of a job without a limit, as a scheduler would estimate."""
         return float(
             np.median(self.draw(user, class_, limit, elapsed=elapsed, count=101, random=np.random.default_rng(0)))
         )
 
 
 class ArrivalTimes:
-    """When jobs come, and which they are like; see the module."""
+    """A model of when jobs come, and which earlier jobs they are like."""
 
     def __init__(self, submitted: JobHistory, horizon: float, now: float):
         self.submit = submitted.submit
@@ -157,14 +157,14 @@ class ArrivalTimes:
         if last - first < horizon:
             before, ahead = (last - first) / 3600, horizon / 3600
             text = f"{before:.3g} h of log before the snapshot are too few for {ahead:.3g} h ahead"
-            raise problem_of(submitted.source, f"{text}; look less far (--hours) or give a longer log")
+            raise file_error(submitted.source, f"{text}; look less far (--hours) or give a longer log")
         days = np.arange(math.ceil(max(0.0, now + horizon - last) / DAY - 1e-9), int((now - first) / DAY) + 1)
         self.begins = now - DAY * days[days > 0] if (days > 0).any() else None
         """Where the windows of earlier days begin."""
         self.bounds = first, last - horizon
 
     def draw(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draw seconds from now on, ascending to the horizon, and rows of like jobs."""
+        """Draw ascending seconds up to the horizon, and rows of like jobs."""
         if self.begins is not None and len(self.begins) >= 3:
             begin = float(random.choice(self.begins))
         else:
@@ -174,7 +174,7 @@ class ArrivalTimes:
 
 
 def forecast_errors(history: JobHistory, horizon: float) -> dict[str, float]:
-    """Errors of forecasts on the last third of the log, each from earlier ends.
+    """Errors of forecasts on the last third of the log.
 
     `run_time_median_error`: the median of |predicted median - actual| / actual; `run_time_inside_90`: the share of jobs
     inside the central 90 % of what was drawn.  `arrivals_inside_90`, and `arrivals_error` (mean absolute, over the

@@ -33,7 +33,7 @@ class Score:
     """How well something explains the half of a log that it was not fitted on."""
 
     right: np.ndarray = field(repr=False)
-    """By job judged: is it as on record?"""
+    """By judged job: True if it is as recorded."""
     alike: bool = False
     """It cannot be told from the best one."""
 
@@ -44,7 +44,7 @@ class Score:
 
 @dataclass(kw_only=True)
 class RuleScore(Score):
-    """How a rule explains the starts."""
+    """How well a rule explains the starts."""
 
     rule: Rule
     early: float
@@ -56,13 +56,13 @@ class RuleScore(Score):
 
     @property
     def late(self) -> float:
-        """Share of the jobs that it would start later than the record."""
+        """The share of jobs that the rule would start later than recorded."""
         return max(0.0, 1.0 - self.explained - self.early)
 
 
 @dataclass(kw_only=True)
 class PlaceScore(Score):
-    """How a placement explains the recorded nodes, where a job had a choice."""
+    """How well a placement explains recorded nodes, where there was a choice."""
 
     name: str
     prefer: Prefer = field(repr=False)
@@ -87,7 +87,7 @@ class Identified:
 def identify(
     table: TaskTable, capacity: float | None = None, sizes: dict[str, float] | None = None, cut: bool = False
 ) -> Identified | None:
-    """Judge all rules on a log; None without recorded starts, or if no job waited.
+    """Judge all rules on a log; None without recorded starts or waits.
 
     `capacity`: of the cluster, where it is known.  `sizes`: of its nodes by name.
     """
@@ -155,7 +155,7 @@ def identify(
 
 
 def candidates(half: Explained) -> Iterator[Rule]:
-    """All rules that are tried; with what was inferred also without it."""
+    """All rules to be tried; with inferred parts, also without these."""
     rules = [Rule("arrival", discipline) for discipline in ("block", "skip", "easy", "conservative")]
     static = [order for order in KEYS if order not in ("arrival", "class")]
     rules += [Rule(order, discipline) for order in static for discipline in ("block", "skip")]
@@ -174,7 +174,7 @@ def candidates(half: Explained) -> Iterator[Rule]:
 
 
 def cycle_of(jobs: Jobs, half: Explained) -> float:
-    """The seconds between decisions (at least 1): the longest wait of jobs that fit.
+    """Seconds between decisions (at least 1): the longest wait of jobs that fit.
 
     That is, without another job waiting.  Waits are taken as even up to it: those more than a fifth above what nine in
     ten of them say are other waits.
@@ -203,7 +203,7 @@ def place_scores(
     warm: float,
     key: Callable[[LoggedJob], float] | None = None,
 ) -> tuple[list[PlaceScore], float]:
-    """Placements by how many recorded nodes they explain, and how many a draw would.
+    """Score placements by the recorded nodes that they, and chance, explain.
 
     Among nodes with the same score those go first that were taken most often, in the other half, where they could be.
     key: the order of jobs that start at one instant; without it these are passed over.
@@ -237,7 +237,7 @@ def place_scores(
 def on_nodes(
     logged: list[LoggedJob], sizes: list[float], factor: float, key: Callable[[LoggedJob], float]
 ) -> tuple[list[LoggedJob], list[float]] | None:
-    """The jobs on the nodes that a placement gives at their recorded starts.
+    """The jobs on the nodes that a placement chooses at their recorded starts.
 
     None if a job is wider than any node.  key: the order of jobs that start at one instant.  A job that then fits on
     none is put on the one with the most room, which has more than it can hold.

@@ -29,7 +29,7 @@ SELDOM = 0.2
 
 @dataclass
 class Limits:
-    """Limits on the jobs of one kind of label, which the log shows by longer waits."""
+    """Limits on jobs by a kind of label, inferred from longer waits."""
 
     kind: str
     max_held: dict[str, float]
@@ -49,7 +49,7 @@ class Order:
 
 
 def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Limits | None:
-    """The kind of label by which limits explain the most waiting, if any does.
+    """The kind of label whose limits explain the most waiting, if any.
 
     A group has a limit where most of the time in which its jobs wait although there is room it holds one and the same
     amount, and seldom more; or where such jobs start right after one of its own ended, far more often than by chance.
@@ -126,7 +126,7 @@ def _plateau(level: np.ndarray, length: np.ndarray) -> float | None:
 
 
 def at_limit_of(jobs: Jobs, steps: HeldSteps, limits: Limits | None) -> dict[int, tuple[HeldOverTime, float]]:
-    """By job of groups with a limit: what its group holds, and its limit."""
+    """By job of limited groups: what its group holds, and its limit."""
     if limits is None:
         return {}
     at_limit: dict[int, tuple[HeldOverTime, float]] = {}
@@ -141,7 +141,7 @@ def at_limit_of(jobs: Jobs, steps: HeldSteps, limits: Limits | None) -> dict[int
 def limited(
     jobs: Jobs, steps: HeldSteps, row: int, part: slice, at_limit: dict[int, tuple[HeldOverTime, float]]
 ) -> np.ndarray:
-    """In which of its steps a job is kept waiting by the limit of its group."""
+    """In which steps a job waits because of the limit of its group."""
     if row not in at_limit:
         return np.zeros(part.stop - part.start, dtype=bool)
     own, limit = at_limit[row]
@@ -155,7 +155,7 @@ def limited(
 def capacity_curve(
     jobs: Jobs, steps: HeldSteps, capacity: float, warm: float, at_limit: dict[int, tuple[HeldOverTime, float]]
 ) -> np.ndarray:
-    """The capacity that was up in each step.
+    """The capacity that was up in each step of time.
 
     In a stretch of time in half of which jobs wait that would fit into the whole cluster and are at no limit, what was
     held there at most (and in the stretches next to it) is what was up; elsewhere the whole cluster.
@@ -188,7 +188,7 @@ def capacity_curve(
 
 
 def order_of(jobs: Jobs) -> Order | None:
-    """The kind of label that orders jobs partially, by passing; None: none does.
+    """The kind of label by which some jobs pass others; None if none does.
 
     A job passes one that came before it, waits, and asks for no more than it does.  One class goes before another where
     of the other's waiting jobs a larger share is passed by its own than the other way round (Fisher's exact test, 1 %

@@ -50,7 +50,7 @@ NODES = (
 
 
 def node_list(file: str | Path) -> str | None:
-    """The format of a list of nodes; None where the file does not look like one."""
+    """The format of a node list; None if the file does not look like one."""
     text = _beginning(Path(file))
     if text is None:
         return None
@@ -61,7 +61,7 @@ def node_list(file: str | Path) -> str | None:
 
 
 def recognize(file: str | Path) -> str | None:
-    """The name of a trace format; None where the file gives no hint, or is unreadable."""
+    """The name of a trace format; None if the file gives no hint."""
     path = Path(file)
     if path.suffix.lower() in PARQUET:
         return "tasks"
@@ -86,7 +86,7 @@ def recognize(file: str | Path) -> str | None:
 
 
 def maybe_table(file: str | Path) -> bool:
-    """Return True for what may be a task table, unreadable files too."""
+    """Return True for what may be a task table, even if unreadable."""
     path = Path(file)
     text = None if path.suffix.lower() in PARQUET else _beginning(path)
     if text is None or not text.strip():

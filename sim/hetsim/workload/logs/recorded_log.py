@@ -29,21 +29,21 @@ FEW = 3
 
 @dataclass
 class NodeParts:
-    """Amounts of jobs on each node, in equal parts of those that name several."""
+    """Amounts that jobs hold on each node, in equal parts over several nodes."""
 
     names: list[str]
     job: np.ndarray
     node: np.ndarray
     amount: np.ndarray
     alone: np.ndarray
-    """By job: did it run on one node?"""
+    """By job: True if it ran on one node."""
 
     def jobs_on(self, node: int) -> np.ndarray:
         return np.flatnonzero(self.node == node)
 
 
 def node_parts(labels: np.ndarray | None, amount: np.ndarray, start: np.ndarray, end: np.ndarray) -> NodeParts | None:
-    """The nodes of jobs, from names with bars between them; None if a job has none."""
+    """The nodes of jobs, from names separated by bars; None if a job has none."""
     if labels is None or not len(labels) or not all(one == one and one for one in labels.tolist()):
         return None
     lists = [str(one).split("|") for one in labels.tolist()]
@@ -190,11 +190,11 @@ class Jobs:
 
     @property
     def evidence(self) -> np.ndarray:
-        """Jobs whose waits something may be inferred from."""
+        """Jobs whose waits can serve as evidence."""
         return np.ones(len(self), dtype=bool) if self.used is None else self.used
 
     def capacity(self, stated: float | None = None) -> Capacity:
-        """The cluster's capacity as stated, or as these jobs show it."""
+        """The cluster's capacity, as stated or as these jobs show it."""
         return capacity_of(self.start, self.end, self.amount, parts=self.nodes, stated=stated)
 
 
@@ -238,7 +238,7 @@ def _label(jobs: Jobs, kind: str, values: np.ndarray) -> None:
 
 
 class HeldSteps:
-    """The log as steps of time: what is held, and the steps in which each job waits."""
+    """The log as steps of time: what is held, and steps in which each job waits."""
 
     def __init__(self, jobs: Jobs):
         self.times = np.unique(np.concatenate([jobs.arrival, jobs.start, jobs.end]))
@@ -248,14 +248,14 @@ class HeldSteps:
         self.last = np.searchsorted(self.times, jobs.start)
 
     def waiting(self, jobs: Jobs, chosen: np.ndarray | None = None) -> Iterator[tuple[int, slice]]:
-        """Each job that waits, and its steps."""
+        """Each waiting job, and its steps."""
         rows = np.flatnonzero(self.last > self.first) if chosen is None else chosen
         for row in rows.tolist():
             yield row, slice(int(self.first[row]), int(self.last[row]))
 
 
 def chosen_of(jobs: Jobs, steps: HeldSteps) -> np.ndarray:
-    """Jobs that wait, of large logs evenly chosen ones."""
+    """Waiting jobs; of large logs an evenly chosen part."""
     rows = np.flatnonzero(steps.last > steps.first)
     if len(rows) <= MAX_JOBS:
         return rows
@@ -263,7 +263,7 @@ def chosen_of(jobs: Jobs, steps: HeldSteps) -> np.ndarray:
 
 
 def correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Pearson's, which long waits decide; NaN where a column is constant."""
+    """Pearson's correlation, dominated by long waits; NaN for a constant column."""
     if len(one) < 2 or one.std() == 0 or other.std() == 0:
         return math.nan
     return float(np.corrcoef(one, other)[0, 1])

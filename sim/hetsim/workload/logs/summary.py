@@ -12,7 +12,7 @@ BINS = 48
 
 
 def held_amounts(table: TaskTable) -> tuple[np.ndarray, np.ndarray]:
-    """GPUs and cores that each task holds on all its nodes.
+    """Number of GPUs and cores that each task holds on all its nodes.
 
     A task with a time on GPUs holds its GPUs (1 unless given), others none.
     """
@@ -29,7 +29,7 @@ def held_amounts(table: TaskTable) -> tuple[np.ndarray, np.ndarray]:
 
 
 def on_gpus(table: TaskTable) -> np.ndarray:
-    """Which tasks can run on a GPU of any type."""
+    """Mask of tasks that can run on a GPU of any type."""
     runs_on_gpu = np.zeros(len(table), dtype=bool)
     for name, values in table.times.items():
         if name != "cpu_time":
@@ -38,12 +38,12 @@ def on_gpus(table: TaskTable) -> np.ndarray:
 
 
 def durations(table: TaskTable) -> np.ndarray:
-    """The time of each task where it is fastest."""
+    """Seconds of each task in its fastest mode."""
     return np.min(list(table.times.values()), axis=0) if table.times else np.zeros(len(table))
 
 
 def occupied(begin: np.ndarray, end: np.ndarray, width: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Mean devices held in each stretch of time by tasks of `width`."""
+    """Mean devices held in each interval by tasks of `width`."""
     times = np.concatenate([begin, end])
     order = np.argsort(times, kind="stable")
     times, level = times[order], np.cumsum(np.concatenate([width, -width])[order])
@@ -52,7 +52,7 @@ def occupied(begin: np.ndarray, end: np.ndarray, width: np.ndarray, edges: np.nd
 
 
 def load(table: TaskTable, bins: int = BINS) -> dict[str, Any]:
-    """Submissions, GPUs and cores over time; tasks count from start or submission.
+    """Submissions, GPUs and cores over time, from starts where recorded.
 
     Over the time in which tasks are submitted.
     """
@@ -112,7 +112,7 @@ def _classes(gpus: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def shares(table: TaskTable) -> dict[str, float]:
-    """Of tasks on GPUs, the shares on a fraction of one and on more than one."""
+    """Shares of GPU tasks that use part of a GPU, and more than one."""
     gpus, _ = held_amounts(table)
     count = max(1, int((gpus > 0).sum()))
     return {"fractions": float(((gpus > 0) & (gpus < 1)).sum()) / count, "gangs": float((gpus > 1).sum()) / count}

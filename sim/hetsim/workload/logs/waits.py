@@ -42,7 +42,7 @@ REASONS = ("no room", "nodes down", "before the log", "limit", "priority", "orde
 
 @dataclass
 class Explained:
-    """The recorded waits of a log by reason, and what was inferred for that."""
+    """The recorded waits of a log by reason, and what was inferred for it."""
 
     jobs: Jobs
     site: Capacity
@@ -57,7 +57,7 @@ class Explained:
 
     @property
     def capacity(self) -> float:
-        """GPUs, or cores, of the cluster."""
+        """Number of GPUs, or else cores, of the cluster."""
         return self.site.amount
 
     @property
@@ -68,7 +68,7 @@ class Explained:
 def explain(
     table: TaskTable, capacity: float | None = None, cut: bool = False, part: int | None = None
 ) -> Explained | None:
-    """The recorded waits of a log by reason; None without recorded starts or waits.
+    """Explain the recorded waits of a log; None without starts or waits.
 
     `capacity`: of the cluster, in GPUs or cores; what the log shows unless given.  `cut`: the log begins with what was
     in the cluster then (a warm start), so that nothing unknown runs in its head.  `part`: infer limits and capacity
@@ -94,7 +94,7 @@ def explain(
 
 
 def half_of(arrival: np.ndarray) -> np.ndarray:
-    """The half (0 or 1) of a log for each job, by a hash of its arrival."""
+    """The half (0 or 1) of a log in which each job is, by a hash of its arrival."""
     keys = np.rint(arrival * 1000).astype(np.int64).astype(np.uint64)
     return ((keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)) & np.uint64(1)
 
@@ -103,7 +103,7 @@ def half_of(arrival: np.ndarray) -> np.ndarray:
 
 
 def warm_end(jobs: Jobs, steps: HeldSteps) -> float:
-    """The time at which the log first reaches its median occupancy.
+    """When the log first reaches its median occupancy.
 
     Before that its occupancy rises from nothing, which no cluster in use does: jobs ran that it does not know.
     """

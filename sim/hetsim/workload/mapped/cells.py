@@ -46,7 +46,7 @@ _OFFSET = re.compile(r"([-+])(\d{2}):?(\d{2})")
 
 
 def plain(value: Any) -> float:
-    """A number as it is, or as it is written."""
+    """A number, or a text that is read as it is written."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, str) and NUMBER.fullmatch(value):
@@ -57,7 +57,7 @@ def plain(value: Any) -> float:
 
 
 def number(least: float = 0.0, most: float = MAX_SECONDS, divisor: float = 1.0) -> Cell:
-    """Reads numbers within bounds."""
+    """Make a reader of numbers within bounds."""
 
     def read(value: Any) -> float:
         return bounded(plain(value) / divisor, least, most)
@@ -66,7 +66,7 @@ def number(least: float = 0.0, most: float = MAX_SECONDS, divisor: float = 1.0) 
 
 
 def bounded(found: float, least: float = 0.0, most: float = MAX_SECONDS) -> float:
-    """The number, if it lies within the bounds."""
+    """The number, if it is within the bounds; else ValueError."""
     if not math.isfinite(found):
         raise ValueError("is not finite")
     if found < least:
@@ -77,7 +77,7 @@ def bounded(found: float, least: float = 0.0, most: float = MAX_SECONDS) -> floa
 
 
 def scaled(value: Any, factor: float) -> float:
-    """A number times a factor; by division below 1, so that 3 ms is 0.003."""
+    """A number times a factor; below 1 by division, so that 3 ms is 0.003."""
     number = plain(value)
     return number * factor if factor >= 1 else number / round(1 / factor)
 
@@ -86,7 +86,7 @@ def scaled(value: Any, factor: float) -> float:
 
 
 def duration(unit: str | None) -> Cell:
-    """Read durations: numbers in the unit, `1-02:03:04`, `02:03:04`, `5 min`."""
+    """Make a reader of durations: numbers in the unit, `1-02:03:04`, `5 min`, ..."""
     factor = TIMES[unit or "s"]
 
     def read(value: Any) -> float:
@@ -131,7 +131,7 @@ def composite(text: str) -> float | None:
 
 
 def count(unit: str | None) -> Cell:
-    """Read counts: numbers, in thousandths where the unit says so, and `500m`."""
+    """Make a reader of counts: numbers, thousandths if the unit says so, `500m`."""
     divisor = COUNTS[unit] if unit else 1.0
 
     def read(value: Any) -> float:
@@ -145,7 +145,7 @@ def count(unit: str | None) -> Cell:
 
 
 def with_point(read: Cell) -> Cell:
-    """Reads what is written with a decimal comma, as `1.234,5`."""
+    """Read a number with a decimal comma, as `1.234,5`."""
 
     def pointed(value: Any) -> float:
         if not isinstance(value, str):
@@ -160,7 +160,7 @@ def with_point(read: Cell) -> Cell:
 
 
 def decimal_points(cells: Sequence[Any], separator: str = "") -> list[Any]:
-    """The cells of a column, with points for decimal commas if it has those.
+    """The cells of a column, decimal commas replaced by points.
 
     separator: of the columns of the file.  Where that is a comma, `1,234` alone could be a thousand: it stays.
     ValueError where some numbers have a comma and others a point.
@@ -176,7 +176,7 @@ def decimal_points(cells: Sequence[Any], separator: str = "") -> list[Any]:
 
 
 def size(unit: str | None) -> Cell:
-    """Read sizes: numbers in the unit, `16G` and `16GiB` (powers of 1,024), `16GB`."""
+    """Make a reader of sizes: numbers in the unit, `16G`, `16GiB`, `16GB`."""
     factor = SIZES[unit or "B"]
 
     def read(value: Any) -> float:
@@ -206,7 +206,7 @@ def _with_unit(text: str, units: dict[str, float], examples: str) -> float:
 
 
 def zone_of(name: str) -> tzinfo:
-    """The zone of a name such as Europe/Berlin, UTC or +02:00; ValueError if none."""
+    """The time zone of a name, as Europe/Berlin or +02:00; ValueError."""
     match = _OFFSET.fullmatch(name)
     if match:
         minutes = int(match[2]) * 60 + int(match[3])
@@ -225,12 +225,12 @@ def zone_of(name: str) -> tzinfo:
 
 
 def is_date(form: str) -> bool:
-    """Return True if this form of instants is a date; others are numbers."""
+    """Return True if this form of instants is a date, not a number."""
     return form not in TIMES
 
 
 def check_form(form: str) -> None:
-    """ValueError unless it is `iso`, an epoch, a unit, or a format with a date."""
+    """Raise ValueError unless it is `iso`, an epoch, a unit, or a date format."""
     if form == ISO or form in EPOCH or form in TIMES:
         return
     if "%" not in form:
@@ -252,7 +252,7 @@ def check_form(form: str) -> None:
 
 
 class Instants:
-    """Read instants: seconds since 1970 of dates, else seconds of the log's time.
+    """Reads instants: dates as seconds since 1970, or numbers of the log's time.
 
     A local time that the clocks of the zone showed twice is a `Twice`; `skipped` counts those that they never showed.
     """
@@ -363,7 +363,7 @@ FORMS = tuple(
 
 
 def guess_form(texts: list[str]) -> list[str]:
-    """All ways of writing dates that fit every one of these texts; `iso` first."""
+    """All date formats that suit every one of these texts, `iso` first."""
     if not texts:
         return []
     forms = [ISO] if all(_is_iso(text) for text in texts) else []

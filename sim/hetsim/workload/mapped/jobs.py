@@ -21,7 +21,7 @@ SHOWN = 3
 
 
 class MappedJobs:
-    """Rows of cells to jobs."""
+    """Turns rows of cells into jobs."""
 
     def __init__(self, log: JobLog, made: LogMap, keyed: bool):
         """keyed: rows have keys of their own (`FileRows.keyed`)."""
@@ -54,14 +54,14 @@ class MappedJobs:
             self.stages.insert(0, self.jobs)
         self.rows = rows
         self.keys_sought: dict[tuple[str, str], list[Any]] = {}
-        """By column and part of its cells: has any row had it, and for which target?"""
+        """By column and part of its cells: whether any row has had it, and for which target."""
         log.one_row_each = "id" in columns and made.fold is None and made.attempts != "separate"
         log.unique = "id" in columns and not self.stages
 
     # Rows -------------------------------------------------------------------------------------------------------
 
     def take(self, line: int, cells: dict[str, Any]) -> None:
-        """A row: a job, one left out, or problems of the row."""
+        """Take a row: a job, a row left out, or problems of the row."""
         self.row += 1
         row: dict[str, Any] = {}
         fine, dropped = True, ""
@@ -214,7 +214,7 @@ class MappedJobs:
         return f"{_of(source)} is blank"
 
     def finish(self) -> None:
-        """Count what was not named, and say what there is to know of the dates."""
+        """Count what was not mapped, and remark on the dates."""
         log = self.log
         for (column, key), (there, target) in self.keys_sought.items():
             if not there:

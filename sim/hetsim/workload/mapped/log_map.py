@@ -28,7 +28,7 @@ _SIZE_SUFFIXES = {
 
 @dataclass(frozen=True)
 class LogMap:
-    """A whole mapping, as the keys of `trace:` give it."""
+    """A complete mapping, as the keys of `trace:` give it."""
 
     columns: Mapping[str, CellSource]
     units: Mapping[str, str]
@@ -37,29 +37,29 @@ class LogMap:
     missing: Mapping[str, Missing]
     blanks: frozenset[str | float]
     comma: bool = False
-    """Are numbers written with a decimal comma?"""
+    """True if numbers are written with a decimal comma."""
     fold: Fold | None = None
     gang: Fold | None = None
     attempts: str | None = None
 
     @property
     def wanted(self) -> list[str]:
-        """The columns of the file that are read."""
+        """The columns of the file to be read."""
         keys = [one.by for one in (self.fold, self.gang) if one is not None and one.by not in self.columns]
         return list(dict.fromkeys([*(name for source in self.columns.values() for name in source.columns), *keys]))
 
     def form(self, target: str) -> str | None:
-        """The form of the instants of a target; None: ISO dates, or the file's type."""
+        """The format of a target's instants; None: ISO dates, or the file's type."""
         return self.forms.get(target, self.forms.get(""))
 
     @property
     def dated(self) -> bool:
-        """Return True if the log's times are dates, so that time 0 is the first one."""
+        """Return True if times are dates, so that time 0 is the first one."""
         form = self.form("arrival")
         return form is None or read.is_date(form)
 
     def problems(self, names: Sequence[str] | None, file: str, missing: Sequence[str] = ()) -> list[tuple[str, str]]:
-        """All contradictions, as key and sentence; `names`: the columns of the file."""
+        """All contradictions, as key and sentence."""
         problems = [*self._whole(), *self._twice(), *self._of_units(), *self._of_missing(), *self._of_forms()]
         for key, fold in (("fold", self.fold), ("gang", self.gang)):
             problems += [] if fold is None else self._of_fold(key, fold, names, file=file, missing=missing)
@@ -190,7 +190,7 @@ class LogMap:
     # Readers of cells ---------------------------------------------------------------------------------------------
 
     def reader(self, target: str) -> Cell:
-        """The reader of a cell of a target."""
+        """The reader of a target's cells."""
         cell = self._reader(target)
         dated = isinstance(cell, Instants) and (cell.form is None or cell.form not in (*TIMES, *read.EPOCH))
         return read.with_point(cell) if self.comma and not dated else cell
@@ -213,7 +213,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def contradiction(target: str, column: str, unit: str | None) -> str:
-    """The contradiction between a column's name and its unit; empty if there is none."""
+    """How a column's name and its unit contradict each other, or empty."""
     unit_named = unit_in_name(column, kind_of(target))
     if not unit_named:
         return ""
@@ -229,7 +229,7 @@ def contradiction(target: str, column: str, unit: str | None) -> str:
 
 
 def unit_in_name(column: str, kind: str) -> tuple[str, tuple[float, ...]] | None:
-    """The unit with which a column's name ends (`runtime_ms`, `memory [GB]`)."""
+    """The unit at the end of a column's name (`runtime_ms`, `memory [GB]`)."""
     word = column.replace("(", " ").replace(")", " ").replace("[", " ").replace("]", " ").replace("_", " ")
     parts = word.replace("-", " ").replace(".", " ").split()
     if len(parts) < 2:

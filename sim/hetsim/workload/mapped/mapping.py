@@ -53,7 +53,7 @@ ACTIONS = ("drop", "error", "default")
 
 
 class WrongKey(ValueError):
-    """The problem with the value of one key of a mapping."""
+    """A problem with the value of one key of a mapping."""
 
     def __init__(self, key: str, message: str):
         self.key = key
@@ -65,7 +65,7 @@ Operation = Literal["column", "constant", "difference", "sum", "product"]
 
 @dataclass(frozen=True)
 class CellSource:
-    """Where the values of a target come from."""
+    """Where the values of a target come from: a column, or a constant."""
 
     operation: Operation
     columns: tuple[str, ...] = ()
@@ -169,7 +169,7 @@ def _checked_form(value: Any) -> str:
 
 
 def forms_of(value: Any) -> dict[str, str]:
-    """`time:` for all instants (under the name ""), or for each."""
+    """Date formats from `time:`, for all instants (under "") or for each."""
     if isinstance(value, dict) and set(value) == {""}:
         return value
     if not isinstance(value, dict):
@@ -216,7 +216,7 @@ def _blank_words(value: Any) -> tuple[str, ...]:
 
 
 def blanks_of(words: tuple[str, ...]) -> frozenset[str | float]:
-    """The words that mean no value, and the numbers among them as numbers."""
+    """Words that mean no value, and those of them that are numbers."""
     return frozenset([*words, *(float(word) for word in words if NUMBER.fullmatch(word))])
 
 
@@ -233,12 +233,12 @@ def missing_of(value: Any) -> dict[str, Missing]:
 
 
 def fold_of(value: Any) -> Fold:
-    """`fold: {by: id, columns: {start: min, gpus: max, attempts: count}}`."""
+    """Read `fold: {by: id, columns: {start: min, gpus: max, attempts: count}}`."""
     return value if isinstance(value, Fold) else Fold(*_by_and_rules(value, "fold"))
 
 
 def gang_of(value: Any) -> Fold:
-    """`gang: {by: LABEL}`, as a fold."""
+    """Read `gang: {by: LABEL}`, as a fold."""
     return value if isinstance(value, Fold) else gang(*_by_and_rules(value, "gang"))
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hetsim.errors import suggestion
+from hetsim.errors import file_error, suggestion
 from hetsim.model.batch_times import TimeSpread
 from hetsim.model.units import TIME, shown
 from hetsim.workload.mapped.cells import bounded, decimal_points, plain, scaled
@@ -16,7 +16,7 @@ from hetsim.workload.mapped.log_map import unit_in_name
 from hetsim.workload.mapped.propose import form_of
 from hetsim.workload.mapped.proposed_columns import UNIT_OF
 from hetsim.workload.mapped.rows import rows_of, tidied_row
-from hetsim.workload.rows.text_rows import NUMBER, RowProblems, problem_of
+from hetsim.workload.rows.text_rows import NUMBER, RowProblems
 
 LARGEST = 10**9
 MAX_LISTED = 8
@@ -24,7 +24,7 @@ MAX_LISTED = 8
 
 
 class PickedColumns:
-    """The rows of a file that `where` picks: all of its columns, or the wanted ones.
+    """Columns of the rows of a file that `where` picks.
 
     ScenarioError names file, line and column of what cannot be read.
     """
@@ -37,7 +37,7 @@ class PickedColumns:
         for name in (*(wanted or ()), *where):
             if name not in rows.names:
                 near = suggestion(name, rows.names) or f"; it has {', '.join(rows.names[:20])}"
-                raise problem_of(path, f"no column {shown(name)}{near}", self.line_of(1))
+                raise file_error(path, f"no column {shown(name)}{near}", self.line_of(1))
         self.names = list(rows.names if wanted is None else dict.fromkeys((*wanted, *where)))
         self.lines: list[int] = []
         self._cells: list[list[Any]] = []
@@ -56,11 +56,11 @@ class PickedColumns:
             picked = " and ".join(f"{name} = {value}" for name, value in where.items())
             shown_values = "; ".join(f"{name} is {_listed(values)}" for name, values in there.items())
             text = f"none of its {seen:,} rows has {picked}; {shown_values}"
-            raise problem_of(path, text if where and seen else "has no rows")
+            raise file_error(path, text if where and seen else "has no rows")
 
     @staticmethod
     def bare(names: Sequence[str]) -> dict[str, str]:
-        """Return columns by name, as `p50` or `latency` for `p50_ms`, `Latency (ms)`."""
+        """Columns by plain name, as `p50` or `latency` for `Latency (ms)`."""
         units = {one.casefold() for one in TIME}
         columns: dict[str, str] = {}
         for name in names:
@@ -77,15 +77,15 @@ class PickedColumns:
         for one in wanted:
             if one in columns:
                 return columns[one]
-        raise problem_of(self.path, f"no column {wanted[0]} (or {', '.join(wanted[1:])})", 1)
+        raise file_error(self.path, f"no column {wanted[0]} (or {', '.join(wanted[1:])})", 1)
 
     def values(self, name: str, of: Callable[[Any], Any]) -> list[Any]:
-        """The cells of a column as `of` reads them; None, and a problem, by ValueError."""
+        """The cells of a column, read by `of`; a ValueError is a problem."""
         place = self.names.index(name)
         try:
             cells = decimal_points([row[place] for row in self._cells], self._separator)
         except ValueError as error:
-            raise problem_of(self.path, f"column {name}: {error}") from None
+            raise file_error(self.path, f"column {name}: {error}") from None
         values = []
         for line, cell in zip(self.lines, cells, strict=True):
             try:
@@ -96,7 +96,7 @@ class PickedColumns:
         return values
 
     def complain(self, line: int, column: str, message: str) -> None:
-        """Note what is wrong in a row; `done` raises it."""
+        """Note a problem in a row, which `done` raises."""
         where = f"row {line}, " if self.word == "row" else ""
         self.row_problems.add(f"{where}column {column}: {message}", self.line_of(line))
 
@@ -105,11 +105,11 @@ class PickedColumns:
         return None if self.word == "row" else number
 
     def done(self) -> None:
-        """ScenarioError for all that was noted."""
+        """Raise ScenarioError for all noted problems."""
         self.row_problems.fail_if_any()
 
     def whole_numbers(self, wanted: Sequence[str], least: int = 1) -> list[int]:
-        """Whole numbers, of tokens or requests."""
+        """Read a column of whole numbers, of tokens or requests."""
 
         def read(cell: Any) -> int:
             value = plain(cell)
@@ -120,22 +120,22 @@ class PickedColumns:
         return self.values(self.first_of(wanted), read)
 
     def seconds(self, wanted: Sequence[str], unit: str | None, positive: bool = True) -> list[float]:
-        """Times, in the unit that the column's name ends with, or in this one."""
+        """Read a column of times, in the unit its name ends with, or this."""
         name = self.first_of(wanted)
         return self.times(name, self.unit_of(name, unit, "--unit ms"), "a step" if positive else "")
 
     def unit_of(self, name: str, unit: str | None, option: str) -> float:
-        """Seconds of the unit that a column's name ends with, or else of this one."""
+        """Seconds of the unit in a column's name, or else of this one."""
         named_unit = unit_in_name(name, "duration") or unit_in_name(f"x_{name}", "duration")
         if named_unit is not None:
             return named_unit[1][0]
         if unit is None:
             text = f"the column {shown(name)} does not say in which unit its times are; give {option}, for instance"
-            raise problem_of(self.path, text)
+            raise file_error(self.path, text)
         return TIME[unit]
 
     def times(self, name: str, factor: float, what: str) -> list[float]:
-        """Times in a unit of this many seconds; those of `what` must be above 0."""
+        """Read times in units of this many seconds; `what` are above 0."""
 
         def read(cell: Any) -> float:
             value = bounded(scaled(cell, factor))
@@ -146,7 +146,7 @@ class PickedColumns:
         return self.values(name, read)
 
     def one_each(self, wanted: Sequence[str], what: str) -> None:
-        """Raise ScenarioError where columns have several values: rows of several things."""
+        """Raise ScenarioError if columns mix rows of several things."""
         mixed = {}
         for name in self.names:
             if name.casefold() in wanted:
@@ -157,7 +157,7 @@ class PickedColumns:
             listing = "; ".join(f"{name} is {_listed(values)}" for name, values in mixed.items())
             pick = " ".join(f"--where {name}={next(iter(values))}" for name, values in mixed.items())
             text = f"its rows are of several {what}: {listing}; pick one, for instance with {pick}"
-            raise problem_of(self.path, text)
+            raise file_error(self.path, text)
 
     def texts(self, wanted: Sequence[str]) -> list[str]:
         return self.values(self.first_of(wanted), str)
@@ -194,7 +194,7 @@ def read(
     path: Path, batch: str, time: str | None, unit: str | None, where: Mapping[str, Any],
     quantiles: Mapping[float, str], samples: bool,
 ) -> Found:  # fmt: skip
-    """Sizes, expected seconds and scatter; ScenarioError with file, line and column."""
+    """Read sizes, expected seconds and spread; ScenarioError with file and line."""
     ranks = sorted(quantiles)
     names = [*([time] if time is not None else []), *(quantiles[rank] for rank in ranks)]
     columns = PickedColumns(path, where, (batch, *names))
@@ -202,7 +202,7 @@ def read(
     for name, factor in factors.items():
         if unit is not None and abs(factor / TIME[unit] - 1) > 1e-9:
             text = f"the name of the column {shown(name)} says {UNIT_OF[factor]}, but the unit is {unit}; correct it"
-            raise problem_of(path, text)
+            raise file_error(path, text)
     sizes = columns.values(batch, _size)
     seconds = [columns.times(name, factors[name], "a batch") for name in names]
     table = _Table(columns, samples)
@@ -256,7 +256,7 @@ class _Table:
                     if quantiles[place] < quantiles[place - 1]:
                         low, high = (f"p{100 * ranks[one]:g}" for one in (place - 1, place))
                         line = self.columns.line_of(self.places[size])
-                        raise problem_of(self.columns.path, f"batches of {size}: {high} is below {low}", line)
+                        raise file_error(self.columns.path, f"batches of {size}: {high} is below {low}", line)
                 spread = TimeSpread(tuple(quantiles), tuple(ranks))
             if spread is not None:
                 spreads.append(spread)

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from hetsim.errors import ScenarioError, visible
+from hetsim.errors import ScenarioError, file_error, visible
 from hetsim.model.units import shown
 from hetsim.workload.mapped.cells import guess_form
 from hetsim.workload.mapped.log_map import unit_in_name
@@ -34,7 +34,7 @@ from hetsim.workload.mapped.rows import LOOKED_AT, Csv, FileRows, beginning, row
 from hetsim.workload.rows.column_names import NAMES, WIDTHS, by_words
 from hetsim.workload.rows.json_rows import first_sign
 from hetsim.workload.rows.rows_of_a_job import CHOICES
-from hetsim.workload.rows.text_rows import NUMBER, PARQUET, problem_of
+from hetsim.workload.rows.text_rows import NUMBER, PARQUET
 
 EPOCHS = ((1e9, "epoch s"), (1e12, "epoch ms"), (1e15, "epoch us"), (1e18, "epoch ns"))
 ORDER = (
@@ -45,7 +45,7 @@ ORDER = (
 
 
 def proposal_of(path: Path, form: str | None, separator: str | None, known: str | None) -> Proposal:
-    """The mapping of a log; or the format that fits it (`known`), without a mapping."""
+    """Propose the mapping of a log, or the known format that fits it."""
     try:
         file_form = form or form_of(path)
         proposal = propose(path, file_form, rows_of(path, file_form, separator))
@@ -59,7 +59,7 @@ def proposal_of(path: Path, form: str | None, separator: str | None, known: str 
 
 
 def propose(path: Path, form: str, rows: FileRows) -> Proposal:
-    """The mapping that the names and the first rows of a log suggest."""
+    """Propose a mapping from the names and first rows of a log."""
     proposal = Proposal({"format": form, "path": str(path), "columns": {}})
     rows = _with_names(rows, proposal)
     first = beginning(rows, LOOKED_AT)
@@ -347,12 +347,12 @@ INSTEAD = {"gpus": ({"devices"},), "start": ({"end", "duration"},)}
 
 
 def form_of(path: Path) -> str:
-    """In which of the three forms a file is, by its name and its first sign."""
+    """Which of three forms a file has, by name and first character."""
     if path.suffix.lower() in PARQUET:
         return "parquet"
     sign = first_sign(path)
     if sign == "[":
-        raise problem_of(path, "is one JSON list; JSON lines hold an object a line (jq -c '.[]' makes them)")
+        raise file_error(path, "is one JSON list; JSON lines hold an object a line (jq -c '.[]' makes them)")
     return "jsonl" if sign == "{" else "csv"
 
 
@@ -360,7 +360,7 @@ def form_of(path: Path) -> str:
 
 
 def written(proposal: Proposal) -> str:
-    """The proposal as YAML to paste, with what there is to say of it in comments."""
+    """The proposal as YAML to paste, with remarks as comments."""
     keys = proposal.keys
     if "columns" not in keys:
         head = ", ".join(_pair(key, keys[key]) for key in ("format", "path"))

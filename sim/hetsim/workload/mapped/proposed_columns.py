@@ -31,7 +31,7 @@ BY_WORDS = 1000
 
 @dataclass
 class Proposal:
-    """Keys of a trace, and remarks on them: unsure, missing or not used."""
+    """Keys of a trace, with remarks: unsure, missing or not used."""
 
     keys: dict[str, Any]
     unsure: list[str] = field(default_factory=list)
@@ -43,13 +43,13 @@ class Proposal:
 
     @property
     def lacking(self) -> list[str]:
-        """Targets without which a mapping cannot be run."""
+        """Missing targets without which a mapping cannot be run."""
         return [target for target in ("arrival", "duration") if target not in self.keys["columns"]]
 
 
 @dataclass
 class Column:
-    """The cells of a column in the first rows, blank ones apart."""
+    """The cells of a column in the first rows, without blank ones."""
 
     name: str
     cells: list[Any]
@@ -57,7 +57,7 @@ class Column:
     forms: list[str] = field(default_factory=list)
     """Ways in which all of them can be dates."""
     there: list[bool] = field(default_factory=list)
-    """By row: is its cell not blank?"""
+    """By row: True if its cell is not blank."""
     typed: str = ""
     """`instant` or `duration`, where the file's own type says so."""
 
@@ -67,7 +67,7 @@ class Column:
         return re.sub(r"[^a-z]", "", self.name.rpartition(".")[2].casefold())
 
     def names(self, target: str) -> list[str]:
-        """Names by which it may appear: with and without a unit at the end."""
+        """Its names for comparison: with and without a unit at the end."""
         unit = unit_in_name(self.name, "duration" if target in (*INSTANTS, *DURATIONS) else kind_of(target))
         if unit is None and target in DURATIONS and self.plain.endswith(MINUTES):
             return [self.plain, self.plain.removesuffix(MINUTES)]
@@ -75,7 +75,7 @@ class Column:
 
     @property
     def numbers(self) -> list[float] | None:
-        """All cells as numbers; None where one is none."""
+        """All cells as numbers; None if one is not a number."""
         values = []
         for cell in self.cells:
             if isinstance(cell, str) and not NUMBER.fullmatch(cell):
@@ -96,13 +96,13 @@ class Column:
 
     @property
     def examples(self) -> str:
-        """The first of what stands there."""
+        """The first cells, as examples."""
         line = ", ".join(list(dict.fromkeys(str(cell) for cell in self.cells))[:3])
         return line if len(line) <= 80 and line.isprintable() else line[:77].replace("\n", " ") + "..."
 
     @property
     def steps(self) -> list[str]:
-        """Ids of steps of jobs, as `sacct` without -X has them."""
+        """Cells that are ids of job steps, as `sacct` without -X has them."""
         return [cell for cell in self.cells if isinstance(cell, str) and _STEP.fullmatch(cell)]
 
 
@@ -111,7 +111,7 @@ _STEP = re.compile(r"\d+(?:_\d+)?\.(?:batch|extern|interactive|\d+)")
 
 @dataclass
 class ColumnChoice:
-    """Columns by target, and what there is to say of other columns with such names."""
+    """The column of each target, and remarks on others with such names."""
 
     chosen: dict[str, Column]
     unsure: list[str]
@@ -120,7 +120,7 @@ class ColumnChoice:
 
 
 def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) -> Column:
-    """A column of the first rows; `words` are those that stand for no value."""
+    """A column of the first rows; `words` stand for no value."""
     cells_there, there = [], []
     for cell in cells:
         try:
@@ -141,7 +141,7 @@ def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) ->
 
 
 def choose(columns: list[Column]) -> ColumnChoice:
-    """The column of each target: the one that can be it with the surest name."""
+    """Choose the column of each target: the possible one with the surest name."""
     pairs, unfit = [], dict[str, str]()
     for target, names in NAMES.items():
         for column in columns:
@@ -171,7 +171,7 @@ def choose(columns: list[Column]) -> ColumnChoice:
 
 
 def could_be(target: str, column: Column) -> bool:
-    """Return True if the contents of a column can be this target."""
+    """Return True if the contents of a column suit this target."""
     if not column.cells:
         return not column.blank or target in ("start", "end", "time_limit", "deadline")  # blank in the first rows
     for targets, kind, fits in FITS:
@@ -262,7 +262,7 @@ UNIT_OF = {1e-9: "ns", 1e-6: "us", 1e-3: "ms", 1.0: "s", 60.0: "min", 3600.0: "h
 
 
 def durations(chosen: dict[str, Column], found: Proposal) -> None:
-    """Units of durations, and how long jobs run where no column says so."""
+    """Propose units of durations, and run times if no column has them."""
     units = found.keys.setdefault("units", {})
     for target in DURATIONS:
         column = chosen.get(target)
@@ -319,7 +319,7 @@ def seconds_of(column: Column) -> list[float] | None:
 
 
 def amounts(chosen: dict[str, Column], found: Proposal) -> None:
-    """Units of memory, and fractions."""
+    """Propose units of memory, and fractions of devices."""
     units = found.keys.setdefault("units", {})
     for target in ("memory", "gpu_memory"):
         column = chosen.get(target)
@@ -350,7 +350,7 @@ def amounts(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def fractions(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
-    """Thousandths of GPUs next to a number of GPUs: the share of each one."""
+    """Propose the share of each GPU from thousandths and a number of GPUs."""
     part = next((one for one in columns if words_of(one.name) >= {"gpu", "milli"} and one.numbers is not None), None)
     gpus = chosen.get("gpus")
     if part is None or gpus is None or part is gpus:

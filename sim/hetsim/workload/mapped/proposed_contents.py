@@ -26,7 +26,7 @@ STATES = re.compile(r"[A-Za-zÀ-ÿ _-]+")
 
 
 class Contents:
-    """Unnamed columns, as numbers by row where possible; NaN where a cell is blank."""
+    """Unnamed columns, as numbers by row if possible; NaN where a cell is blank."""
 
     def __init__(self, columns: Sequence[Column], chosen: dict[str, Column], rows: int, found: Proposal):
         taken = {column.name for column in chosen.values()}
@@ -37,7 +37,7 @@ class Contents:
                          if column.forms or column.typed == "instant"}  # fmt: skip
 
     def choose(self) -> None:
-        """Fill in the targets that are still open."""
+        """Choose columns for the targets that are still open."""
         if self.rows < FEW:
             return
         self._times()

@@ -164,7 +164,7 @@ RECORDED = (
 def read_records(
     log: JobLog, records: Iterable[tuple[int, Record]], time: str, zone: Any = None, attempts: str | None = None
 ) -> JobLog:
-    """Jobs from records that a reader made; `time`: how their instants are written."""
+    """Jobs from a reader's records; `time`: the format of their instants."""
     columns = {name: CellSource("column", (name,)) for name in RECORDED}
     made = _map_of(columns, {}, time, zone=zone, missing={}, attempts=attempts)
     made = replace(made, missing={name: Missing("default") for name in RECORDED if kind_of(name) != "text"})

@@ -16,9 +16,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol
 
+from hetsim.errors import file_error
 from hetsim.model.files import open_input
 from hetsim.model.units import shown
-from hetsim.workload.rows.text_rows import LONGEST_LINE, SEPARATORS, numbered_lines, problem_of
+from hetsim.workload.rows.text_rows import LONGEST_LINE, SEPARATORS, numbered_lines
 
 SPACE = " "
 """Separates columns where the first line has no other sign: any number of spaces is one."""
@@ -29,7 +30,7 @@ FORMATS = ("csv", "parquet", "jsonl")
 
 
 class FileRows(Protocol):
-    """A file as rows of cells."""
+    """A file read as rows of cells."""
 
     names: list[str]
     """Of the columns."""
@@ -39,16 +40,16 @@ class FileRows(Protocol):
     """True if each row has keys of its own, so that a cell that holds nothing may be a key that is not there."""
 
     def cells(self, columns: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
-        """Number of each row, and its cells in these columns; None if one is missing."""
+        """Number of each row and its cells in these columns; None if one lacks."""
         ...
 
     def missing(self, columns: Sequence[str]) -> list[str]:
-        """Those of these columns that the file does not have, as far as that is known."""
+        """These columns that the file lacks, as far as that is known."""
         ...
 
 
 class Csv:
-    """Comma separated values, or others; quoted cells may have separators in them.
+    """A file of values with a separator; quoted cells may contain it.
 
     `separator`: told from the first line unless given.  `header`: names of the columns of a file that has no header.
     """
@@ -62,7 +63,7 @@ class Csv:
         lines = ((number, text) for number, text in _without_remarks(path) if text.strip())
         first = next(lines, None)
         if first is None:
-            raise problem_of(path, "has no rows" if path.stat().st_size else "is empty")
+            raise file_error(path, "has no rows" if path.stat().st_size else "is empty")
         self.separator = separator or _separator(first[1])
         self.names: list[str] = list(header) if header else []
         if not header:
@@ -72,7 +73,7 @@ class Csv:
                 other = _separator(first[1])
                 if other in first[1] and other != separator:
                     word = SEPARATORS.get(separator, f'"{separator}"')
-                    raise problem_of(path, f"its columns are separated by {SEPARATORS[other]}, not by {word}", 1)
+                    raise file_error(path, f"its columns are separated by {SEPARATORS[other]}, not by {word}", 1)
             self._line = number
 
     def missing(self, columns: Sequence[str]) -> list[str]:
@@ -86,7 +87,7 @@ class Csv:
             next(records)
         for number, cells in records:
             if len(cells) != width:
-                raise problem_of(self.path, self._uneven(len(cells)), number)
+                raise file_error(self.path, self._uneven(len(cells)), number)
             yield number, [None if place is None else cells[place] for place in places]
 
     def _uneven(self, count: int) -> str:
@@ -109,7 +110,7 @@ class Csv:
                 cells = next(reader, None)
             except csv.Error as error:
                 reason = "a quotation mark is left open" if "end of data" in str(error) else str(error)
-                raise problem_of(self.path, f"cannot be read as a row of cells: {reason}", begin) from None
+                raise file_error(self.path, f"cannot be read as a row of cells: {reason}", begin) from None
             if cells is None:
                 return
             if cells and (len(cells) > 1 or cells[0].strip()):
@@ -131,7 +132,7 @@ class _Lines:
         self.number, text = next(self._lines)
         if "\0" in text:
             what = "holds NUL bytes, which no text does; if it is UTF-16, save it as UTF-8"
-            raise problem_of(self._path, what, self.number)
+            raise file_error(self._path, what, self.number)
         return (text.removesuffix("\r") if not self._spaced else text.rstrip()) + "\n"
 
 
@@ -152,7 +153,7 @@ def _separator(line: str) -> str:
 
 
 class Parquet:
-    """Parquet, in batches of rows."""
+    """A Parquet file, read in batches of rows."""
 
     word = "row"
     keyed = False
@@ -168,12 +169,12 @@ class Parquet:
             self._file = parquet.ParquetFile(source)
             self.names = list(self._file.schema_arrow.names)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise problem_of(path, f"cannot be read as Parquet: {' '.join(str(error).split())}") from None
+            raise file_error(path, f"cannot be read as Parquet: {' '.join(str(error).split())}") from None
         for field in self._file.schema_arrow:
             if pa.types.is_nested(field.type):
                 self.names.remove(field.name)
         if not self._file.metadata.num_rows:
-            raise problem_of(path, "the table has no rows")
+            raise file_error(path, "the table has no rows")
 
     def missing(self, columns: Sequence[str]) -> list[str]:
         return [name for name in columns if name not in self.names]
@@ -190,7 +191,7 @@ class Parquet:
                     number += 1
                     yield number, list(cells)
         except (pa.ArrowException, OSError, OverflowError) as error:  # of a date that Python does not have
-            raise problem_of(self.path, f"cannot be read as Parquet: {' '.join(str(error).split())}") from None
+            raise file_error(self.path, f"cannot be read as Parquet: {' '.join(str(error).split())}") from None
 
 
 def _values(column: Any) -> list[Any]:
@@ -211,7 +212,7 @@ def _values(column: Any) -> list[Any]:
 
 
 class JsonLines:
-    """JSON lines: an object a line; `resources.gpus` names a key inside it."""
+    """JSON lines: one object per line; `resources.gpus` is a nested key."""
 
     word = "line"
     keyed = True
@@ -223,7 +224,7 @@ class JsonLines:
         for _, row in islice(self._objects(), LOOKED_AT):
             names.update(dict.fromkeys(_keys(row)))
         if not names:
-            raise problem_of(path, "has no rows" if path.stat().st_size else "is empty")
+            raise file_error(path, "has no rows" if path.stat().st_size else "is empty")
         self.names = list(names)
 
     def missing(self, columns: Sequence[str]) -> list[str]:
@@ -251,9 +252,9 @@ class JsonLines:
                 what = error.msg if isinstance(error, json.JSONDecodeError) else "too deep"
                 is_list = number == 1 and text.strip() in ("[", "{")
                 hint = "; a line holds one object, and a file that is one list is not JSON lines" if is_list else ""
-                raise problem_of(self.path, f"the line is not JSON ({what}){hint}", number) from None
+                raise file_error(self.path, f"the line is not JSON ({what}){hint}", number) from None
             if not isinstance(row, dict):
-                raise problem_of(self.path, "the line is not a JSON object", number)
+                raise file_error(self.path, "the line is not a JSON object", number)
             yield number, row
 
 
@@ -279,7 +280,7 @@ def _keys(row: dict[str, Any], before: str = "") -> Iterator[str]:
 def rows_of(
     path: Path, form: str, separator: str | None = None, header: Sequence[str] | None = None
 ) -> Csv | Parquet | JsonLines:
-    """The rows of a file in one of `FORMATS`; ScenarioError where it cannot be read."""
+    """The rows of a file in one of `FORMATS`; ScenarioError if unreadable."""
     if form == "parquet":
         return Parquet(path)
     return JsonLines(path) if form == "jsonl" else Csv(path, separator, header)
@@ -293,7 +294,7 @@ def is_blank(value: Any, words: frozenset[str | float]) -> bool:
 
 
 def tidied(value: Any) -> Any:
-    """A cell without spaces around; ValueError if it is not text, number or time."""
+    """Strip a cell; ValueError if it is neither text, number nor time."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, bool):
@@ -306,13 +307,13 @@ def tidied(value: Any) -> Any:
 
 
 def tidied_row(path: Path, number: int, cells: Sequence[Any]) -> list[Any]:
-    """The cells of a row, each `tidied`; ScenarioError with the row otherwise."""
+    """Strip all cells of a row; ScenarioError names the row."""
     try:
         return [tidied(cell) for cell in cells]
     except ValueError as error:
-        raise problem_of(path, f"row {number}: a cell {error}") from None
+        raise file_error(path, f"row {number}: a cell {error}") from None
 
 
 def beginning(rows: FileRows, count: int) -> list[tuple[int, list[Any]]]:
-    """The first rows, all columns."""
+    """The first rows with all columns."""
     return list(islice(chain(rows.cells(rows.names)), count))

@@ -28,11 +28,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hetsim.errors import suggestion
+from hetsim.errors import file_error, suggestion
 from hetsim.model.units import ExistingFile, shown
 from hetsim.workload.rows.job_log import Count, JobLog, Named, TypeNames
 from hetsim.workload.rows.job_tables import job_log
-from hetsim.workload.rows.text_rows import CsvTable, Flag, numbered_lines, problem_of
+from hetsim.workload.rows.text_rows import CsvTable, Flag, numbered_lines
 
 TEN = ("type", "command", "directory", "argument", "data", "steps", "scale", "weight", "slo", "arrival")
 SEVEN = ("type", "command", "argument", "data", "steps", "arrival", "scale")
@@ -118,7 +118,7 @@ def nodes(
     for kind, count in gpus.items():
         if kind not in rates.alone:
             near = suggestion(kind, rates.alone) or f"; it has {', '.join(rates.alone)}"
-            raise problem_of(Path(path), f"has no GPU type {shown(kind)}{near}")
+            raise file_error(Path(path), f"has no GPU type {shown(kind)}{near}")
         name = (types or {}).get(kind, kind)
         device: dict[str, Any] = {"type": name, "count": min(count, gpus_per_node)}
         slower = slowdowns(rates, kind)
@@ -133,7 +133,7 @@ def nodes(
 
 
 def slowdowns(known: Throughputs, kind: str) -> dict[str, dict[str, float | None]]:
-    """By job type and neighbor on one GPU: times slower than alone; None: no pair."""
+    """Slowdown by job type and neighbor on one GPU; None if they never pair."""
     ratios: dict[str, dict[str, float | None]] = {}
     for ((one, scale), (other, beside)), shares in known.together[kind].items():
         if scale == beside == 1:
@@ -144,15 +144,15 @@ def slowdowns(known: Throughputs, kind: str) -> dict[str, dict[str, float | None
 
 
 def table_of(path: Path) -> Throughputs:
-    """The table of throughputs in a file; ScenarioError with what is wrong with it."""
+    """Read a table of throughputs; ScenarioError names what is wrong with it."""
     try:
         data = json.loads("\n".join(line for _, line in numbered_lines(path, keep=True)))
     except json.JSONDecodeError as error:
-        raise problem_of(path, f"is not JSON ({error.msg})", error.lineno) from None
+        raise file_error(path, f"is not JSON ({error.msg})", error.lineno) from None
     except RecursionError:
-        raise problem_of(path, "is not JSON that can be read (too deep)") from None
+        raise file_error(path, "is not JSON that can be read (too deep)") from None
     if not isinstance(data, dict) or not data:
-        raise problem_of(path, "expected an object: GPU type -> ('job type', scale) -> steps per second")
+        raise file_error(path, "expected an object: GPU type -> ('job type', scale) -> steps per second")
     throughputs = Throughputs()
     for kind, rows in data.items():
         fail = partial(_wrong, path, kind)
@@ -183,7 +183,7 @@ def _pair(alone: dict, together: dict, job: Job, other: str, pair: Any, fail: An
 
 
 def _wrong(path: Path, kind: str, message: str) -> Exception:
-    return problem_of(path, f"{kind}: {message}")
+    return file_error(path, f"{kind}: {message}")
 
 
 def _speed(value: Any, fail: Any, text: str) -> float:

@@ -57,7 +57,7 @@ GpuTypes = Annotated[Types, AfterValidator(_no_cpu)]
 def read(
     path: ExistingFile, *, unit: TimeUnit = "ms", types: GpuTypes | None = None, independent: Flag = False
 ) -> TaskTable:
-    """A task graph, rows `id cpu_time gpu_time [gpu2_time] [pred,pred]`, -1: never.
+    """A task graph: rows `id cpu_time gpu_time [gpu2_time] [pred,pred]`; -1: never.
 
     `unit` is that of the times, `types` names the types of the GPU columns (default: gpu, or gpu and gpu2),
     and `independent: true` leaves the predecessors out, which need not be in the file then.

@@ -247,7 +247,7 @@ def _of(container: dict[str, Any]) -> dict[str, float]:
 
 
 def amount(value: Any) -> float:
-    """A quantity such as 250m, 64Gi or 8; ValueError if it is none."""
+    """Parse a quantity such as 250m, 64Gi or 8; ValueError if it is not one."""
     match = _AMOUNT.fullmatch(str(value))
     if not match:
         raise ValueError(f"{shown(value)} is not a quantity such as 250m or 64Gi")

@@ -17,12 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import Problem, ScenarioError, file_error
 from hetsim.model.files import open_text
 from hetsim.model.units import MAX_NUMBER
 from hetsim.pipelines.layer_cuts import Cuts, Layer, chain
 from hetsim.pipelines.partition import MAX_CUTS
-from hetsim.workload.rows.text_rows import problem_of
 
 FIGURES = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 COLUMNS = ("layer", "activations", "weights", "forward", "backward")
@@ -30,15 +29,15 @@ ON = "seconds."
 
 
 def read_profile(path: str | Path) -> Cuts:
-    """Places where the network of a profile can be cut; ScenarioError with the line."""
+    """Read where a network can be cut; ScenarioError names the line."""
     path = Path(path)
     try:
         with open_text(path, newline=None) as source:
             text = source.read()
     except UnicodeDecodeError:
-        raise problem_of(path, "this is not a text file in UTF-8") from None
+        raise file_error(path, "this is not a text file in UTF-8") from None
     except OSError as error:
-        raise problem_of(path, f"cannot be read: {error.strerror}") from None
+        raise file_error(path, f"cannot be read: {error.strerror}") from None
     if path.suffix.lower() == ".csv":
         return _table(text, str(path))
     return _pipedream(text, str(path))
@@ -51,7 +50,7 @@ def _number(text: str, what: str, file: str, line: int, column: int | None) -> f
         value = math.nan
     if not 0 <= value <= MAX_NUMBER:
         said = f'{what}: expected a number from 0 to {MAX_NUMBER:g}, not "{text.strip()}"'
-        raise problem_of(file, said, line, column)
+        raise file_error(file, said, line, column)
     return value
 
 
@@ -83,7 +82,7 @@ def _table(text: str, file: str) -> Cuts:
             cells = next(csv.reader([raw]), []) if raw.count('"') % 2 == 0 else []
             short = f", not {len(cells)}" if cells else ""
             where = _column(raw, min(len(cells), len(header)))
-            raise problem_of(file, f"a row has {len(header)} values, as the header has{short}", line, where)
+            raise file_error(file, f"a row has {len(header)} values, as the header has{short}", line, where)
 
         def figure(name: str, row: dict = row, line: int = line, raw: str = raw) -> float:
             if name not in header:
@@ -98,13 +97,13 @@ def _table(text: str, file: str) -> Cuts:
             )
         )  # fmt: skip
     if not layers:
-        raise problem_of(file, "there is no layer")
+        raise file_error(file, "there is no layer")
     _check_times(layers, header, lines[0], file)
     return chain(layers)
 
 
 def _check_header(header: list[str], devices: list[str], lines: list[str], file: str) -> None:
-    """ScenarioError for columns that are missing, unknown, or there twice."""
+    """Raise ScenarioError for columns that are missing, unknown, or there twice."""
     needed = ["layer", "activations", *(() if devices else ("forward",))]
     wrong: list[tuple[str, int | None]] = []
     wrong += [(f'the column "{name}" is missing', None) for name in needed if name not in header]
@@ -119,7 +118,7 @@ def _check_header(header: list[str], devices: list[str], lines: list[str], file:
 
 
 def _check_times(layers: list[Layer], header: list[str], first: str, file: str) -> None:
-    """ScenarioError for a column of times in which every layer takes 0 s."""
+    """Raise ScenarioError for a column of times in which every layer takes 0 s."""
     devices = [name for name in header if name.startswith(ON)]
     empty = [name for name in devices if not any((one.on or {})[name[len(ON) :]] for one in layers)]
     general = any(one.seconds for one in layers)
@@ -145,32 +144,32 @@ def _pipedream(text: str, file: str) -> Cuts:
             unknown = [name for name in parts if name not in layers]
             if len(parts) != 2 or unknown:
                 said = f'no layer "{unknown[0]}" above' if unknown else "expected NODE -- NODE"
-                raise problem_of(file, f"an edge: {said}", number)
+                raise file_error(file, f"an edge: {said}", number)
             after.setdefault(parts[0], []).append(parts[1])
             into.setdefault(parts[1], []).append(parts[0])
             continue
         if parts[0] in layers:
-            raise problem_of(file, f'layer "{parts[0]}" is there twice', number)
+            raise file_error(file, f'layer "{parts[0]}" is there twice', number)
         layers[parts[0]] = _layer(parts, file, number, line)
     for name in [one for one in layers if layers[one].name.startswith("Input") and not into.get(one)]:
         _remove(name, layers, after, into)
     for name in [one for one in layers if layers[one].name.startswith("__getitem__") and not after.get(one)]:
         _remove(name, layers, after, into)
     if not layers:
-        raise problem_of(file, "there is no layer")
+        raise file_error(file, "there is no layer")
     if not any(one.forward for one in layers.values()):
         said = "forward_compute_time: every layer takes 0 s here; a profile has the times that were measured"
-        raise problem_of(file, said, 1)
+        raise file_error(file, said, 1)
     return _cuts(layers, after, into, file)
 
 
 def _layer(parts: list[str], file: str, line: int, raw: str) -> Layer:
     if len(parts) < 3:
-        raise problem_of(file, "expected NODE -- DESCRIPTION -- FIGURES, or a tab and NODE -- NODE", line)
+        raise file_error(file, "expected NODE -- DESCRIPTION -- FIGURES, or a tab and NODE -- NODE", line)
     given = dict(re.findall(r"(\w+)=(\[[^]]*\]|[^,]*)", parts[2]))
     missing = [name for name in FIGURES if name not in given]
     if missing:
-        raise problem_of(file, f'layer "{parts[0]}": {", ".join(missing)} missing', line)
+        raise file_error(file, f'layer "{parts[0]}": {", ".join(missing)} missing', line)
 
     def figure(name: str) -> float:
         several = given[name].strip("[]").split(";") if given[name].startswith("[") else [given[name]]
@@ -206,7 +205,7 @@ def _cuts(layers: dict[str, Layer], after: dict[str, list[str]], into: dict[str,
         later[here] = list(dict.fromkeys(graph.next(here)))
         if len(later) > MAX_CUTS:
             text = f"the network can be cut at more than {MAX_CUTS:,} places; join layers that stay together"
-            raise problem_of(file, text)
+            raise file_error(file, text)
         queue.extend(later[here])
     states = _topological(first, later)
     numbers = {name: place for place, name in enumerate(order)}
@@ -214,7 +213,7 @@ def _cuts(layers: dict[str, Layer], after: dict[str, list[str]], into: dict[str,
     unread = [name for name in layers if name not in closed[-1]]
     if unread:
         text = f'layer "{unread[0]}" ({layers[unread[0]].name}) does not lead to the last one; a pipeline has one end'
-        raise problem_of(file, text)
+        raise file_error(file, text)
     crossing = [sum(layers[one].activations for one in graph.augmented(state)) for state in states]
     before = np.array([[a < b for b in closed] for a in closed])
     return Cuts(
@@ -270,7 +269,7 @@ def _sorted(layers: dict[str, Layer], after: dict, into: dict, file: str) -> lis
                 ready.append(then)
     if len(ordered) < len(layers):
         name = next(one for one in layers if waiting[one])
-        raise problem_of(file, f'layers lead in a circle; "{name}" is on or behind it')
+        raise file_error(file, f'layers lead in a circle; "{name}" is on or behind it')
     return ordered
 
 

@@ -42,7 +42,7 @@ Merge = Literal["last", "least", "most"]
 
 
 class Texts:
-    """Texts as numbers, each text once."""
+    """Texts as numbers; each distinct text has one."""
 
     def __init__(self) -> None:
         self.codes: dict[str, int] = {}
@@ -87,7 +87,7 @@ class Keyed:
             self._merge()
 
     def find(self, key: str) -> tuple[float, ...] | None:
-        """The columns of a key."""
+        """The columns of a key's row."""
         if self._keys:
             self._merge()
         high, low = unpack("=qq", blake2b(key.encode(), digest_size=16).digest())
@@ -182,7 +182,7 @@ class Owners:
 
 
 class AttemptSpans:
-    """The instances of an instance table, by task."""
+    """Instances of an instance table, gathered by task."""
 
     def __init__(self, path: Path | None = None):
         self._machines = Texts()

@@ -89,7 +89,7 @@ def burstgpt(path: ExistingFile, *, model: str | None = None, failures: Flag = F
 
 @with_cut
 def plain(path: ExistingFile, **cut: Any) -> TaskTable:
-    """Requests as a plain table: arrival; where given, tokens, class, user, ids.
+    """Requests in a plain table: arrival; optionally tokens, class, user, ids.
 
     `since` and `until` cut a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort`
     takes rows in any order.
@@ -122,7 +122,7 @@ def _days(day: str) -> int | None:
 
 
 def nanoseconds_of(stamp: str) -> tuple[int, str]:
-    """Nanoseconds since 1970 of a time stamp, and what is wrong with it."""
+    """Nanoseconds since 1970 of a time stamp, or a problem."""
     match = _STAMP.fullmatch(stamp)
     if match is None:
         return 0, f"{shown(stamp)} is not a time stamp such as 2023-11-16 18:17:03.9799600"

@@ -51,7 +51,7 @@ _COUNT = re.compile(r"(\d+(?:\.\d+)?)([KMG])")
 
 @dataclass
 class SnapshotJob:
-    """A job of the snapshot; times since 1970, `limit` inf and `expected` NaN if none."""
+    """A job of the snapshot; times since 1970, inf or NaN if it has none."""
 
     id: str
     line: int
@@ -76,7 +76,7 @@ class SnapshotJob:
 
     @property
     def group(self) -> str:
-        """The key of learned run times besides the user: class, or else partition."""
+        """Key of learned run times besides the user: class, or partition."""
         return self.class_ or self.partition
 
     @property
@@ -86,7 +86,7 @@ class SnapshotJob:
 
 @dataclass
 class Snapshot:
-    """The jobs, what was left out, and the latest time that stands in it."""
+    """Jobs of a cluster, what was left out, and the latest time recorded."""
 
     path: Path
     jobs: list[SnapshotJob]
@@ -95,7 +95,7 @@ class Snapshot:
     remarks: list[str] = field(default_factory=list)
 
     def leave_out(self, reason: str) -> None:
-        """Count a job that is not among those of the snapshot."""
+        """Count a job that the snapshot leaves out."""
         self.left_out[reason] = self.left_out.get(reason, 0) + 1
 
     @property
@@ -105,7 +105,7 @@ class Snapshot:
 
 
 def read(path: Path, nodes: dict[str, list[str]]) -> Snapshot:
-    """The jobs of `squeue`; ScenarioError with the line of everything wrong with it.
+    """Read the jobs of `squeue`; ScenarioError lists all problems with lines.
 
     nodes: the partitions of each node of the cluster: a job on any other node, or in another partition, is wrong.
     """
@@ -222,7 +222,7 @@ def _or_nan(value: float | None) -> float:
 
 
 def gpus_of(text: str) -> tuple[float, str]:
-    """GPUs and their type in `gres:gpu:a100:2`, `gres/gpu=2`, `gres/gpu` or `N/A`.
+    """GPUs and type, as in `gres:gpu:a100:2`, `gres/gpu=2`, `gres/gpu` or `N/A`.
 
     Of several types all are counted, and none is told.
     """

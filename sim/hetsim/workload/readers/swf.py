@@ -27,10 +27,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from hetsim.errors import file_error
 from hetsim.model.units import ExistingFile, shown
 from hetsim.workload.rows.job_log import Count, JobLog
 from hetsim.workload.rows.job_tables import job_log
-from hetsim.workload.rows.text_rows import LONGEST_LINE, NUMBER, YEAR_10000, numbered_lines, problem_of
+from hetsim.workload.rows.text_rows import LONGEST_LINE, NUMBER, YEAR_10000, numbered_lines
 
 FIELDS = (
     "job", "submit", "wait", "run time", "processors", "CPU time", "memory", "requested processors", "requested time",
@@ -143,7 +144,7 @@ def _numbers(log: JobLog, line: int, row: str) -> list[float] | None:
 
 
 def nodes(path: ExistingFile, *, cores_per_node: Count | None = None) -> list[dict[str, Any]]:
-    """One node with the cores of an SWF header (MaxProcs), or nodes of some cores."""
+    """One node with all cores of an SWF header (MaxProcs), or nodes of some cores."""
     header = dict(_header(Path(path)))
     for key in ("MaxProcs", "MaxNodes"):
         if header.get(key, "").isdecimal() and int(header[key]):
@@ -152,9 +153,9 @@ def nodes(path: ExistingFile, *, cores_per_node: Count | None = None) -> list[di
                 return [{"name": "pool", "cpus": cores}]
             if cores % cores_per_node:
                 text = f"its header says {key} {cores}, which is not a multiple of cores_per_node ({cores_per_node})"
-                raise problem_of(Path(path), text)
+                raise file_error(Path(path), text)
             return [{"name": "n", "count": cores // cores_per_node, "cpus": cores_per_node}]
-    raise problem_of(Path(path), "its header says neither MaxProcs nor MaxNodes; list the machines under nodes")
+    raise file_error(Path(path), "its header says neither MaxProcs nor MaxNodes; list the machines under nodes")
 
 
 def _header(path: Path) -> Iterator[tuple[str, str]]:

@@ -46,17 +46,17 @@ _TIME = re.compile(r"(?:cpu_time|gpu_time|gpu_time\..+?)(?P<estimate>_estimate)?
 
 
 def read(path: ExistingFile, *, columns: dict[str, str] | None = None) -> TaskTable:
-    """The task table in a file; ScenarioError with the place of every problem."""
+    """Read a task table; ScenarioError names the place of every problem."""
     return _Reader(Path(path), columns or {}).table()
 
 
 def write(table: TaskTable, path: str | Path) -> None:
-    """Write a task table as CSV or, by its suffix, Parquet: whole or not at all."""
+    """Write a task table as CSV or, by its suffix, Parquet."""
     write_frame(to_frame(table), path)
 
 
 def write_frame(frame: pd.DataFrame, path: str | Path) -> None:
-    """Write a frame of task-table columns: whole or not at all."""
+    """Write a frame that has the columns of a task table."""
     target = Path(path)
     if target.suffix.lower() in PARQUET:
         write_whole(target, lambda temporary: frame.to_parquet(temporary, index=False))
@@ -65,7 +65,7 @@ def write_frame(frame: pd.DataFrame, path: str | Path) -> None:
 
 
 def write_parts(parts: Iterable[TaskTable], path: str | Path) -> int:
-    """Write the parts of a table one after the other; return the number of tasks.
+    """Write the parts of a table in order; return the number of tasks.
 
     Whole or not at all.  In Parquet each part is a row group; of a single part the bytes are those of `write`.
     """
@@ -451,7 +451,7 @@ def _no_text(path: Path) -> Problem | None:
 
 
 def line_of(path: Path, row: int) -> int | None:
-    """The line of a CSV file (from 1) with a row; None in Parquet."""
+    """The line in a CSV file (from 1) of a row; None in Parquet."""
     if path.suffix.lower() in PARQUET:
         return None
     seen = -1  # the header comes before row 0

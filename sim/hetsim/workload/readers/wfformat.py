@@ -24,9 +24,10 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from hetsim.errors import file_error
 from hetsim.model.units import MAX_BYTES, MAX_SECONDS, ExistingFile, shown
 from hetsim.workload.rows.json_rows import Opened, parts
-from hetsim.workload.rows.text_rows import ReadFile, circle, problem_of
+from hetsim.workload.rows.text_rows import ReadFile, circle
 from hetsim.workload.traces import TaskTable
 
 Speedup = Annotated[float, Field(gt=0, le=1e9)]
@@ -86,12 +87,12 @@ class _Reader(ReadFile):
             else:
                 lists[keys] = False
         if isinstance(version, str) and version < "1.4":
-            raise problem_of(path, f"is WfFormat {version}; version 1.5 is read, to which WfCommons translates")
+            raise file_error(path, f"is WfFormat {version}; version 1.5 is read, to which WfCommons translates")
         for keys in LISTS:
             if keys not in lists and keys != FILES:
-                raise problem_of(path, f"has no {'.'.join(keys)}: this is not an instance of WfFormat 1.5")
+                raise file_error(path, f"has no {'.'.join(keys)}: this is not an instance of WfFormat 1.5")
             if not lists.get(keys, True):
-                raise problem_of(path, f"{'.'.join(keys)} is not a list of objects with an id")
+                raise file_error(path, f"{'.'.join(keys)} is not a list of objects with an id")
 
     def _once(self, value: Any) -> str:
         text = str(value)
@@ -116,7 +117,7 @@ class _Reader(ReadFile):
 
     def table(self, speedup: float | None) -> TaskTable:
         if not self.tasks:
-            raise problem_of(self.path, "has no tasks")
+            raise file_error(self.path, "has no tasks")
         ids = self.ids
         rows = {name: row for row, name in enumerate(ids)}
         if len(rows) < len(ids):

@@ -56,7 +56,7 @@ WIDTHS = ("nodes", "numnodes", "nnodes", "nodenum", "nodecount", "workernum", "w
 
 @dataclass(frozen=True)
 class Words:
-    """Words that tell what a column is: one of each set, and none of the last."""
+    """Words that identify a column: one of each set, and none of the last."""
 
     sets: tuple[frozenset[str], ...]
     none: frozenset[str] = frozenset()
@@ -134,7 +134,7 @@ _PLURALS = re.compile(r"\b(?:n|num)?([GC])PUs?(?![a-z])|(?<=[a-z])([GC])PUs?(?![
 
 
 def words_of(name: str) -> frozenset[str]:
-    """The words of a name; `jobSubmitTime` and `Job submit-time` have the same."""
+    """The words of a name: `jobSubmitTime` and `Job submit-time` have the same."""
     plain = _PLURALS.sub(lambda match: f"_{(match[1] or match[2]).lower()}pus_", name)
     return frozenset(word.casefold() for word in _WORD.findall(plain))
 

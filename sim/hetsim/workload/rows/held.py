@@ -26,7 +26,7 @@ class HeldOverTime:
         return self._level_above(MOMENT)
 
     def common(self) -> float:
-        """The highest level reached for `COMMON` of the time with anything in use."""
+        """The highest level reached for `COMMON` of the time in use."""
         busy = float(np.diff(self.times)[self.level[:-1] > 0].sum()) if len(self.times) else 0.0
         return self._level_above(max(COMMON * busy, MOMENT))
 
@@ -38,6 +38,6 @@ class HeldOverTime:
         return float(self.level[order][min(above, len(order) - 1)]) if len(order) else 0.0
 
     def at(self, times: np.ndarray) -> np.ndarray:
-        """The level at each of these times (right after what happens then)."""
+        """The level at each of these times, after their changes."""
         place = np.searchsorted(self.times, times, side="right") - 1
         return np.where(place >= 0, self.level[np.maximum(place, 0)], 0.0)

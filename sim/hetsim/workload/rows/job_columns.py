@@ -19,7 +19,7 @@ BLOCK = 2**17
 
 
 class RowBlock:
-    """Rows as columns: 8 bytes a number, 4 a text that comes again, and the ids.
+    """Rows as columns: 8 bytes per number, 4 per repeated text, and ids.
 
     `ids` is empty while no row has one, an array while all are whole numbers, and otherwise a list of texts, in which
     a row without an id goes by its line.
@@ -76,7 +76,7 @@ class RowBlock:
         return [*map(str, self.ids), *(f"line {line}" for line in self.lines[len(self.ids) : count])]
 
     def number(self, name: str) -> np.ndarray:
-        """A column of numbers, NaN if missing; may be the column itself (do not grow)."""
+        """A column of numbers, NaN if missing; perhaps shared: do not extend it."""
         values = self.numbers.get(name)
         return _padded(array("d") if values is None else values, len(self), math.nan)
 
@@ -92,7 +92,7 @@ def _padded(values: array, count: int, filler: float) -> np.ndarray:
 
 
 class Blocks:
-    """Blocks of rows in order: one in memory, or many in a nameless file in `folder`."""
+    """Blocks of rows in order: one in memory, or many in a file in `folder`."""
 
     def __init__(self, folder: Path | None = None):
         self.current = RowBlock()
@@ -109,7 +109,7 @@ class Blocks:
         return len(self._places) + bool(len(self.current))
 
     def next(self) -> RowBlock:
-        """Put the current block away: the one to go on with."""
+        """Store the current block, and begin a new one, which is returned."""
         assert self._file is not None
         self._places.append(self._file.tell())
         pickle.dump(self.current, self._file, protocol=5)

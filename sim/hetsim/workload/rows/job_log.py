@@ -46,13 +46,13 @@ _CALENDAR = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}(?!\d)")
 
 
 class Date(float):
-    """An instant of the calendar, in seconds since 1970."""
+    """An instant as a date, in seconds since 1970."""
 
     zoned = False
     """Was it written with a zone?  Otherwise it is taken as UTC."""
 
     def naive(self) -> datetime:
-        """The date and time as a clock of its zone shows it."""
+        """The date and time on a clock in its zone."""
         return datetime.fromtimestamp(self, UTC).replace(tzinfo=None)
 
 
@@ -74,7 +74,7 @@ Moment = Annotated[float, PlainValidator(_moment), WithJsonSchema(_EXAMPLES)]
 
 @dataclass(frozen=True)
 class LogCut:
-    """The options of all readers; see the module."""
+    """The options common to all readers; see the module."""
 
     since: Moment = 0.0
     until: Moment | None = None
@@ -122,7 +122,7 @@ class JobLog(ReadFile):
         self.zone: tzinfo | None = None
         """Of dates that name none, where it is not UTC."""
         self.one_row_each = False
-        """Are several rows with one id an error?"""
+        """True if several rows with one id are an error."""
         if cut.warm_start and not cut.since:
             self.fail("warm_start needs since: the instant at which the replay begins, in the midst of the log")
         alike = isinstance(cut.until, Date) == isinstance(cut.since, Date)
@@ -135,23 +135,23 @@ class JobLog(ReadFile):
         self.row_problems.add(f"column {column}: {message}" if column else message, line)
 
     def leave_out(self, reason: str, line: int) -> None:
-        """A job of the log that is not among the tasks, and why."""
+        """Count a job of the log that does not become a task, and why."""
         self.seen += 1
         _count(self.left_out, reason, line)
 
     def pass_over(self, what: str, line: int) -> None:
-        """A row that is not a job of its own: a step or a part of one, say."""
+        """Count a row that is not a job of its own: a step or part of one."""
         _count(self.passed_over, what, line)
 
     def remark(self, what: str, line: int) -> None:
-        """Something to be counted about a job that is kept."""
+        """Count a remark on a job that is kept."""
         _count(self._remarks, what, line)
 
     def add(
         self, line: int, id_: Any, arrival: float, duration: float, key: Any = None, whole: Any = None,
         **columns: float | str | None,
     ) -> int:  # fmt: skip
-        """Add a job; its place among the rows that are kept, or -1 if it is not kept.
+        """Add a job; return its row, or -1 if it is not kept.
 
         `columns` are numbers and texts by name: those of a task table, `start` and `estimate` in seconds (NaN:
         unknown), `devices` (types separated by |), or further ones, which are carried along; empty texts and None are
@@ -182,7 +182,7 @@ class JobLog(ReadFile):
         return self._added - 1
 
     def window(self) -> tuple[float, float]:
-        """`since` and `until` in seconds from the log's time 0, after all dated rows."""
+        """Keep jobs in `since` to `until`, after all dated rows are read."""
         zero = self.origin if not self.dated else self.first if math.isfinite(self.first) else 0.0
         bounds = []
         for key, given in (("since", self.cut.since), ("until", self.cut.until)):
@@ -200,7 +200,7 @@ class JobLog(ReadFile):
     # Cells ----------------------------------------------------------------------------------------------------
 
     def number(self, line: int, column: str, cell: str, blank: float | None = None, least: float = 0.0) -> float | None:
-        """The number in a cell; None and a row problem if none.  `blank`: if empty."""
+        """The number in a cell, `blank` if empty; None and a row problem if none."""
         if not cell and blank is not None:
             return blank
         if not NUMBER.fullmatch(cell):
@@ -219,7 +219,7 @@ class JobLog(ReadFile):
     def numbers(
         self, line: int, columns: Sequence[str], cells: Sequence[str], blank: float | None = None, least: float = 0.0
     ) -> list[float] | None:
-        """The numbers in several cells; None, and a problem for each without one."""
+        """The numbers in several cells; None and problems if some are missing."""
         values = [self.number(line, *one, blank, least) for one in zip(columns, cells, strict=True)]
         given = [value for value in values if value is not None]
         return given if len(given) == len(values) else None
@@ -248,7 +248,7 @@ class JobLog(ReadFile):
 
 
 def out_of_order(came: float, began: float, ended: float) -> str:
-    """Why a job with these times is left out; empty if one follows the other."""
+    """Why a job with these times is left out; empty if they are in order."""
     if ended < began:
         return "ended before they began"
     return "began before they came" if began < came else ""
@@ -276,12 +276,12 @@ def _hash(text: str, seed: int) -> int:
 
 
 def seconds_of(text: str, zone: tzinfo | None = None) -> float:
-    """Seconds since 1970 of an ISO date and time; ValueError if it is none."""
+    """Seconds since 1970 of an ISO date and time; ValueError."""
     if len(text) < 10:
         raise ValueError(text)
     return instant_of(datetime.fromisoformat(text), zone)
 
 
 def number_or_text(text: str) -> int | str:
-    """An id as a number where it is one as it is written."""
+    """An id as a number if it is written like one."""
     return int(text) if text.isdecimal() and len(text) < 16 and str(int(text)) == text else text

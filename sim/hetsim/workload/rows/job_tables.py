@@ -37,12 +37,12 @@ OVERDUE = 1.0
 
 @dataclass
 class TableColumns:
-    """The columns of the tables: those with a value in any row that is kept."""
+    """The columns of the tables: those with a value in any kept row."""
 
     on_gpu: bool = False
     on_cpu: bool = False
     numbers: dict[str, bool] = field(default_factory=dict)
-    """By name, in the order in which they first come: is any known?"""
+    """By name, in the order in which they first appear: True if any value is known."""
     finite: set[str] = field(default_factory=set)
     """Times in which any is finite."""
     texts: dict[str, bool] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class TableColumns:
 
 
 class Assembly:
-    """The tables of a log that has been read; ScenarioError with all problems."""
+    """Makes the tables of a log that has been read; ScenarioError with problems."""
 
     def __init__(self, log: JobLog):
         self.log = log
@@ -71,13 +71,13 @@ class Assembly:
         self.renamed = 0
 
     def tables(self) -> Iterator[TaskTable]:
-        """A table of each block that has tasks."""
+        """The tables, one for each block that has tasks."""
         for block, kept in zip(self.log.blocks, self.kept, strict=True):
             if kept.any():
                 yield self._table(block, kept)
 
     def notes(self) -> list[str]:
-        """Remarks on the tasks, once all tables are made."""
+        """Remarks on the tasks, after all tables are made."""
         log = self.log
         if self.renamed:
             log.notes.append(f"{log.path}: {self.renamed:,} ids come again; these jobs are named id#2, id#3, ...")
@@ -344,7 +344,7 @@ def _end_of(block: RowBlock) -> np.ndarray:
 
 
 def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]:
-    """Make `read(log, own options)` a reader of a path with the common options too.
+    """Decorator: makes `read(log, own options)` a reader with the common options.
 
     It gives a table, or (annotated so) the log itself, to be made a table.  The latter can also be read in parts:
     `reader.parts(folder, path, **options)`, see `TableParts`.
@@ -382,7 +382,7 @@ def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]
 
 
 class TableParts:
-    """The tasks of a log as consecutive tables, for logs larger than memory.
+    """Tasks of a log as consecutive tables, for logs larger than memory.
 
     Rows wait on disk, in a nameless file in a folder, until all are known.  `notes` are complete once the tables are
     through.

@@ -57,7 +57,7 @@ EARLY = "began before they came"
 
 
 class JobTimes:
-    """The times of each job, as far as the rest of the log tells."""
+    """The times of each job, as far as the log has them."""
 
     def __init__(self, log: JobLog, tolerance: float = ROUNDED):
         """tolerance: by how much a duration may differ from end - start, in seconds."""
@@ -69,7 +69,7 @@ class JobTimes:
     def settle(
         self, line: int, arrival: float, start: float | None, end: float | None, took: float | None
     ) -> Times | None:
-        """The times of a job, as far as its own row tells; None where it is left out."""
+        """The times of a job from its own row; None if it is left out."""
         self._last = None
         choices = product(*((one, one.later) if isinstance(one, Twice) else (one,) for one in (arrival, start, end)))
         given = [(came, began, ended) for came, began, ended in choices if came is not None]
@@ -115,7 +115,7 @@ class JobTimes:
         return times
 
     def added(self, position: int) -> None:
-        """Record the position of the job settled last; below 0 if it was dropped."""
+        """Record the row of the job settled last; below 0 if it was dropped."""
         if self._last is not None and position >= 0:
             self._last.position = position
             self._open.append(self._last)
@@ -124,7 +124,7 @@ class JobTimes:
     # With the rest of the log ---------------------------------------------------------------------------------
 
     def finish(self, separate: bool = False) -> None:
-        """Settle what rows left open; `separate`: attempts came one after the other."""
+        """Settle the times left open; `separate`: attempts do not overlap."""
         jumps = [one for one in self._open if one.what == JUMP]
         if len(jumps) > max(COMMON * self.compared, 1) and self.compared >= ENOUGH:
             text = f"{len(jumps):,} jobs {JUMP}: so many that the duration is taken for what it says"

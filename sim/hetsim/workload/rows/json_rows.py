@@ -21,7 +21,7 @@ _BLANK = re.compile(r"[ \t\r\n]*")
 
 
 class Opened:
-    """Marks the beginning of a list among the parts of a file."""
+    """A token of the parser: the beginning of a list."""
 
 
 OPENED = Opened()
@@ -66,7 +66,7 @@ def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
 
 
 def first_sign(path: Path) -> str:
-    """The first character of a file that is not whitespace; empty for a blank file."""
+    """The first character of a file that is not whitespace; empty if none."""
     for piece in pieces(path):
         text = piece.lstrip("\ufeff \t\r\n")
         if text:

@@ -26,10 +26,10 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import numpy as np
 from pydantic import Field
 
-from hetsim.errors import MAX_PROBLEMS
+from hetsim.errors import MAX_PROBLEMS, file_error
 from hetsim.model.ragged import Ragged
 from hetsim.model.units import MAX_SECONDS, Seconds, Share, shown
-from hetsim.workload.rows.text_rows import NUMBER, CsvTable, Flag, ReadFile, numbered_lines, problem_of
+from hetsim.workload.rows.text_rows import NUMBER, CsvTable, Flag, ReadFile, numbered_lines
 from hetsim.workload.traces import TaskTable
 
 LONGEST_LINE = 1_000_000
@@ -43,7 +43,7 @@ SampleSeed = Annotated[int, Field(ge=0, strict=True)]
 
 @dataclass(frozen=True)
 class RequestCut:
-    """The cut of a trace; see the module."""
+    """Options of a trace that keep some of its requests; see the module."""
 
     since: Seconds = 0.0
     until: Seconds | None = None
@@ -54,7 +54,7 @@ class RequestCut:
 
 
 def with_cut(read: Callable[..., TaskTable]) -> Callable[..., TaskTable]:
-    """A reader whose `**cut` is a `RequestCut`: its fields stand in the signature."""
+    """Decorator: gives a reader the fields of `RequestCut` as parameters."""
     signature, types = inspect.signature(read, eval_str=True), get_type_hints(RequestCut, include_extras=True)
     own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     cut = [inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=types[one.name])
@@ -103,7 +103,7 @@ class _Kept:
 
 
 class RequestRows(ReadFile):
-    """Rows of one file, cut (by the fields of `RequestCut`) and gathered into a table.
+    """Rows of one file, cut by `RequestCut` and collected into a table.
 
     `labels` names what the texts of a row are (`class` or `user`), `numbers` its further columns.  `from_first`:
     is time 0 of the trace that of its first row, rather than the 0 of its clock?
@@ -126,7 +126,7 @@ class RequestRows(ReadFile):
         self.read = 0
         """Rows seen so far, those outside the window included."""
         if cut.until is not None and cut.until <= cut.since:
-            raise problem_of(path, f"until ({cut.until:g} s) must be after since ({cut.since:g} s)")
+            raise file_error(path, f"until ({cut.until:g} s) must be after since ({cut.since:g} s)")
         self._kept = _Kept()
         self._zero = 0
         self._codes: list[array] = [array("l") for _ in labels]
@@ -142,7 +142,7 @@ class RequestRows(ReadFile):
             if text:
                 yield number, text
         if not any_line:
-            raise problem_of(self.path, "is empty")
+            raise file_error(self.path, "is empty")
 
     def table(self, rows: Iterator[Request]) -> TaskTable:
         """All rows within the cut; ScenarioError with all their problems."""
@@ -247,7 +247,7 @@ def _drawn(share: float, seed: int) -> Iterator[bool]:
 
 
 def nanoseconds(cell: str, unit: int) -> tuple[int, str]:
-    """A decimal number of units of some nanoseconds, exactly; and its problem."""
+    """A decimal number in units of some nanoseconds, exactly; and its problem."""
     if not NUMBER.fullmatch(cell):
         return 0, f"{shown(cell)} is not a number" if cell else "the time is missing"
     if cell.isdigit() and len(cell) < 16:
@@ -262,7 +262,7 @@ def nanoseconds(cell: str, unit: int) -> tuple[int, str]:
 
 
 def tokens(cell: str) -> tuple[int, str]:
-    """A number of tokens, and what is wrong with the cell."""
+    """A number of tokens, and the problem with the cell."""
     text = cell[:-2] if cell.endswith(".0") else cell
     if text.isdecimal() and text.isascii() and len(text) <= 10:
         count = int(text)
@@ -275,7 +275,7 @@ def tokens(cell: str) -> tuple[int, str]:
 # Comma separated ------------------------------------------------------------------------------------------------
 
 class Column(NamedTuple):
-    """A column of a format: how a cell is read, and its value in files without it.
+    """A column of a format: how to read a cell, and its value in files without it.
 
     A cell gives its value and what is wrong with it; None: files without the column cannot be read.
     """
@@ -286,7 +286,7 @@ class Column(NamedTuple):
 
 
 class RequestColumns:
-    """The rows of a comma-separated file, as values of the columns that are asked for."""
+    """The rows of a comma-separated file, as values of wanted columns."""
 
     def __init__(self, requests: RequestRows, columns: tuple[Column, ...]):
         self.requests = requests

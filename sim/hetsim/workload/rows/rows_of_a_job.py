@@ -38,7 +38,7 @@ Sink = Callable[[int, Row, str | None], None]
 
 @dataclass(frozen=True)
 class Fold:
-    """Which rows are one job, and how each column becomes one value."""
+    """Which rows belong to one job, and how each column becomes one value."""
 
     by: str
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Fold:
     gang: bool = False
 
     def rule(self, name: str, is_text: bool) -> str:
-        """How a column becomes one value; empty where its values must be equal."""
+        """The rule by which a column becomes one value; empty: all must be equal."""
         if name in self.columns:
             return self.columns[name]
         if name in TIMES:
@@ -62,17 +62,17 @@ class Fold:
 
 
 def restarts(by: str = "id") -> Fold:
-    """A job from its first start to its last end, with the most that an attempt held."""
+    """A job whose rows are attempts: from its first start to its last end."""
     return Fold(by, {"attempts": "count"}, numbers="max")
 
 
 def gang(by: str, columns: Mapping[str, str] | None = None) -> Fold:
-    """A job that is all rows with one label, with what they hold at one time."""
+    """A job whose rows are parts that run together, by one label."""
     return Fold(by, columns or {}, numbers="max", texts="first", gang=True)
 
 
 class JobRows:
-    """Rows to jobs, in the order of their first rows."""
+    """Turns rows into jobs, in the order of first rows."""
 
     def __init__(self, log: JobLog, fold: Fold | None, sink: Sink):
         """fold: None where rows of one key that differ are an error."""
@@ -80,7 +80,7 @@ class JobRows:
         self._waiting: dict[object, list[tuple[int, Row, str | None]]] = {}
 
     def take(self, key: str | None, line: int, row: Row, whole: str | None = None) -> None:
-        """Take a row; `whole` detects repetitions, `key` is its job (None: its own)."""
+        """Take a row; `whole` detects repetitions, `key` is its job."""
         rows = self._waiting.setdefault(len(self._waiting) if key is None else key, [])
         if whole is not None and any(whole == other for _, _, other in rows):
             self.log.pass_over("repetitions", line)
@@ -88,7 +88,7 @@ class JobRows:
             rows.append((line, row, whole))
 
     def finish(self) -> None:
-        """Make jobs of the rows that waited."""
+        """Make jobs of the remaining rows."""
         merged, first = 0, 0
         different: list[tuple[object, int]] = []
         for key, rows in self._waiting.items():
@@ -138,7 +138,7 @@ class JobRows:
 
 
 def refuse_repeated(log: JobLog, key: object, line: int, count: int) -> None:
-    """Report ids that several different rows have, with what can be said about them."""
+    """Report ids that several different rows have."""
     others = f" (and {count - 1:,} more ids)" if count > 1 else ""
     log.wrong(line, "", f"the id {shown(str(key))} has several rows that differ{others}; {CHOICES}")
 

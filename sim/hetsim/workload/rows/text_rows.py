@@ -42,13 +42,8 @@ Flag = Annotated[bool, Field(strict=True)]
 Types = Annotated[list[str], Field(min_length=1), BeforeValidator(_names)]
 
 
-def problem_of(path: str | Path, message: str, line: int | None = None, column: int | None = None) -> ScenarioError:
-    """The error of one thing that is wrong with a file."""
-    return ScenarioError(Problem(message, file=str(path), line=line, column=column))
-
-
 class RowProblems:
-    """Problems of one file: the first named, the rest counted."""
+    """Problems of one file: the first ones are listed, the rest counted."""
 
     def __init__(self, path: Path):
         self.file = str(path)
@@ -62,7 +57,7 @@ class RowProblems:
             self.unnamed += 1
 
     def fail_if_any(self) -> None:
-        """ScenarioError with all problems so far, in the order of the file."""
+        """Raise ScenarioError with all problems, in file order."""
         if not self.problems:
             return
         problems = sorted(self.problems, key=lambda problem: problem.line or 0)
@@ -73,21 +68,21 @@ class RowProblems:
 
 
 class ReadFile:
-    """A file that is read row by row, and what is wrong with its rows."""
+    """A file that is read row by row, with the problems of its rows."""
 
     def __init__(self, path: Path):
         self.path = path
         self.row_problems = RowProblems(path)
 
     def fail(self, message: str, line: int | None = None) -> NoReturn:
-        """Stop at once, with everything that is known to be wrong."""
+        """Raise ScenarioError now, with all problems so far."""
         self.row_problems.add(message, line)
         self.row_problems.fail_if_any()
         raise AssertionError
 
 
 def numbered_lines(path: Path, longest: int = -1, keep: bool = False) -> Iterator[tuple[int, str]]:
-    """Number (from 1) and text of one line after the other; gzip or plain.
+    """Number (from 1) and text of each line; gzip or plain.
 
     Holds one line at a time, whatever the size of the file.  ScenarioError where it cannot be read as text, or has a
     line of more than `longest` bytes (-1: as long as it likes), or is compressed and holds more than the limit of
@@ -164,7 +159,7 @@ def cells_of(lines: list[str]) -> list[tuple[int, list[str]]]:
 
 
 def place(line: str, cell: int) -> int:
-    """Where in its line (from 1) a cell begins."""
+    """The column (from 1) at which a cell begins in its line."""
     for number, match in enumerate(re.finditer(r"\S+", line)):
         if number == cell:
             return match.start() + 1
@@ -172,7 +167,7 @@ def place(line: str, cell: int) -> int:
 
 
 def time_of(cell: str, unit: str) -> tuple[float, str]:
-    """Seconds, inf for -1, and what is wrong with the cell, or nothing."""
+    """Seconds (inf for -1), and the problem with the cell, if any."""
     if not NUMBER.fullmatch(cell):
         hint = f"; {NOWHERE:g} means that the task cannot run there" if cell.lower().lstrip("+-") == "inf" else ""
         return np.inf, f"{shown(cell)} is not a number{hint}"
@@ -189,7 +184,7 @@ def time_of(cell: str, unit: str) -> tuple[float, str]:
 
 
 def circle(predecessors: Sequence[Sequence[int]], ids: Sequence[Any] | np.ndarray) -> tuple[int, str] | None:
-    """A row of tasks that wait for each other, and the problem; None without any."""
+    """Tasks that wait for each other in a circle, and the problem; or None."""
     cycle = find_cycle(predecessors)
     if not cycle:
         return None
@@ -200,7 +195,7 @@ def circle(predecessors: Sequence[Sequence[int]], ids: Sequence[Any] | np.ndarra
 
 
 class Twice(float):
-    """A local time that the clocks of a zone showed twice, as the earlier instant."""
+    """A local time that occurred twice in its zone, as the earlier instant."""
 
     later = 0.0
 
@@ -219,7 +214,7 @@ def instant_of(found: datetime, zone: tzinfo | None) -> float:
 
 
 def column_of(kind: str) -> str:
-    """The column of a task table with the times on a kind or type of device."""
+    """The column of a task table with times on a kind or type of device."""
     return {"cpu": "cpu_time", "gpu": "gpu_time"}.get(kind, f"gpu_time.{kind}")
 
 
@@ -231,7 +226,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 class CsvTable:
-    """The rows of a file with one separator, as cells of the wanted columns.
+    """Rows of a file with separators, as cells of the wanted columns.
 
     `header`: the names of the columns where the file itself does not tell them.
     """

@@ -1,0 +1,39 @@
+"""Prefetches for a plan without any: inputs move while the task before computes.
+
+Each item that a task reads is fetched once the previous task on the same accelerator has started.  An item that has
+not been written by then is fetched as soon as it has been (`hetsim.model.plan.Copy`).
+Weakness: on shared links a prefetch may delay an upload that a task waits for; simulate both and take the better.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hetsim.model.fusion import fusion_of, users_of_items
+from hetsim.model.plan import Copy, Plan
+from hetsim_policies.static.common.instance import Instance
+
+
+def with_prefetches(instance: Instance, plan: Plan) -> Plan:
+    """The plan with prefetches: inputs move during the launch before on the device.
+
+    The plan itself if its tasks read nothing.
+    """
+    tasks = instance.problem.tasks
+    if tasks.reads is None:
+        return plan
+    readers, writers = users_of_items(tasks)
+    accelerators = {name for kind, names in zip(instance.types, instance.lanes, strict=True) if kind.kind != "cpu"
+                    for name in names}  # fmt: skip
+    last: dict[str, int] = {}
+    copies: list[Copy] = []
+    for numbers in plan.launches():
+        steps = [plan.steps[number] for number in numbers]
+        name = steps[0].devices[0]
+        if name not in accelerators:
+            continue
+        if name in last:
+            inputs = fusion_of(tasks, [step.task for step in steps], readers, writers).inputs
+            copies += [Copy(item, name, last[name]) for item in inputs]
+        last[name] = steps[-1].task
+    return replace(plan, copies=copies) if copies else plan
