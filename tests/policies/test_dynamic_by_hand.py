@@ -645,7 +645,7 @@ def test_usage_received_before_counts_for_the_shares():
     policy = SlurmMultifactor(usage={"u": 3.0})
     assert policy._usage_before == {("", "u"): 3.0}
     policy = SlurmMultifactor(usage={"x/": 3.0, "x/v": 2.0}, accounts={"x": Account()})
-    assert policy._usage_before == {("x", "nobody"): 3.0, ("x", "v"): 2.0}
+    assert policy._usage_before == {("x", "(no user)"): 3.0, ("x", "v"): 2.0}
 
 
 def test_usage_counts_from_the_start_of_a_job():

@@ -193,7 +193,7 @@ def test_usage_that_halves(half_life: float):
             amounts[one] = amounts[one] * 0.5 ** (passed / half_life) + rates[one] * 1e-6 * passed
         owner = owners[int(random.integers(3))]
         if random.random() < 0.3:
-            usage.credit(owner, 1.5)
+            usage.change_rate(owner, 0, 1.5)
             amounts[owner] += 1.5
         else:
             change = int(random.integers(-rates[owner], 3_000_000))

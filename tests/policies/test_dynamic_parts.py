@@ -187,7 +187,7 @@ def test_the_factors_of_slurm_by_hand():
     for user, received in (("u", 60.0), ("v", 60.0)):
         owner = ("", user)
         policy._usage.open(owner)
-        policy._usage.credit(owner, received)
+        policy._usage.change_rate(owner, 0, received)
         policy._codes[owner] = len(policy._codes)
         policy._shares += policy.shares.get(user, 1.0)
     fair = policy._fair_shares()

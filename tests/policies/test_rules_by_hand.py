@@ -147,13 +147,13 @@ def test_usage_after_a_very_long_time_is_that_of_the_last_half_lives():
     """A rate of one device for ever is half_life / ln 2 at most; here all that was before has decayed to nothing."""
     usage: DecayedUsage[str] = DecayedUsage(1.0)
     usage.open("a")
-    usage.credit("a", 8.0)
+    usage.change_rate("a", 0, 8.0)
     usage.advance(3.0)
     assert usage["a"] == usage.total == pytest.approx(1.0)
     usage.advance(2000.0)
     assert usage["a"] == usage.total == 0
     usage.change_rate("a", 2_000_000)
-    usage.credit("a", 4.0)
+    usage.change_rate("a", 0, 4.0)
     usage.advance(2001.0)
     assert usage["a"] == usage.total == pytest.approx(4 / 2 + 2)
     for step in range(1, 500):

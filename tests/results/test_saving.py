@@ -381,7 +381,7 @@ def test_what_a_killed_process_left_goes_with_the_next_file(tmp_path: Path):
     """Of this machine, from a process that is gone; a file that another process writes at the moment stays."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    host = files._host()
+    host = files.host_digest()
     kept, lost = (tmp_path / f".hetsim-{host}-{pid}-x.csv" for pid in (os.getppid(), gone.pid))
     kept.touch()
     lost.touch()

@@ -920,7 +920,7 @@ def test_a_precision_is_planned_from_a_pilot(share: float, level: float, monkeyp
 
 
 @pytest.mark.parametrize(("values", "more", "said"), [
-    ([1.0] * 6, {}, "nothing in this scenario is random"), ([1.0, math.nan, 2, 2, 1, 1], {}, "undefined or infinite"),
+    ([1.0] * 6, {}, "nothing in this scenario is random"), ([1.0, math.nan, 2, 2, 1, 1], {}, "not finite"),
     ([1.0, -1.0] * 3, {}, "the mean of jain is 0: no precision relative to it"),
     ([1.0, 2.0], {"pilot": 4}, "a pilot takes at least 5 replications, not 4"),
     ([1.0], {"precision": 1.0}, "the precision is a share above 0 and below 1, such as 5%, not 1"),

@@ -155,7 +155,7 @@ class Preemption:
     kind: Literal["context_switch", "drain", "flush", "flep"] = field(default="context_switch", metadata=REQUIRED)
     """How running work is left: context_switch (save state), drain (end the block), flush (drop it), flep (yield)."""
     rate: BytesPerSecond | None = None
-    """For context_switch: the rate at which state is saved to the device's own memory; by default over its link."""
+    """For context_switch: the rate at which state is saved to the device's own memory; over its link unless given."""
     overhead: Fraction = 0.0
     """For flep: the share by which every launch on the device is slower."""
 
@@ -295,7 +295,7 @@ class NodeSpec:
     island_size: Count | None = field(default=None, metadata={"alias": "island"})
     """Accelerators that NVLink joins directly, in order."""
     nvlink: Link = field(default_factory=Link, metadata=OPTIONAL)
-    """The link between its GPUs, for parallel training: a rate, rate and latency, or a curve; by default no limit."""
+    """The link between its GPUs, for parallel training: a rate, rate and latency, or a curve; no limit unless given."""
     cards: Count = 1
     """Network cards that share the rate of its network equally, for parallel training."""
     switch: Link = field(default_factory=Link, metadata=NO_KEY)

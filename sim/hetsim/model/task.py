@@ -70,7 +70,7 @@ class Task:
 
     @property
     def priority(self) -> float:
-        """Its priority: higher is more urgent, 0 by default."""
+        """Its priority: higher is more urgent, 0 unless given."""
         column = self._table.priority
         return 0.0 if column is None else float(column[self.index])
 

@@ -101,7 +101,11 @@ class Scenario:
         return from_document(self.document.copy(), self.base, overrides)
 
     def joined(self, changed: Mapping[str, Scenario]) -> Scenario:
-        """This scenario with top keys of others made from it; none may name files."""
+        """This scenario with top keys of others made from it.
+
+        Parameters: changed: by top key, a scenario that has this key's value; none of them names files.
+        Returns: the scenario that they make together; parts are shared.
+        """
         document = Document({**self.raw, **{key: one.raw[key] for key, one in changed.items()}}, self.file)
         model = self.model.model_copy(update={key: getattr(one.model, key) for key, one in changed.items()})
         entries = changed.get("workload", self)

@@ -357,13 +357,13 @@ class Lane:
         self.group = group
         """The group of an accelerator on which launches slow each other; None for others."""
         self.sliced = sliced
-        """Does it take turns, so that any number of launches may compute?"""
+        """True if launches take turns, so that any number of them may compute."""
         self.direct = direct
-        """Does it serve whole launches of this accelerator alone, and does a sketch tell all there is of most?"""
+        """True if it serves whole launches of this accelerator alone, most of which a sketch describes completely."""
         self.shared = not (up.private and down.private)
-        """May anything else be on its ways?"""
+        """True if other transfers may use its paths."""
         self.regular = regular
-        """Does it serve launches on no other accelerator, whole ones one at a time or such as share it?"""
+        """True if its launches use no other accelerator, whole ones one at a time or such as share it."""
         self.fetching = 0
         """Prefetches under way."""
         self.alone = (self,)

@@ -47,7 +47,7 @@ class MigLayout(Model):
     memory: list[Annotated[Bytes, Field(gt=0)]] | None = None
     """Memory of each slice; in proportion to its share unless given."""
     positions: list[Whole] | None = None
-    """For profiles: the first memory slice (of eight) of each; by default all positions that NVIDIA allows."""
+    """For profiles: the first memory slice (of eight) of each; all that NVIDIA allows unless given."""
 
     def cuts(self, family: Family | None) -> list[Layout]:
         """The layout in each arrangement of its profiles; KeyProblem if none."""

@@ -326,7 +326,7 @@ class Demand(Held):
     training: TrainingSpec | None = None
     """Parallel training of a transformer, from which times and memory are computed for the GPUs of the job."""
     communication: Communication | None = None
-    """Communication among the ranks of a job, which lengthens its times; by default none."""
+    """Communication among the ranks of a job, which lengthens its times; none unless given."""
     devices: SomeNames | None = None
     """Types and kinds of devices for which `work`, `profile` or `training` is computed; all with a known peak unless
     given."""
@@ -359,7 +359,7 @@ class Demand(Held):
     estimates: Annotated[Estimates, Short(lambda v: {} if v == "exact" else v, {"const": "exact"})] | None = None
     """Estimates of the times that policies see: exact, or with an error and a factor."""
     stopping: StoppingSpec | None = None
-    """Costs of stopping and resuming; by default none, with all work kept."""
+    """Costs of stopping and resuming; none, with all work kept, unless given."""
     reads: list[Name] | None = None
     """Names of data items that must be on the device."""
     writes: list[Name] | None = None

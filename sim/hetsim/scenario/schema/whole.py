@@ -116,7 +116,7 @@ class ScenarioModel(Model):
     data: Annotated[list[DataItem], OneOrMany] = []
     """Named pieces of data that exist before the run, for tasks to read."""
     faults: Annotated[list[Fault], OneOrMany] = []
-    """Faults: random failures, slowdowns, maintenance, files of events; by default none."""
+    """Faults: random failures, slowdowns, maintenance, files of events; none unless given."""
     policy: Annotated[Any, Field(json_schema_extra=lambda schema: schema.update(_POLICY_SCHEMA))] = None
     """A scheduler's name, or scheduler, placement, admission, batching and routing, each a name or a mapping of name
     and parameters, and decisions, the time that decisions take."""
