@@ -35,7 +35,8 @@ class Costs:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         before = spent()
         done = yield
-        name = item.nodeid.partition("@")[0]
+        group = item.get_closest_marker("xdist_group")
+        name = item.nodeid.removesuffix(f"@{group.args[0]}" if group else "")
         with open(self.file, "a", encoding="utf-8") as target:
             target.write(f"{spent() - before:.2f}\t{tiers.unit_of(item).partition('@')[0]}\t{name}\n")
         return done

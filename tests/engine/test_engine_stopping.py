@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from machines import Job, Scripted, cpu_mode, gpu_mode, running, simulate, stage_times
 
-from hetsim.model.cluster import DeviceType, Link, NodeSpec, Power, Preemption
+from hetsim.model.cluster import DeviceType, Link, NodeSpec, Power, Preemption, Sharing
 from hetsim.model.plan import Placement
 from hetsim.model.tasks import StageTime, Stopping
 from hetsim.policy import Move, Start, Stop
@@ -208,3 +208,28 @@ def test_blocks_are_counted_from_the_start_of_the_task():
     record = simulate(node(gpu), jobs, Scripted([(1.5, stop(0)), (2.6, stop(0))]))
     assert record.launches["end"] == pytest.approx([2.0, 3.0, 5.0])
     assert record.finish == pytest.approx([5.0])
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_one_that_resumes_later_leaves_the_upload_engine_to_one_that_starts_now(devices: int):
+    """A task stopped at 2 saves for 0.5 s, and its state of 1 s comes down and up again: it uploads from 3.5 s on.
+
+    Another that starts at 2 on that GPU, time sliced at a cost of 10 %, uploads until 2.1 and computes 2.4 of its 3 s
+    until 4.5, the rest at 0.45: it ends at 5.8333.  The first has 4 s left, 3.4 of them then: it ends at 9.2333.
+    """
+    gpu = DeviceType("g", streams=4, link=Link(1e9, 1e9), sharing=Sharing("timeslice", switch_cost=0.1))
+    stopping, mode = Stopping(save=0.5, state=10**9), gpu_mode(gpu)
+    jobs = [
+        Job([mode], [5.0], stopping=stopping, bytes_in=10**9), Job([mode], [3.0], arrival=2.0, bytes_in=10**8)
+    ]  # fmt: skip
+
+    def exchange(view):
+        first = running(view, 0)
+        yield Stop(first, keep=True)
+        place = Placement(mode, (view.cluster.by_name[f"n0/g{devices - 1}"],))
+        yield Start(first, place)
+        yield Start(next(task for task in view.waiting() if task.index == 1), place)
+
+    record = simulate(node(gpu, devices), jobs, Scripted([(2.0, exchange)], where={0: ("n0/g0",)}))
+    assert record.finish == pytest.approx([0.6 / 0.45 + 4.5 + 3.4, 4.5 + 0.6 / 0.45])
+    assert record.launches["upload_start"][-1] == pytest.approx(2.0)

@@ -620,12 +620,14 @@ def test_what_is_named_by_a_text_or_describes_code_is_told():
     from operator import methodcaller as caller
 
     text, called = "read_text", operator.methodcaller("read_bytes")
+    longer, counted = operator.methodcaller("extend", [1, 2]), operator.methodcaller("get", "stat", None)
     folder = Path("s.txt")
     keys: list[tuple[Callable[..., Any], str]] = [
         (lambda task: operator.methodcaller("read_text")(folder), "opens files (read_text)"),
         (lambda task: caller(task.name)(folder), "asks objects for computed names"),
         (lambda task: caller("lower")(task.name), ""),
         (lambda task: called(folder), "opens files (read_bytes)"),
+        (lambda task: longer(task), ""), (lambda task: counted(task), ""),
         (lambda task: operator.attrgetter("exists")(folder)(), "opens files (exists)"),
         (lambda task: getattr(io, "op" + "en")("s.txt"), "opens files"),
         (lambda task: getattr(os, task.name), "asks os for a computed name"),

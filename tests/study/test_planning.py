@@ -20,6 +20,7 @@ from hetsim.experiment.points import PointRow
 from hetsim.experiment.sweep import SweepPlan, plan_sweep
 from hetsim.scenario.file.shipped import shipped
 from hetsim.scenario.scenario import Scenario, load
+from hetsim.scenario.schema.sweep import read_range
 from hetsim.scenario.schema.whole import ScenarioModel
 
 SEEDS = [3, 0, 2**130, "7", 4.0, "8.5", -1, True, None, "x", [1]]
@@ -150,12 +151,24 @@ def test_what_is_kept_while_planning_changes_nothing(over: Any, kept: Any, monke
 
 
 def test_points_that_differ_by_their_seeds_are_validated_once(monkeypatch: pytest.MonkeyPatch):
-    """And parts once for each value: here two of the cluster, three of the workload."""
+    """And parts where their values come again: points with a new value are validated as a whole, others joined.
+
+    By hand: 8 of the 20 points have a new value; the others need the parts of 3 clusters and 4 workloads.
+    """
     base, tried, changed = load("mm16"), list[Any](), Scenario.with_overrides
     monkeypatch.setattr(Scenario, "with_overrides", lambda self, given: tried.append(given) or changed(self, given))
-    over = {"seed": range(50), "cluster.nodes.gpus.count": [16, 17], "workload.0.count": [5, 6, 7]}
-    assert len(plan_sweep(base, over).checked) == 300
-    assert len(tried) == 5
+    counts = {"cluster.nodes.gpus.count": [16, 17, 18, 19], "workload.0.count": [5, 6, 7, 8, 9]}
+    assert len(plan_sweep(base, {"seed": range(50), **counts}).checked) == 1000
+    assert len(tried) == 8 + 3 + 4
+
+
+def test_points_of_a_sample_are_validated_once_each(monkeypatch: pytest.MonkeyPatch):
+    """No value comes again, so that no part is worth its validation."""
+    base, tried, changed = load("mm16"), list[Any](), Scenario.with_overrides
+    monkeypatch.setattr(Scenario, "with_overrides", lambda self, given: tried.append(given) or changed(self, given))
+    over = {"workload.0.arrivals.rate": read_range("1..2/s"), "horizon": read_range("100..200 s")}
+    assert len(plan_sweep(base, over, sample="sobol", n=16).checked) == 16
+    assert len(tried) == 16
 
 
 def test_top_keys_are_checked_one_by_one():

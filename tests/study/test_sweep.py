@@ -42,7 +42,7 @@ from hetsim.experiment.store import stored_runs
 from hetsim.experiment.sweep import plan_sweep, sweep
 from hetsim.experiment.work import Packed, RunOutcome
 from hetsim.experiment.workers import DaskCluster
-from hetsim.policy import ListScheduler
+from hetsim.policy import ListScheduler, Scheduler
 from hetsim.results.many_runs.point_differences import differences
 from hetsim.results.many_runs.sweep import FACTS, Sweep
 from hetsim.results.many_runs.sweep_tables import SweepRow, SweepTables
@@ -651,6 +651,16 @@ def test_a_failing_point_is_a_row_with_its_error(tmp_path):
     assert len(found.failed) == 1
     assert found.best("response_mean")["policy"] in ("fcfs", "Odd")
     pd.testing.assert_frame_equal(Sweep.load(tmp_path / "s").table, found.table, check_exact=True)
+
+
+def test_where_all_runs_fail_each_row_has_its_error_and_no_figure():
+    class Raises(Scheduler):
+        def schedule(self, view):
+            raise RuntimeError("mine")
+
+    for replications in (1, 2):
+        found = sweep(SMALL, {"cluster.nodes.0.cpus": [1, 2]}, policies=[Raises], replications=replications)
+        assert found.table["status"].tolist() == ["failed"] * 2 and "mine" in found.table["error"][0]
 
 
 def test_the_command_tells_of_failing_rows(tmp_path, monkeypatch):

@@ -430,8 +430,9 @@ class _Walk:
             return
         if isinstance(made, str) and not made.replace(".", "").isidentifier():  # a function of the user's as a ufunc
             self.unknown(f"has an object of {kind.__module__}.{kind.__qualname__}, whose state cannot be read")
-        for text in made[1] if kind is operator.methodcaller or kind is operator.attrgetter else ():
-            self._first_argument(kind, text)
+        if kind is operator.methodcaller or kind is operator.attrgetter:
+            for text in made[1][:1] if kind is operator.methodcaller else made[1]:
+                self._first_argument(kind, text)
         made = (kind, made, None, None, None) if isinstance(made, str) else (*made, *(None,) * (5 - len(made)))
         self.value(made[:3])
         pairs = list(made[4] or ())

@@ -37,6 +37,8 @@ _UNSWEPT = {
 
 MAX_CASES, MAX_PARTS = 100_000, 2_000
 """What is kept of points while they are checked: facts of scenarios, and scenarios."""
+PARTS_TEXT = 10_000_000
+"""Characters of these scenarios together, at most; in memory each takes some fifteen times as much."""
 _SEED = TypeAdapter(Seed)
 _SCALARS = {str, int, float, bool, type(None)}
 
@@ -419,7 +421,8 @@ def check_all(
     facts: those that the seed does not change.  Rows that differ by their seeds alone are validated once.
     """
     wrong: dict[tuple[str, str], list[PointRow]] = {}
-    parts: dict[tuple, Scenario | list[Problem]] = {}
+    parts: dict[tuple, Scenario | list[Problem] | None] = {}
+    max_parts = min(MAX_PARTS, PARTS_TEXT // len(str(base.raw)))
     cases: dict[tuple, Any] = {}
     for row in given:
         changes, seed = row.overrides, base.model.seed
@@ -428,7 +431,7 @@ def check_all(
             changes = {key: value for key, value in changes.items() if key != "seed"}
         case = _identical(changes)
         if case not in cases:
-            checked = _changed(base, changes, parts)
+            checked = _changed(base, changes, parts, max_parts)
             if len(cases) >= MAX_CASES:
                 cases.clear()
             cases[case] = checked if isinstance(checked, list) else None if wrong else facts(checked)
@@ -445,22 +448,30 @@ def check_all(
 
 
 def _changed(
-    base: Scenario, changes: Mapping[str, Any], parts: dict[tuple, Scenario | list[Problem]]
+    base: Scenario, changes: Mapping[str, Any], parts: dict[tuple, Scenario | list[Problem] | None], max_parts: int
 ) -> Scenario | list[Problem]:
-    """The scenario with changes, joined of `parts` where it can be; or problems."""
+    """The scenario with changes, joined of `parts` where it can be; or problems.
+
+    A part is kept from the second time on that it comes; of the first there is its key.
+    """
     alone: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():
         top = key.partition(".")[0]
         alone.setdefault("horizon" if top == "warmup" else top, {})[key] = value
     if len(alone) < 2 or base.inputs != InputFiles():
         return _tried(base, changes) if changes else base
+    if len(parts) + len(alone) > max_parts:
+        parts.clear()
+    keys = {_identical(one): one for one in alone.values()}
+    new = [key for key in keys if key not in parts]
+    parts.update(dict.fromkeys(new))
+    if new:
+        return _tried(base, changes)
     changed: dict[str, Scenario] = {}
-    for one in alone.values():
-        if (same := _identical(one)) not in parts:
-            if len(parts) >= MAX_PARTS:
-                parts.clear()
-            parts[same] = _tried(base, one)
+    for same, one in keys.items():
         part = parts[same]
+        if part is None:
+            part = parts[same] = _tried(base, one)
         if isinstance(part, list) or part.inputs != InputFiles():
             return _tried(base, changes)  # which names all that is wrong, and all files
         changed.update((key.partition(".")[0], part) for key in one)

@@ -21,13 +21,17 @@ Rate = Callable[[Launch], None]
 """Sets the rate at which a launch will compute."""
 
 
-def append_shared(lane: Lane, table: Timetable) -> bool:
+def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
     """Set times where launches slow each other while computing: no ends yet.
 
-    False if their shares do not all fit, or an input is missing: then `again`.
+    False if their shares do not all fit, or a transfer asks for the upload engine later: then `again`, as one that
+    asks earlier goes first.
     """
     if not all_compute(lane):
         return False
+    for part in lane.uploads:
+        if part.ask > now:
+            return False
     at = table.begin
     for part in table.up:
         if lane.upload > at:

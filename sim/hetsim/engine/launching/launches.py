@@ -48,8 +48,8 @@ class Launches(Boundaries):
             self._claim_items(launch, table)
         else:
             self._take_turns(launch, table)
-        # Where launches compute side by side one that starts last delays no other, and none delays it.
-        if self.places.items or table.group is None or not lanes[0].regular or not append_shared(lanes[0], table):
+        # Where launches compute side by side, and all have asked for the upload engine, the last one delays no other.
+        if self.places.items or table.group is None or not lanes[0].regular or not append_shared(lanes[0], table, now):
             self.follow(launch)
         elif table.compute_start <= now:
             table.due = JOIN

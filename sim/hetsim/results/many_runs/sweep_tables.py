@@ -196,7 +196,7 @@ def _estimates(
     """
     means = np.full((cube.shape[0], cube.shape[2]), np.nan)
     half = means.copy()
-    for count in np.unique(counts[counts > 0]).tolist():
+    for count in np.unique(counts[counts > 0]).tolist() if names else ():
         mine = counts == count
         part = cube[mine, :count]
         given = ratio_contributions(np.moveaxis(part, 1, 2), np.moveaxis(weights[mine, :count], 1, 2))
