@@ -20,7 +20,6 @@ from hetsim.experiment.points import PointRow
 from hetsim.experiment.sweep import SweepPlan, plan_sweep
 from hetsim.scenario.file.shipped import shipped
 from hetsim.scenario.scenario import Scenario, load
-from hetsim.scenario.schema.sweep import read_range
 from hetsim.scenario.schema.whole import ScenarioModel
 
 SEEDS = [3, 0, 2**130, "7", 4.0, "8.5", -1, True, None, "x", [1]]
@@ -166,7 +165,7 @@ def test_points_of_a_sample_are_validated_once_each(monkeypatch: pytest.MonkeyPa
     """No value comes again, so that no part is worth its validation."""
     base, tried, changed = load("mm16"), list[Any](), Scenario.with_overrides
     monkeypatch.setattr(Scenario, "with_overrides", lambda self, given: tried.append(given) or changed(self, given))
-    over = {"workload.0.arrivals.rate": read_range("1..2/s"), "horizon": read_range("100..200 s")}
+    over = {"workload.0.arrivals.rate": "1/s..2/s", "horizon": "100 s..200 s"}
     assert len(plan_sweep(base, over, sample="sobol", n=16).checked) == 16
     assert len(tried) == 16
 
