@@ -165,7 +165,7 @@ def test_points_of_a_sample_are_validated_once_each(monkeypatch: pytest.MonkeyPa
     """No value comes again, so that no part is worth its validation."""
     base, tried, changed = load("mm16"), list[Any](), Scenario.with_overrides
     monkeypatch.setattr(Scenario, "with_overrides", lambda self, given: tried.append(given) or changed(self, given))
-    over = {"workload.0.arrivals.rate": "1/s..2/s", "horizon": "100 s..200 s"}
+    over = {"workload.0.arrivals.rate": "1/s..2/s", "horizon": "1000 s..2000 s"}
     assert len(plan_sweep(base, over, sample="sobol", n=16).checked) == 16
     assert len(tried) == 16
 
