@@ -186,7 +186,7 @@ def test_hetsim_list_support():
         assert CliRunner().invoke(hetsim, wrong).exit_code == 2
     wrong = CliRunner().invoke(hetsim, ["list", "support", "--model", "lama", "--gpu", "h100"])
     assert wrong.exit_code == 3 and 'unknown model "lama"' in wrong.output
-    for model_text, message in {"0": "is bytes of weights", "{config: no.json}": "there is no such file"}.items():
+    for model_text, message in {"14 GB": "is bytes of weights", "{config: no.json}": "there is no such file"}.items():
         wrong = CliRunner().invoke(hetsim, ["list", "support", "--model", model_text, "--gpu", "h100"])
         assert wrong.exit_code == 2 and message in wrong.output
 

@@ -64,7 +64,7 @@ def _model(text: str) -> Any:
     from hetsim.workload.costs.architectures import Architecture, model
 
     value = parse_value(text)
-    if isinstance(value, str):
+    if isinstance(value, str) and value[:1].isalpha():
         return model(value)
     try:
         read = TypeAdapter(Weights).validate_python(value)
