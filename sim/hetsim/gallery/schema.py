@@ -78,7 +78,7 @@ class FigureValue(Model):
     unit: str = ""
     """Unit of the figure, for tables."""
     label: str = ""
-    """Its title in tables and pictures; by default its name."""
+    """Its title in tables and pictures; its name unless given."""
 
     @model_validator(mode="after")
     def _one(self) -> FigureValue:
