@@ -17,7 +17,7 @@ from hetsim.engine.launching.launches import Launches
 from hetsim.engine.residents.residents import Residents
 from hetsim.engine.resources.occupancy import GpuState
 from hetsim.model.cluster import Device
-from hetsim.model.record import FAILED
+from hetsim.model.record import FAILED, LAUNCH_STOPPED
 from hetsim.model.task import BLOCKED, WAITING
 
 
@@ -124,7 +124,7 @@ class Devices:
             raise illegal(run, f"stopped what keeps {device}, {why}")
         if not replica.holder.service.shape.preemptible:
             raise illegal(run, f"stopped {replica.holder}, which is not preemptible")
-        self.serving.stop(replica)
+        self.serving.lose([replica], LAUNCH_STOPPED)
         self.rounds.changed("release")
 
     def set_slowdown(self, device: Device, factor: float) -> None:

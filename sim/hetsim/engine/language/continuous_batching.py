@@ -43,6 +43,7 @@ class Replica(Holder):
     """
 
     fleet: ServiceCalls
+    kind: ReplicaType
 
     def __init__(self, fleet: ServiceCalls, number: int, kind: ReplicaType, placement: Placement, prefills_only: bool):
         super().__init__(fleet, number, kind, placement=placement, prefills_only=prefills_only)
@@ -51,7 +52,6 @@ class Replica(Holder):
         self.clock = fleet.clock
         self.code = fleet.recorder.replica(service.name, number, kind.blocks, placement)
         self.rows = fleet.recorder.steps
-        self.kind = kind
         self.blocks = kind.blocks
         self.memory = KVMemory(kind.blocks, service.block, service.prefix_block)
         self.sequences = Sequences(self, self.memory)

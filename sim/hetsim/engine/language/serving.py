@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, Signals
-from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.llm_service import Fleet
 from hetsim.engine.residents.residents import Residents
 from hetsim.errors import RunError
@@ -43,10 +42,6 @@ class Serving(Residents):
         for fleet in self.fleets.values():
             fleet.close(end)
 
-    @property
-    def replicas(self) -> list[Replica]:
-        return [one for fleet in self.fleets.values() for one in fleet.replicas.all]
-
     def defects(self) -> list[str]:
         """Everything that is inconsistent, recounted (for --check)."""
-        return [text for replica in self.replicas for text in replica.defects()]
+        return [text for one in self.sets for replica in one.all for text in replica.defects()]

@@ -82,6 +82,7 @@ class Holder:
         state = fleet.state
         self.fleet = fleet
         self.number = number
+        self.kind = kind
         self.speed = kind.speed
         self.placement = placement
         self.prefills_only = prefills_only

@@ -20,7 +20,7 @@ from hetsim.engine.kernel.clock import TIMER, Later
 from hetsim.engine.residents.holder import Holder, HolderType, Owner
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.plan import Placement
-from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_STOPPED
+from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST
 from hetsim.policy.routing import OpenReplicas, WantedReplica
 
 
@@ -103,9 +103,7 @@ class ReplicaSet:
         modes = tuple(one.mode for one in (self.kinds if self.service.autoscale is not None else [kind]))
         placement = self.signals.place(WantedReplica(self.service, modes, prefills_only, 0))
         if placement is not None:
-            first = self._new(placement, prefills_only)
-            first.start(math.nan)
-            self._add(first)
+            self._new(placement, prefills_only).start(math.nan)
             return
         if any(self.capacity.first(mode) is not None for mode in modes):
             self.missing.append(prefills_only)  # the policy keeps these devices; it will load the model when it starts
@@ -118,22 +116,17 @@ class ReplicaSet:
         hint = "give the cluster more devices, or this service fewer replicas"
         raise ScenarioError(Problem(f"{text}{taken}; {hint}", key=f"{self.service.key}.{key}"))
 
-    def _type_of(self, placement: Placement) -> HolderType:
-        return next(kind for kind in self.kinds if kind.mode is placement.mode)
-
     def _new(self, placement: Placement, prefills_only: bool) -> Holder:
-        kind = self._type_of(placement)
+        kind = next(kind for kind in self.kinds if kind.mode is placement.mode)
         replica: Holder = self.fleet.holder(self.numbered, kind, placement, prefills_only)
         self.numbered += 1
         launch = replica.launch  # which keeps the devices
         launch.cores = self.capacity.take(launch.placement, launch)
         self.state.residents[launch.number] = launch
         self.rerate(replica)
-        return replica
-
-    def _add(self, replica: Holder) -> None:
-        (self.prefillers if replica.prefills_only else self.replicas).append(replica)
+        (self.prefillers if prefills_only else self.replicas).append(replica)
         self._open.clear()
+        return replica
 
     def _start(self, prefills_only: bool = False) -> bool:
         """Add a replica: keep one that was to be given up, or load the model on another."""
@@ -150,12 +143,10 @@ class ReplicaSet:
         if placement is None:
             return False
         new = self._new(placement, prefills_only)
-        self._add(new)
         new.loading_from = self.clock._now
-        devices, weights = placement.devices, self._type_of(placement).weights
-        links = self.state.links
+        devices, links = placement.devices, self.state.links
         for device in devices:
-            size = weights / len(devices)
+            size = new.kind.weights / len(devices)
             new.flows.append(links.send(links.up(device), size, 0.0, done=self._part_loaded, owner=new))
         return True
 
@@ -210,16 +201,11 @@ class ReplicaSet:
             power += state.frequency**3
         replica.run_at(rate, power / len(devices))
 
-    def lose(self, failed: list[Holder]) -> None:
-        """Handle failed devices: all that their replicas had is lost."""
-        self._give_up(failed, LAUNCH_LOST)
+    def lose(self, lost: list[Holder], outcome: int) -> None:
+        """Give up replicas that failed, and replace them; or that are stopped.
 
-    def stop(self, replica: Holder) -> None:
-        """Stop a replica; its policy gets the devices first, others in rounds."""
-        self._give_up([replica], LAUNCH_STOPPED)
-        self._note_lack()
-
-    def _give_up(self, lost: list[Holder], outcome: int) -> None:
+        The devices of one that is stopped are its policy's first; replicas get them in later rounds.
+        """
         lost = [replica for replica in self.all if replica in lost]  # the order of services, not of devices
         if not lost:
             return
@@ -239,6 +225,7 @@ class ReplicaSet:
             self.refill()
         for row in sorted(orphans):
             self.fleet.resume(orphans[row])
+        self._note_lack()
 
     def scale(self) -> None:
         """Scale to the load, with at most one change per cooldown."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.launch import Launch, Resident
 from hetsim.engine.residents.replica_set import ReplicaSet
+from hetsim.model.record import LAUNCH_LOST
 
 
 class Residents:
@@ -21,14 +22,10 @@ class Residents:
         for one in self.sets:
             one.begin()
 
-    def lose(self, launches: list[Resident]) -> None:
-        """Fail replicas that have lost devices, all before any is replaced."""
+    def lose(self, launches: list[Resident], outcome: int = LAUNCH_LOST) -> None:
+        """Give up replicas, as failed or stopped: a service's before any is replaced."""
         for one in self.sets:
-            one.lose([launch.holder for launch in launches if launch.holder.fleet is one.fleet])
-
-    def stop(self, launch: Resident) -> None:
-        """Stop a replica, as the policy decided."""
-        launch.holder.fleet.replicas.stop(launch.holder)
+            one.lose([launch.holder for launch in launches if launch.holder.fleet is one.fleet], outcome)
 
     def refill(self) -> None:
         """Start lacking replicas on devices that may be free or up again, by service."""
