@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -15,6 +15,7 @@ from hetsim.scenario.file.profile_files import Profiled
 from hetsim.scenario.schema.batch_tables import INLINE as TABLE
 from hetsim.scenario.schema.batch_tables import MeasuredSpec, short
 from hetsim.scenario.schema.demand import Occupied
+from hetsim.scenario.schema.replicas import PolicyName
 from hetsim.workload.distributions import TimeDistribution
 
 Kept = Annotated[Count, Field(le=10_000_000)]
@@ -156,7 +157,7 @@ class ServiceSpec(Profiled):
     """Keeps results of popular inputs; none unless given."""
     network: Annotated[FrontEndSpec, BOTH_WAYS] = FrontEndSpec()
     """Delay between front end and node: one time for both ways, or request and response."""
-    batching: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})] = None
+    batching: PolicyName = None
     """A batching policy for this service in place of the common one: a name, or name and parameters."""
 
     @model_validator(mode="after")
