@@ -167,6 +167,8 @@ class ServiceSpec(Profiled):
             raise KeyProblem(inline[0], "this belongs to a variant, where there are variants")
         if self.variants is None and self.compute is None:
             raise ValueError("a service needs compute: {per_item: ..., fixed: ...}, or variants that have it")
+        if self.variants is None:
+            check_whole(self.ways[0])
         return self
 
     @property
@@ -177,9 +179,3 @@ class ServiceSpec(Profiled):
         return [
             VariantSpec.model_construct(**{key: value for key in INLINE if (value := getattr(self, key)) is not None})
         ]
-
-    @model_validator(mode="after")
-    def _inline_is_whole(self) -> ServiceSpec:
-        if self.variants is None:
-            check_whole(self.ways[0])
-        return self
