@@ -440,7 +440,7 @@ def test_whatever_is_drawn_adds_up(seed):
     assert (record.start < record.first_token)[done].all() and (record.first_token <= record.finish)[done].all()
     if not keys:
         assert set(record.status.tolist()) <= {COMPLETED, EXPIRED}
-        for replica in simulation.parts.serving.replicas:
+        for replica in simulation.parts.serving.sets[0].all:
             assert replica.requests.idle and replica.free_blocks == blocks_there(replica, blocks)
             sequences = replica.sequences
             assert not (sequences.count or sequences.context or any(sequences.residues))

@@ -169,7 +169,7 @@ def test_whoever_aborts_wherever_nothing_is_left_behind(form):
         record = simulation.run()
         assert set(record.status.tolist()) == {ABORTED, COMPLETED}
         assert audit(record) == []
-        for replica in simulation.parts.serving.replicas:
+        for replica in simulation.parts.serving.sets[0].all:
             assert replica.requests.idle and replica.free_blocks == replica.blocks and not replica.decoding
 
 

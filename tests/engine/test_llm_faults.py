@@ -11,7 +11,7 @@ from test_fork import look
 from test_llm import C, F, P, S, load_of, requests, scenario
 from tiers import spread
 
-from hetsim.engine.language.replica_set import ReplicaSet
+from hetsim.engine.residents.replica_set import ReplicaSet
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import PolicyError, RunError
 from hetsim.model.faults import FaultEvent, FaultProcess

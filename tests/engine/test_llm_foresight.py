@@ -234,7 +234,7 @@ def test_nothing_is_there_and_nothing_can_be_told_of_a_replica_that_loads_its_mo
     run = load(scenario({"replicas": 2}, gpus=2, horizon="1 s")).build()
     simulation = Simulation(run)
     simulation.advance()
-    first, second = simulation.parts.serving.replicas
+    first, second = simulation.parts.serving.sets[0].all
     assert second.foresee() == ({}, {}, {}, 0.0) and first.foresee().rests > 0
     second.loaded = False
     assert second.foresee().rests == 0.0  # kept, as nothing has happened

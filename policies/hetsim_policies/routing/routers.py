@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from hetsim.policy import Generation, OpenReplicas, Replica, Routing
+from hetsim.policy import Generation, OpenReplicas, Replica, RoutedReplica, RoutedRequest, Routing
 
 
 class LeastOutstanding(Routing):
@@ -22,8 +22,8 @@ class LeastOutstanding(Routing):
     Cost: one look at an array of loads a request.
     """
 
-    def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
-        chosen: Replica = replicas.least_loaded()
+    def choose(self, request: RoutedRequest, replicas: OpenReplicas, random: np.random.Generator) -> RoutedReplica:
+        chosen: RoutedReplica = replicas.least_loaded()
         return chosen
 
 
@@ -38,7 +38,7 @@ class PowerOfTwo(Routing):
     Cost: O(1) a request.
     """
 
-    def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
+    def choose(self, request: RoutedRequest, replicas: OpenReplicas, random: np.random.Generator) -> RoutedReplica:
         count = len(replicas)
         if count == 1:
             return replicas[0]
@@ -88,7 +88,7 @@ class RoundRobinRouting(Routing):
     def __init__(self) -> None:
         self._last = -1
 
-    def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
+    def choose(self, request: RoutedRequest, replicas: OpenReplicas, random: np.random.Generator) -> RoutedReplica:
         """The next replica by number, cyclically; replicas may change."""
         following = [replica for replica in replicas if replica.number > self._last]
         chosen = min(following or replicas, key=lambda replica: replica.number)

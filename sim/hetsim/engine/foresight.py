@@ -173,7 +173,7 @@ class _Alone(ServiceCalls):
         self.clock = Clock()
         self.recorder: Any = _Nothing()
         self.transfers = _TransfersAlone(self)
-        self.requests, self.lobby = {}, {}
+        self.requests = {}
         self.checked = False
         self.starts: dict[int, float] = {}
         self.first_tokens: dict[int, float] = {}

@@ -40,7 +40,7 @@ from hetsim.model.service import Service
 from hetsim.model.tasks import Mode
 from hetsim.policy.batching import Counter
 from hetsim.policy.contract import PlanProblem, Scheduler
-from hetsim.policy.iterating import WantedReplica
+from hetsim.policy.routing import WantedReplica
 
 Progress = Callable[[float, int, int], None]
 

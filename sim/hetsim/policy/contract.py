@@ -18,8 +18,8 @@ from hetsim.model.plan import Placement, Plan
 from hetsim.model.slices import Layout, Slice
 from hetsim.model.task import Task
 from hetsim.model.tasks import Item, Mode, Shape, Tasks
-from hetsim.policy.iterating import WantedReplica
 from hetsim.policy.request_queue import RequestQueue, Requests
+from hetsim.policy.routing import WantedReplica
 
 if TYPE_CHECKING:
     import numpy as np

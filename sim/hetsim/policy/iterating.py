@@ -1,4 +1,4 @@
-"""Continuous batching and routing: policies of services that generate by tokens.
+"""Continuous batching: policies of services that generate by tokens.
 
 A replica goes from step to step.  At a boundary the engine asks its batching policy in this order, and carries each
 answer out before the next question: which sequence is preempted (as long as the sequences that decode lack KV blocks
@@ -11,24 +11,16 @@ will be.  Between two boundaries a replica shows what the steps that are over ha
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-import numpy as np
-
 from hetsim.model.service import LanguageService
-from hetsim.model.tasks import Mode
+from hetsim.policy.routing import RoutedReplica, RoutedRequest
 
 
-class Generation(Protocol):
+class Generation(RoutedRequest, Protocol):
     """A request as the policies of its service see it."""
 
-    row: int
-    arrival: float
-    priority: float
-    weight: float
-    client: str
-    """The client that has sent it: its `user`."""
     prompt: int
     """Tokens of the prompt."""
     longest: int
@@ -68,23 +60,13 @@ class Foreseen(NamedTuple):
         return min(self.ends.values(), default=math.inf)
 
 
-class Replica(Protocol):
+class Replica(RoutedReplica, Protocol):
     """One copy of the model, on GPUs of its own."""
 
     service: LanguageService
-    number: int
 
     blocks: int
     """KV blocks that it has; replicas of a service on unlike devices may have unlike numbers."""
-
-    speed: float
-    """Tokens per second of full batches there, as far as its devices and the requests of the service tell: what counts
-    is how they compare among replicas on unlike devices."""
-
-    @property
-    def outstanding(self) -> int:
-        """Requests sent here that have not ended."""
-        ...
 
     @property
     def now(self) -> float: ...
@@ -210,49 +192,4 @@ class IterationPolicy:
 
     def victim(self, replica: Replica) -> Generation:
         """Choose the member to preempt when blocks run out."""
-        raise NotImplementedError
-
-
-class WantedReplica(NamedTuple):
-    """A missing replica: at the start, after a failure or stop, or for load."""
-
-    service: LanguageService
-    modes: tuple[Mode, ...]
-    """In which it can be, the preferred one first: one for each type of device that the service names."""
-    prefills_only: bool
-    requests: int
-    """Requests to the service that have arrived and have not ended."""
-
-
-class OpenReplicas(Sequence[Any]):
-    """Replicas that take requests, in start order, with their loads."""
-
-    __slots__ = ("replicas", "members", "loads")
-
-    def __init__(self, replicas: list[Any]):
-        self.replicas, self.members = replicas, set(replicas)
-        self.loads = np.array([(replica.outstanding + 1) / replica.speed for replica in replicas])
-        """Outstanding requests, a further one included, for the speed of the replica; kept up to date."""
-
-    def __len__(self) -> int:
-        return len(self.replicas)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self.replicas[place]
-
-    def __contains__(self, replica: Any) -> bool:
-        return isinstance(replica, Hashable) and replica in self.members
-
-    def least_loaded(self) -> Any:
-        """The replica with the least load, the first of equals."""
-        return self.replicas[int(self.loads.argmin())]
-
-
-class Routing:
-    """Base of routing policies: the replica for a request; one object a service."""
-
-    policy_kind: ClassVar[str] = "routing"
-
-    def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
-        """Choose at a request's arrival, and between prefill and decode."""
         raise NotImplementedError

@@ -9,7 +9,7 @@ from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.policy.batching import Counter
 from hetsim.policy.contract import Scheduler, View
-from hetsim.policy.iterating import WantedReplica
+from hetsim.policy.routing import WantedReplica
 
 
 class Relay(Scheduler):

@@ -38,9 +38,9 @@ from hetsim.model.record import (
 )
 from hetsim.model.task import RUNNING, WAITING, Task
 from hetsim.policy.contract import Decision, PlanProblem, Scheduler, Start, Stop, View
-from hetsim.policy.iterating import WantedReplica
 from hetsim.policy.relay import Relay
 from hetsim.policy.request_queue import Requests
+from hetsim.policy.routing import WantedReplica
 from hetsim.testing.audit import audit
 from hetsim.testing.systems import ServedScenario, System, served_systems, small_systems
 

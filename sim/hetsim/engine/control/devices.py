@@ -13,11 +13,11 @@ from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, launches_on, lost_input
 from hetsim.engine.flight.launch import RESTORE, Launch, Resident
 from hetsim.engine.kernel.clock import FAULT, Later, Timer
-from hetsim.engine.language.serving import Serving
 from hetsim.engine.launching.launches import Launches
+from hetsim.engine.residents.residents import Residents
 from hetsim.engine.resources.occupancy import GpuState
 from hetsim.model.cluster import Device
-from hetsim.model.record import FAILED
+from hetsim.model.record import FAILED, LAUNCH_STOPPED
 from hetsim.model.task import BLOCKED, WAITING
 
 
@@ -30,7 +30,7 @@ class Devices:
     launches: Launches
     completion: Completion
     interrupts: Interrupts
-    serving: Serving | None
+    serving: Residents | None
     waking: dict[int, Timer] = field(default_factory=dict)
     """Timers for the end of waking of devices that take no launch before."""
 
@@ -124,7 +124,7 @@ class Devices:
             raise illegal(run, f"stopped what keeps {device}, {why}")
         if not replica.holder.service.shape.preemptible:
             raise illegal(run, f"stopped {replica.holder}, which is not preemptible")
-        self.serving.stop(replica)
+        self.serving.lose([replica], LAUNCH_STOPPED)
         self.rounds.changed("release")
 
     def set_slowdown(self, device: Device, factor: float) -> None:

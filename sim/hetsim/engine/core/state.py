@@ -26,7 +26,7 @@ from hetsim.model.record import RunInput
 from hetsim.model.task import Task
 from hetsim.model.tasks import Tasks
 from hetsim.policy.contract import Scheduler
-from hetsim.policy.iterating import WantedReplica
+from hetsim.policy.routing import WantedReplica
 
 
 @dataclass(slots=True, eq=False)

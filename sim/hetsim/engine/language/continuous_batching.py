@@ -12,14 +12,13 @@ Cost: O(log members) a request and jump, O(block) where memory is tight.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from hetsim.engine.core.policy_errors import call
 from hetsim.engine.core.recorder import pack_steps
-from hetsim.engine.flight.launch import Resident
-from hetsim.engine.flight.links import Flow
 from hetsim.engine.kernel.clock import TIMER, Timer
-from hetsim.engine.language.generation import DECODING, NAN, PREFILLING, QUEUED, Generation
+from hetsim.engine.language.generation import DECODING, PREFILLING, QUEUED, Generation
 from hetsim.engine.language.kinds import ReplicaType
 from hetsim.engine.language.kv_memory import KVMemory
 from hetsim.engine.language.members import Members
@@ -27,6 +26,7 @@ from hetsim.engine.language.periods import Periods
 from hetsim.engine.language.sequences import Sequences
 from hetsim.engine.language.service_calls import ServiceCalls
 from hetsim.engine.language.steps import Steps
+from hetsim.engine.residents.holder import Holder
 from hetsim.errors import InvariantError
 from hetsim.model.plan import Placement
 from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_RUNNING
@@ -34,7 +34,7 @@ from hetsim.model.step_times import attended
 from hetsim.policy.iterating import Foreseen
 
 
-class Replica:
+class Replica(Holder):
     """One copy of the model, on devices that it keeps until it is stopped.
 
     Its parts: `memory` for keys and values, the `sequences` that decode, its `requests` (members and those that wait),
@@ -42,21 +42,17 @@ class Replica:
     steps, and what policies see (`hetsim.policy.iterating.Replica`).
     """
 
+    fleet: ServiceCalls
+    kind: ReplicaType
+
     def __init__(self, fleet: ServiceCalls, number: int, kind: ReplicaType, placement: Placement, prefills_only: bool):
-        self.fleet = fleet
+        super().__init__(fleet, number, kind, placement=placement, prefills_only=prefills_only)
         self.service = service = fleet.service
         self.policy = fleet.batching
         self.clock = fleet.clock
         self.code = fleet.recorder.replica(service.name, number, kind.blocks, placement)
         self.rows = fleet.recorder.steps
-        self.number = number
-        self.kind = kind
         self.blocks = kind.blocks
-        self.speed = kind.speed
-        self.placement = placement
-        self.prefills_only = prefills_only
-        fleet.state.last_resident -= 1
-        self.launch = Resident(self._fired, fleet.state.last_resident, placement, now=self.clock._now, holder=self)
         self.memory = KVMemory(kind.blocks, service.block, service.prefix_block)
         self.sequences = Sequences(self, self.memory)
         self.times = kind.steps
@@ -66,11 +62,6 @@ class Replica:
         self.prefill: list[tuple[Generation, int]] = []
         """Prompt tokens that the step under way reads."""
         self.changes: bool = self.policy.changes
-        self.loaded = True
-        self.draining = False
-        self.loading_from = NAN
-        self.flows: list[Flow] = []
-        """The model on its way to the devices."""
         self.foreseen: Foreseen | None = None
         """Cached forecast of its requests; None after any event here."""
 
@@ -83,6 +74,10 @@ class Replica:
     @property
     def outstanding(self) -> int:
         return self.requests.outstanding
+
+    @property
+    def idle(self) -> bool:
+        return self.requests.idle and not self.periods.busy
 
     @property
     def size(self) -> int:
@@ -134,6 +129,17 @@ class Replica:
             if self.requests.loading or not self.loaded:
                 self.foreseen = None  # the rates of transfers change without a word to replicas
         return forecast
+
+    def start(self, after: float) -> None:
+        super().start(after)
+        if not math.isnan(after):
+            self.periods.load = (after, self.clock._now)
+
+    def run_at(self, rate: float, power: float) -> None:
+        self.foreseen = None
+        if (rate, power) != (self.stage.rate, self.stage.power):
+            self.split()
+            self.stage.run_at(rate, power)
 
     # Boundaries ---------------------------------------------------------------------------------------------
 

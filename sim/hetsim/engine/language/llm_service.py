@@ -1,7 +1,4 @@
-"""Requests to one language model: their routing to replicas, and their records.
-
-Requests that find no replica wait in the lobby of their service.
-"""
+"""Requests to one language model: their way to replicas, and their records."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hetsim.engine.core.policy_errors import call
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.kernel.clock import FINISH, Later
@@ -18,14 +14,16 @@ from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.generation import NAN, OVER, QUEUED, Generation
 from hetsim.engine.language.kinds import ReplicaType
 from hetsim.engine.language.kv_transfers import KVTransfers
-from hetsim.engine.language.replica_set import ReplicaSet
 from hetsim.engine.language.service_calls import ServiceCalls
 from hetsim.engine.queues.patience import Deadlines
+from hetsim.engine.queues.queue import OneByOne
+from hetsim.engine.residents.replica_set import ReplicaSet
 from hetsim.model.plan import Placement
 from hetsim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED, STOPS
 from hetsim.model.service import LanguageService
 from hetsim.model.task import RUNNING, Task
-from hetsim.policy.iterating import Foreseen, OpenReplicas
+from hetsim.policy.iterating import Foreseen
+from hetsim.policy.routing import OpenReplicas
 
 
 class Fleet(ServiceCalls):
@@ -62,11 +60,8 @@ class Fleet(ServiceCalls):
         self.requests: dict[int, Generation] = {}
         self.answered: dict[int, Task] = {}
         """Requests with the last token on its way to the client."""
-        self.lobby: dict[int, Generation] = {}
-        self.came = array("d")
-        """When each of its requests came to the replicas."""
-        self.refused = 0
-        """Requests that ended before they came."""
+        self.coming = OneByOne(len(service.rows))
+        """Requests that have come to the replicas, and those to come."""
         self.transfers = KVTransfers(state.links, service.token_bytes)
         self.timeouts = Deadlines(state.clock, self._abort, self._client_waits)
         """When clients abort their requests, wherever these are."""
@@ -90,57 +85,42 @@ class Fleet(ServiceCalls):
         if len(self.kinds) > 1:
             request.need = need
         self.requests[row] = request
-        self.came.append(self.clock._now)
+        self.coming.to_come -= 1
+        self.coming.joined.append(self.clock._now)
         self.state.iterating += 1
         self.timeouts.watch(row, task.arrival + service.timeout)
         if self.replicas.missing:
             self.replicas.refill()
-        self._send(request)
+        self.replicas.send(request, False)
         if service.autoscale is not None:
             self.replicas.scale()
 
-    def _send(self, request: Generation) -> None:
-        """Send a request to a replica that prefills it or, once prefilled, decodes it."""
-        open_ = self.replicas.open_to(request.source is not None)
-        if len(self.kinds) > 1:
-            open_ = OpenReplicas([replica for replica in open_ if replica.blocks >= request.need])
-        if not open_:
-            self.lobby[request.row] = request
-            return
-        chosen = open_[0] if len(open_) == 1 else call(self.state, self.routing.choose, request, open_, self.random)
-        if chosen not in open_:
-            raise self.illegal(f"sends {request} to {chosen!r}, which is none of the replicas")
-        chosen.enqueue(request)
+    def holder(self, number: int, kind: ReplicaType, placement: Placement, prefills_only: bool) -> Replica:
+        return Replica(self, number, kind, placement=placement, prefills_only=prefills_only)
 
-    def send_waiting(self) -> None:
-        waiting = list(self.lobby.values())
-        self.lobby.clear()
-        for request in waiting:
-            self._send(request)
+    def able(self, request: Generation, replicas: OpenReplicas) -> OpenReplicas:
+        return OpenReplicas([replica for replica in replicas if replica.blocks >= request.need])
 
     def hand_over(self, request: Generation) -> None:
         assert request.source is not None
         self.batch[request.row] = request.source.periods.launch
-        self._send(request)
+        self.replicas.send(request, True)
 
-    def orphaned(self, orphans: dict[int, Generation], lost: Sequence[Replica], refill: bool) -> None:
-        orphans = self.lobby | orphans
-        self.lobby.clear()
+    def lost(self, orphans: dict[int, Generation], lost: Sequence[Replica]) -> None:
         for row, request in self.requests.items():
             if request.source in lost and row in orphans:
                 request.begin_anew(self.clock._now)
             elif request.source in lost:
                 assert request.replica is not None
                 request.replica.requests.lose_source(request)
-        if refill:
-            self.replicas.refill()
-        for row in sorted(orphans):
-            if orphans[row].leaves:
-                self.cut_off(orphans[row], self.clock._now)
-                orphans[row].state = OVER
-                self.aborted(orphans[row].task)
-            else:
-                self._send(orphans[row])
+
+    def resume(self, request: Generation) -> None:
+        if request.leaves:
+            self.cut_off(request, self.clock._now)
+            request.state = OVER
+            self.aborted(request.task)
+        else:
+            self.replicas.send(request, request.source is not None)
 
     def rested(self, replica: Replica) -> None:
         self.replicas.rested(replica)
@@ -242,10 +222,10 @@ class Fleet(ServiceCalls):
             return
         request = self.requests.pop(task.index, None)
         if request is None:
-            self.refused += 1
+            self.coming.to_come -= 1
             return
         self.state.iterating -= 1
-        if self.lobby.pop(task.index, None) is None and request.state == QUEUED:
+        if self.replicas.lobby.pop(task.index, None) is None and request.state == QUEUED:
             assert request.replica is not None
             request.replica.requests.forget(request)
         if request.started and not request.leaves:  # the scheduler rejects one that waits again

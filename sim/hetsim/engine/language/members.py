@@ -6,8 +6,6 @@ import math
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-import numpy as np
-
 from hetsim.engine.core.policy_errors import call
 from hetsim.engine.language.generation import DECODING, LOADING, NAN, OVER, PREFILLING, QUEUED, Generation
 from hetsim.engine.language.kv_memory import KVMemory
@@ -122,9 +120,6 @@ class Members:
         self.periods = periods
         self.most = service.service.max_sequences
         self.outstanding = 0
-        self.loads = np.empty(1)
-        """The loads of all open replicas, with its own at `place`."""
-        self.place = 0
         self.by_client: bool = self.policy.by_client
         self.follows: bool = self.policy.follows
         self.line = Lines(replica, self.by_client)
@@ -160,7 +155,8 @@ class Members:
     def count(self, change: int) -> None:
         """Change the number of outstanding requests by this amount."""
         self.outstanding += change
-        self.loads[self.place] = (self.outstanding + 1) / self.replica.speed
+        replica = self.replica
+        replica.loads[replica.place] = (self.outstanding + 1) / replica.speed
 
     # Waiting ------------------------------------------------------------------------------------------------
 

@@ -5,44 +5,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from hetsim.engine.core.recorder import Recorder
-from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.links import Links
-from hetsim.engine.kernel.clock import Clock
 from hetsim.engine.language.generation import Generation
 from hetsim.engine.language.kinds import ReplicaType
 from hetsim.engine.language.kv_transfers import KVTransfers
-from hetsim.errors import PolicyError
+from hetsim.engine.residents.holder import Owner
 from hetsim.model.plan import Placement
-from hetsim.model.service import LanguageService
 from hetsim.policy.iterating import Foreseen
 
 
-class ServiceCalls:
+class ServiceCalls(Owner):
     """Calls that replicas and clients of one service make."""
 
-    state: RunState
-    service: LanguageService
     batching: Any
-    clock: Clock
     links: Links
     recorder: Recorder
     transfers: KVTransfers
     kinds: list[ReplicaType]
-    """The types of device on which its replicas may be, the preferred ones first."""
     requests: dict[int, Generation]
     """Requests without their last token, by row."""
     checked: bool
     """True if there is a round at each boundary."""
-    lobby: dict[int, Generation]
-    """Requests that no replica can take yet, by row."""
-
-    def illegal(self, what: str) -> PolicyError:
-        """Return the error for what the policy of the service may not do."""
-        return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
 
     def foresee(self, replica: Any, newcomer: Generation | None) -> Foreseen:
         """Forecast the requests of a replica by estimates."""
@@ -72,15 +58,6 @@ class ServiceCalls:
 
     def rested(self, replica: Any) -> None:
         """Note a replica that has nothing left to do."""
-
-    def send_waiting(self) -> None:
-        """Send the requests of the lobby, as a replica can take some now."""
-
-    def orphaned(self, orphans: dict[int, Generation], lost: Sequence[Any], refill: bool) -> None:
-        """Route requests (rows) of failed or stopped replicas elsewhere.
-
-        refill: may others start in their place at once?
-        """
 
     def number_launch(self) -> int:
         """The number of the next launch."""

@@ -7,7 +7,6 @@ waits is what is there less what is in the replicas, and is sorted out when a po
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -59,14 +58,14 @@ class WaitingRequests:
 
     @property
     def arrived(self) -> int:
-        return len(self.fleet.came)
+        return self.fleet.coming.arrived
 
     @property
     def over(self) -> bool:
-        return len(self.fleet.came) + self.fleet.refused == len(self.service.rows)
+        return self.fleet.coming.over
 
     def recent(self, seconds: float) -> int:
-        return len(self.fleet.came) - bisect_right(self.fleet.came, self.fleet.clock._now - seconds)
+        return self.fleet.coming.since(self.fleet.clock._now - seconds)
 
     # What there is of queues from which batches are taken ------------------------------------------------------
 

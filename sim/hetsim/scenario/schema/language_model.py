@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, ValidationInfo, model_validator
 
 from hetsim.errors import KeyProblem
-from hetsim.model.service import Autoscaling, LanguageService
+from hetsim.model.service import LanguageService
 from hetsim.model.step_times import StepTimes, scaled
 from hetsim.model.units import Bytes, Count, Degree, Name, Seconds, Share
-from hetsim.scenario.fields import Keys, Mirror, Model, Short, keys_of
+from hetsim.scenario.fields import Mirror, Model, Short, keys_of
 from hetsim.scenario.file.profile_files import Profiled, included
 from hetsim.scenario.schema.cluster import NamedPeak
+from hetsim.scenario.schema.replicas import PolicyName, Replicas, ReplicasOn
 from hetsim.scenario.schema.service import BOTH_WAYS, FrontEndSpec, ServiceSpec
 from hetsim.scenario.schema.steps import EngineName, StepTime, Weights, figures_missing, of_engine
 from hetsim.workload.costs.architectures import Architecture
@@ -21,9 +22,6 @@ from hetsim.workload.costs.roofline import Peak
 
 if TYPE_CHECKING:
     import numpy as np
-
-Autoscale = Annotated[Autoscaling, Keys(Autoscaling, "Autoscale")]
-
 
 class Disaggregated(Model):
     """Replicas that only prefill, and replicas that decode."""
@@ -38,17 +36,9 @@ class Disaggregated(Model):
     """Type of device of those that decode, one of also_on; device unless given."""
 
 
-class AlsoOn(Model):
+class AlsoOn(ReplicasOn):
     """Replicas on another type of device, and what differs there."""
 
-    USED: ClassVar = {"replicas": 1}
-
-    device: Name
-    """Type of device."""
-    replicas: Annotated[int, Field(ge=0)] | None = None
-    """How many replicas at the start; with 0 only such as come in place of others."""
-    gpus: Count | None = None
-    """Devices of one node that each replica is on, as many as elsewhere unless given."""
     step: StepTime | None = None
     """Time of a step on that number of devices; estimated from model and gpu where the service's is."""
     gpu: NamedPeak | None = None
@@ -71,7 +61,6 @@ class Drift(Model):
         return math.exp(generator.normal(-variance / 2, math.sqrt(variance)))
 
 
-PolicyName = Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})]
 MAX_TOKENS = 10**9
 FILLED = {"where model is an architecture": 0.9, "where it is bytes": 1.0}
 """Default of `memory_share`; the first is that of servers (vLLM: gpu_memory_utilization)."""
@@ -104,12 +93,12 @@ class TokenLimits(Mirror):
 
 LIMITS = {
     "max_num_batched_tokens": Annotated[Count, Field(le=MAX_TOKENS)] | None,
-    "timeout": Annotated[Seconds, Field(gt=0)], "autoscale": Autoscale | None,
+    "timeout": Annotated[Seconds, Field(gt=0)],
 }  # fmt: skip
 
 
 @keys_of(LanguageService, *LIMITS, **LIMITS)
-class LanguageModel(Profiled):
+class LanguageModel(Profiled, Replicas):
     """A language model served by replicas on `gpus` devices of one node.
 
     `model` are the bytes of weights of one replica, which lie there when the run starts; what is left of the devices'
@@ -121,7 +110,8 @@ class LanguageModel(Profiled):
     FIRST: ClassVar = (
         "kind", "profile", "step", "gpu", "tensor_parallel", "engine", "uncertain", "drift", "device", "gpus",
         "replicas", "also_on", "model", "memory_share", "kv", "max_num_batched_tokens", "max_num_seqs",
-        "max_output_tokens", "timeout", "preemption", "prefix_cache", "disaggregated",
+        "max_output_tokens", "timeout", "preemption", "prefix_cache", "disaggregated", "autoscale", "network",
+        "front_end", "slo", "batching",
     )  # fmt: skip
 
     USED: ClassVar = {"replicas": 1, "memory_share": FILLED}
@@ -141,12 +131,6 @@ class LanguageModel(Profiled):
     """Draw how far off all steps of a replication are, from the errors of measured servers (engine)."""
     drift: Drift | None = None
     """Differences of a server from run to run: a random factor on all steps of a replication, {cv: 2%}."""
-    device: Name = "gpu"
-    """Type or kind of device of the replicas."""
-    gpus: Count = 1
-    """Devices of one node that each replica is on."""
-    replicas: Count | None = None
-    """How many replicas."""
     also_on: list[AlsoOn] = []
     """Further types of device on which replicas are, or may be: those named first are preferred."""
     model: Weights = 0
@@ -176,8 +160,6 @@ class LanguageModel(Profiled):
     """Limits on first and further tokens that a request should keep."""
     batching: PolicyName = None
     """A policy of which requests join a step, for this service: a name, or name and parameters."""
-    routing: PolicyName = None
-    """A policy of which replica serves a request, for this service: a name, or name and parameters."""
 
     @model_validator(mode="before")
     @classmethod
@@ -317,9 +299,7 @@ class LanguageModel(Profiled):
         if self.disaggregated is not None and self.autoscale is not None:
             raise KeyProblem("autoscale", "replicas that only prefill or only decode do not scale by themselves")
         self._unlike()
-        for other in ("disaggregated", "autoscale"):
-            if self.replicas is not None and getattr(self, other) is not None:
-                raise KeyProblem("replicas", f"{other} says how many replicas there are; give one of the two")
+        self.one_count("disaggregated", "autoscale")
 
     def _check_blocks(self) -> None:
         """Raise KeyProblem for what keeps or moves KV blocks without any, or with others."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -15,6 +15,7 @@ from hetsim.scenario.file.profile_files import Profiled
 from hetsim.scenario.schema.batch_tables import INLINE as TABLE
 from hetsim.scenario.schema.batch_tables import MeasuredSpec, short
 from hetsim.scenario.schema.demand import Occupied
+from hetsim.scenario.schema.replicas import PolicyName
 from hetsim.workload.distributions import TimeDistribution
 
 Kept = Annotated[Count, Field(le=10_000_000)]
@@ -156,7 +157,7 @@ class ServiceSpec(Profiled):
     """Keeps results of popular inputs; none unless given."""
     network: Annotated[FrontEndSpec, BOTH_WAYS] = FrontEndSpec()
     """Delay between front end and node: one time for both ways, or request and response."""
-    batching: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})] = None
+    batching: PolicyName = None
     """A batching policy for this service in place of the common one: a name, or name and parameters."""
 
     @model_validator(mode="after")
@@ -166,6 +167,8 @@ class ServiceSpec(Profiled):
             raise KeyProblem(inline[0], "this belongs to a variant, where there are variants")
         if self.variants is None and self.compute is None:
             raise ValueError("a service needs compute: {per_item: ..., fixed: ...}, or variants that have it")
+        if self.variants is None:
+            check_whole(self.ways[0])
         return self
 
     @property
@@ -176,9 +179,3 @@ class ServiceSpec(Profiled):
         return [
             VariantSpec.model_construct(**{key: value for key in INLINE if (value := getattr(self, key)) is not None})
         ]
-
-    @model_validator(mode="after")
-    def _inline_is_whole(self) -> ServiceSpec:
-        if self.variants is None:
-            check_whole(self.ways[0])
-        return self

@@ -1,34 +1,34 @@
-"""The replicas of one service: their number, their devices, and failures.
+"""The replicas of one service: number, devices, routing, scaling and failures.
 
 A replica takes its devices at the start of the run, or when load calls for it, and keeps them until it is given up,
 one of them fails or the policy stops it.  In its place another starts and loads the model, as soon as devices are free:
 they are looked for when one fails, when a device comes up or is released, and when a request arrives.
+Requests that find no replica wait in the lobby.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
+from hetsim.engine.core.policy_errors import call
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight.links import Flow
 from hetsim.engine.kernel.clock import TIMER, Later
-from hetsim.engine.language.continuous_batching import Replica
-from hetsim.engine.language.generation import Generation
-from hetsim.engine.language.kinds import ReplicaType
-from hetsim.engine.language.service_calls import ServiceCalls
+from hetsim.engine.residents.holder import Holder, HolderType, Owner
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.plan import Placement
-from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_STOPPED
-from hetsim.policy.iterating import OpenReplicas, WantedReplica
+from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST
+from hetsim.policy.routing import OpenReplicas, WantedReplica
 
 
 class ReplicaSet:
     """The replicas of a service: a fixed number, or as the load requires."""
 
     def __init__(
-        self, fleet: ServiceCalls, state: RunState, rounds: Rounds, signals: Signals, devices_free: Callable[[], None]
+        self, fleet: Owner, state: RunState, rounds: Rounds, signals: Signals, devices_free: Callable[[], None]
     ):  # fmt: skip
         """`devices_free`: called when a replica gives devices back."""
         self.fleet = fleet
@@ -39,22 +39,24 @@ class ReplicaSet:
         self.signals = signals
         self.devices_free = devices_free
         self.service = fleet.service
-        self.kinds: list[ReplicaType] = fleet.kinds
+        self.kinds = fleet.kinds
         self.numbered = 0
-        self.replicas: list[Replica] = []
+        self.replicas: list[Any] = []
         """Replicas with devices, in the order of their start; if prefill is separate, only those that decode."""
-        self.prefillers: list[Replica] = []
+        self.prefillers: list[Any] = []
         self._open: dict[bool, OpenReplicas] = {}
         """Replicas that take requests, by whether to decode only; emptied when one changes."""
         self.missing: list[bool] = []
         """Failed replicas that are not replaced yet: True for those that only prefill."""
         self.unmet = 0
         """Replicas that the load calls for besides, and for which there were no devices."""
+        self.lobby: dict[int, Any] = {}
+        """Requests that no replica can take yet, by row."""
         self.changed_at = -math.inf
         self.timer = Later(self.scale)
 
     @property
-    def all(self) -> list[Replica]:
+    def all(self) -> list[Any]:
         return [*self.prefillers, *self.replicas]
 
     def open_to(self, prefilled: bool) -> OpenReplicas:
@@ -64,9 +66,22 @@ class ReplicaSet:
             replicas = self.prefillers if apart else self.replicas
             takes = OpenReplicas([replica for replica in replicas if replica.loaded and not replica.draining])
             for place, replica in enumerate(takes):
-                replica.requests.loads, replica.requests.place = takes.loads, place
+                replica.loads, replica.place = takes.loads, place
             self._open[apart] = takes
         return self._open[apart]
+
+    def send(self, request: Any, prefilled: bool) -> None:
+        """Send a request to a replica, or let it wait for one; see `open_to`."""
+        open_, fleet = self.open_to(prefilled), self.fleet
+        if len(self.kinds) > 1:
+            open_ = fleet.able(request, open_)
+        if not open_:
+            self.lobby[request.row] = request
+            return
+        chosen = open_[0] if len(open_) == 1 else call(self.state, fleet.routing.choose, request, open_, fleet.random)
+        if chosen not in open_:
+            raise fleet.illegal(f"sends {request} to {chosen!r}, which is none of the replicas")
+        chosen.enqueue(request)
 
     # Starts -------------------------------------------------------------------------------------------------
 
@@ -83,12 +98,12 @@ class ReplicaSet:
                 self._first(kind, number, key, False)
         self._note_lack()
 
-    def _first(self, kind: ReplicaType, number: int, key: str, prefills_only: bool) -> None:
+    def _first(self, kind: HolderType, number: int, key: str, prefills_only: bool) -> None:
         # Those that scale are on whichever kind is free, the others on the one that is given for them.
         modes = tuple(one.mode for one in (self.kinds if self.service.autoscale is not None else [kind]))
         placement = self.signals.place(WantedReplica(self.service, modes, prefills_only, 0))
         if placement is not None:
-            self._add(self._new(placement, prefills_only))
+            self._new(placement, prefills_only).start(math.nan)
             return
         if any(self.capacity.first(mode) is not None for mode in modes):
             self.missing.append(prefills_only)  # the policy keeps these devices; it will load the model when it starts
@@ -101,26 +116,24 @@ class ReplicaSet:
         hint = "give the cluster more devices, or this service fewer replicas"
         raise ScenarioError(Problem(f"{text}{taken}; {hint}", key=f"{self.service.key}.{key}"))
 
-    def _new(self, placement: Placement, prefills_only: bool) -> Replica:
+    def _new(self, placement: Placement, prefills_only: bool) -> Holder:
         kind = next(kind for kind in self.kinds if kind.mode is placement.mode)
-        replica = Replica(self.fleet, self.numbered, kind, placement=placement, prefills_only=prefills_only)
+        replica: Holder = self.fleet.holder(self.numbered, kind, placement, prefills_only)
         self.numbered += 1
         launch = replica.launch  # which keeps the devices
         launch.cores = self.capacity.take(launch.placement, launch)
         self.state.residents[launch.number] = launch
         self.rerate(replica)
-        return replica
-
-    def _add(self, replica: Replica) -> None:
-        (self.prefillers if replica.prefills_only else self.replicas).append(replica)
+        (self.prefillers if prefills_only else self.replicas).append(replica)
         self._open.clear()
+        return replica
 
     def _start(self, prefills_only: bool = False) -> bool:
         """Add a replica: keep one that was to be given up, or load the model on another."""
         replicas = self.prefillers if prefills_only else self.replicas
         for replica in replicas:
             if replica.draining:
-                replica.draining = False
+                replica.start(math.nan)
                 self._open.clear()
                 return True
         apart = self.service.prefillers
@@ -130,11 +143,8 @@ class ReplicaSet:
         if placement is None:
             return False
         new = self._new(placement, prefills_only)
-        new.loaded = False
-        self._add(new)
         new.loading_from = self.clock._now
-        devices = new.placement.devices
-        links = self.state.links
+        devices, links = placement.devices, self.state.links
         for device in devices:
             size = new.kind.weights / len(devices)
             new.flows.append(links.send(links.up(device), size, 0.0, done=self._part_loaded, owner=new))
@@ -144,10 +154,11 @@ class ReplicaSet:
         replica = flow.owner
         replica.flows.remove(flow)
         if not replica.flows:
-            replica.loaded = True
+            replica.start(replica.loading_from)
             self._open.clear()
-            replica.periods.load = (replica.loading_from, self.clock._now)
-            self.fleet.send_waiting()
+            waiting, self.lobby = self.lobby, {}
+            for request in waiting.values():
+                self.fleet.resume(request)
             self.rested(replica)
 
     def refill(self) -> None:
@@ -172,16 +183,15 @@ class ReplicaSet:
         else:
             wanting.pop(self.service.name, None)
 
-    def _release(self, replica: Replica) -> None:
+    def _release(self, replica: Holder) -> None:
         launch = replica.launch
         del self.state.residents[launch.number]
         self.capacity.give(launch.placement, launch, launch.cores)
 
     # Changes ------------------------------------------------------------------------------------------------
 
-    def rerate(self, replica: Replica) -> None:
+    def rerate(self, replica: Holder) -> None:
         """Bring a replica to the speed and the power of its devices."""
-        replica.foreseen = None
         rate, power = math.inf, 0.0
         devices = replica.placement.devices
         for device in devices:
@@ -189,21 +199,13 @@ class ReplicaSet:
             slowdown = state.slowdown / (1.0 + device.type.preemption.overhead)
             rate = min(rate, state.frequency / slowdown)
             power += state.frequency**3
-        power /= len(devices)
-        if (rate, power) != (replica.stage.rate, replica.stage.power):
-            replica.split()
-            replica.stage.run_at(rate, power)
+        replica.run_at(rate, power / len(devices))
 
-    def lose(self, failed: list[Replica]) -> None:
-        """Handle failed devices: all that their replicas had is lost."""
-        self._give_up(failed, LAUNCH_LOST)
+    def lose(self, lost: list[Holder], outcome: int) -> None:
+        """Give up replicas that failed, and replace them; or that are stopped.
 
-    def stop(self, replica: Replica) -> None:
-        """Stop a replica; its policy gets the devices first, others in rounds."""
-        self._give_up([replica], LAUNCH_STOPPED)
-        self._note_lack()
-
-    def _give_up(self, lost: list[Replica], outcome: int) -> None:
+        The devices of one that is stopped are its policy's first; replicas get them in later rounds.
+        """
         lost = [replica for replica in self.all if replica in lost]  # the order of services, not of devices
         if not lost:
             return
@@ -212,11 +214,18 @@ class ReplicaSet:
             (self.prefillers if replica.prefills_only else self.replicas).remove(replica)
             if not replica.draining:
                 self.missing.append(replica.prefills_only)
-        orphans: dict[int, Generation] = {}
+        orphans: dict[int, Any] = {}
         for replica in lost:
             orphans.update((request.row, request) for request in replica.give_up(outcome))
             self._release(replica)
-        self.fleet.orphaned(orphans, lost, refill=outcome == LAUNCH_LOST)
+        orphans.update(self.lobby)
+        self.lobby.clear()
+        self.fleet.lost(orphans, lost)
+        if outcome == LAUNCH_LOST:
+            self.refill()
+        for row in sorted(orphans):
+            self.fleet.resume(orphans[row])
+        self._note_lack()
 
     def scale(self) -> None:
         """Scale to the load, with at most one change per cooldown."""
@@ -224,7 +233,7 @@ class ReplicaSet:
         if scaling is None:
             return
         kept = [replica for replica in self.replicas if not replica.draining]
-        outstanding = sum(replica.outstanding for replica in self.replicas) + len(self.fleet.lobby)
+        outstanding = sum(replica.outstanding for replica in self.replicas) + len(self.lobby)
         wanted = min(scaling.max_replicas, max(scaling.min_replicas, math.ceil(outstanding / scaling.target)))
         have = len(kept) + len(self.missing)
         if wanted <= have and self.unmet:
@@ -250,7 +259,7 @@ class ReplicaSet:
             if wanted < have - 1 and self.timer.entry < 0:
                 self.clock.at(now + scaling.cooldown, TIMER, self.timer)  # one at a time, the next after a cooldown
 
-    def _drain(self, kept: list[Replica]) -> bool:
+    def _drain(self, kept: list[Holder]) -> bool:
         """Drain the replica with the fewest requests (the newest of equals).
 
         It releases its devices when it is idle.  False, with no change, if fewer than two have loaded their model.
@@ -259,18 +268,15 @@ class ReplicaSet:
         if len(loaded) < 2:
             return False
         replica = min(reversed(loaded), key=lambda replica: replica.outstanding)
-        replica.draining = True
+        replica.drain()
         self._open.clear()
         self.rested(replica)
         return True
 
-    def rested(self, replica: Replica) -> None:
+    def rested(self, replica: Holder) -> None:
         """Give back the devices of a closing replica that has nothing left to do."""
-        if not replica.draining:
-            return
-        resting = replica.loaded and replica.requests.idle and not replica.periods.busy
-        if resting and replica in self.replicas:
-            replica.close(self.clock._now, LAUNCH_COMPLETED)
+        if replica.draining and replica.idle and replica in self.replicas:
+            replica.give_up(LAUNCH_COMPLETED)
             self.replicas.remove(replica)
             self._release(replica)
             self.devices_free()

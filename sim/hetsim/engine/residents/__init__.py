@@ -1,0 +1,1 @@
+"""Replicas of services of any kind: they take devices, load, serve and stay."""

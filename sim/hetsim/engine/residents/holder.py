@@ -1,0 +1,125 @@
+"""A replica, and its service, as far as they do not depend on what is served."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.launch import Resident
+from hetsim.engine.flight.links import Flow
+from hetsim.engine.kernel.clock import Clock, Timer
+from hetsim.errors import PolicyError
+from hetsim.model.plan import Placement
+from hetsim.model.service import LanguageService
+from hetsim.model.tasks import Mode
+from hetsim.policy.routing import OpenReplicas
+
+
+class HolderType:
+    """A replica on one type of device: its power and the bytes to load."""
+
+    __slots__ = ("position", "mode", "weights", "replicas", "prefillers", "width", "watts", "speed")
+
+    def __init__(self, position: int, mode: Mode, given: Any):
+        self.position = position
+        """Position of its mode in the shape of the service's requests."""
+        self.mode = mode
+        self.weights: int = given.weights
+        self.replicas: int = given.replicas
+        self.prefillers: int = given.prefillers
+        self.width = mode.width
+        self.watts = mode.type.power.busy - mode.type.power.idle
+        """Watts of one device, above idle."""
+        self.speed = 1.0
+        """Work that it does in a second; only the ratios of unlike types count."""
+
+
+class Owner:
+    """A service with replicas, as these and their set see it."""
+
+    state: RunState
+    service: LanguageService
+    clock: Clock
+    kinds: Sequence[HolderType]
+    """The types of device on which its replicas may be, the preferred ones first."""
+    requests: dict[int, Any]
+    """Requests that have come and not ended, by row."""
+    routing: Any
+    random: np.random.Generator
+    replicas: Any
+    """The set of its replicas, which stands above."""
+
+    def illegal(self, what: str) -> PolicyError:
+        """Return the error for what the policy of the service may not do."""
+        return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
+
+    def holder(self, number: int, kind: Any, placement: Placement, prefills_only: bool) -> Any:
+        """Make a replica, which does not take requests yet."""
+        raise NotImplementedError
+
+    def able(self, request: Any, replicas: OpenReplicas) -> OpenReplicas:
+        """Those of several types of replica that can serve a request at all."""
+        raise NotImplementedError
+
+    def lost(self, orphans: dict[int, Any], lost: Sequence[Any]) -> None:
+        """Note lost replicas, and the requests (by row) that have none now."""
+
+    def resume(self, request: Any) -> None:
+        """Route a request that had no replica, or has lost it."""
+
+
+class Holder:
+    """A replica: it holds devices until it gives up its requests.
+
+    Its set needs five verbs: `outstanding`, `idle`, `start`, `drain` and `give_up`.
+    """
+
+    def __init__(self, fleet: Owner, number: int, kind: HolderType, placement: Placement, prefills_only: bool):
+        state = fleet.state
+        self.fleet = fleet
+        self.number = number
+        self.kind = kind
+        self.speed = kind.speed
+        self.placement = placement
+        self.prefills_only = prefills_only
+        state.last_resident -= 1
+        self.launch = Resident(self._fired, state.last_resident, placement, now=state.clock._now, holder=self)
+        self.loaded = self.draining = False
+        self.loading_from = math.nan
+        self.flows: list[Flow] = []
+        """The model on its way to the devices."""
+        self.loads = np.empty(1)
+        """The loads of all open replicas, with its own at `place`."""
+        self.place = 0
+
+    @property
+    def outstanding(self) -> int:
+        """Requests sent here that have not ended; `loads` follows it."""
+        raise NotImplementedError
+
+    @property
+    def idle(self) -> bool:
+        """Return True if nothing is here, or on its way."""
+        raise NotImplementedError
+
+    def start(self, after: float) -> None:
+        """Take requests from now on; `after`: since when it loaded, or nan."""
+        self.loaded, self.draining = True, False
+
+    def drain(self) -> None:
+        """Take no further requests."""
+        self.draining = True
+
+    def give_up(self, outcome: int) -> Sequence[Any]:
+        """End, drained, stopped or failed; return requests to serve elsewhere."""
+        raise NotImplementedError
+
+    def run_at(self, rate: float, power: float) -> None:
+        """Go on at the rate of the slowest device and the mean power of all."""
+
+    def _fired(self, timer: Timer) -> None:
+        """Handle the next boundary of what it does."""

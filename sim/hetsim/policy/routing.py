@@ -1,0 +1,89 @@
+"""Routing: the replica for a request, and where lacking replicas start.
+
+Nothing here depends on the kind of service; replicas of language models show more of themselves, and of their requests
+(`hetsim.policy.iterating`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from hetsim.model.service import LanguageService
+from hetsim.model.tasks import Mode
+
+
+class RoutedRequest(Protocol):
+    """A request as a router sees it."""
+
+    row: int
+    arrival: float
+    priority: float
+    weight: float
+    client: str
+    """The client that has sent it: its `user`."""
+
+
+class RoutedReplica(Protocol):
+    """A replica as a router sees it."""
+
+    number: int
+
+    speed: float
+    """How much it serves in a second (of a language model, tokens of full batches), as far as its devices and the
+    requests of the service tell: what counts is how replicas on unlike devices compare."""
+
+    @property
+    def outstanding(self) -> int:
+        """Requests sent here that have not ended."""
+        ...
+
+
+class WantedReplica(NamedTuple):
+    """A missing replica: at the start, after a failure or stop, or for load."""
+
+    service: LanguageService
+    modes: tuple[Mode, ...]
+    """In which it can be, the preferred one first: one for each type of device that the service names."""
+    prefills_only: bool
+    requests: int
+    """Requests to the service that have arrived and have not ended."""
+
+
+class OpenReplicas(Sequence[Any]):
+    """Replicas that take requests, in start order, with their loads."""
+
+    __slots__ = ("replicas", "members", "loads")
+
+    def __init__(self, replicas: list[Any]):
+        self.replicas, self.members = replicas, set(replicas)
+        self.loads = np.array([(replica.outstanding + 1) / replica.speed for replica in replicas])
+        """Outstanding requests, a further one included, for the speed of the replica; kept up to date."""
+
+    def __len__(self) -> int:
+        return len(self.replicas)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.replicas[place]
+
+    def __contains__(self, replica: Any) -> bool:
+        return isinstance(replica, Hashable) and replica in self.members
+
+    def least_loaded(self) -> Any:
+        """The replica with the least load, the first of equals."""
+        return self.replicas[int(self.loads.argmin())]
+
+
+class Routing:
+    """Base of routing policies: the replica for a request; one object a service."""
+
+    policy_kind: ClassVar[str] = "routing"
+
+    def choose(self, request: Any, replicas: OpenReplicas, random: np.random.Generator) -> RoutedReplica:
+        """Choose at a request's arrival, and between prefill and decode.
+
+        request: a `RoutedRequest`; of language models a `Generation`.
+        """
+        raise NotImplementedError
