@@ -131,7 +131,8 @@ class Speeds:
         rate, busy, watts = rates or self.rates_of(launch, table)
         if rate == table.rate and busy == table.busy_rate and watts == table.watts:
             return False
-        table.settle(self.clock._now)
+        if table.updated != self.clock._now:
+            table.settle(self.clock._now)
         table.busy_rate, table.watts = busy, watts
         if rate != table.rate:
             table.rate = rate

@@ -54,8 +54,8 @@ class Sketches:
         devices, mode = placement.devices, placement.mode
         state = self.capacity.of[devices[0].index]
         if (
-            self.items or len(devices) > 1 or state.__class__ is not GpuState or not state.normal
-            or state.ready_at > now or not state.lane.direct or state.lane.compute == INF
+            self.items or len(devices) > 1 or state.__class__ is not GpuState or not state.lane.direct
+            or not state.normal or state.ready_at > now or state.lane.compute == INF
         ):  # fmt: skip
             return False
         lane: Lane = state.lane
