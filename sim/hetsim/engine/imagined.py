@@ -21,7 +21,7 @@ import gc
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -47,10 +47,6 @@ YOUNG = 300_000
 """Objects made since the last collection from which on a fork that has been played is collected: runs collect nothing
 (`Simulation.run`), and a fork is a cycle."""
 
-Run = TypeVar("Run")
-"""What drives a run: it holds all parts of it."""
-
-
 class Imagined:
     """Futures of a run; see `hetsim.policy.contract.Imagined`."""
 
@@ -71,7 +67,7 @@ class Imagined:
 
 
 def imagine(
-    simulation: Run,
+    simulation: Any,
     original: Parts,
     scheduler: Scheduler,
     decisions: Sequence[Decision] = (),
@@ -79,7 +75,7 @@ def imagine(
     coming: Sequence[tuple[float, Task]] = (),
     ratios: Sequence[float] = (),
     expected: Callable[[Tasks], np.ndarray] | None = None,
-) -> Run:
+) -> Imagined:
     """Fork a deciding run; `scheduler` goes on after some decisions."""
     state = original.state
     run = state.input
@@ -107,7 +103,7 @@ def imagine(
     copier = Copier({id(run.tasks): tasks, id(state.sources.progress): None, id(original.checker): None})
     if coming:
         copier.known.update(state.recorder.longer(len(coming)))
-    copied: Run = copier.copy(simulation)
+    copied = copier.copy(simulation)
     taken_along = id(scheduler) in copier.known
     prepared = taken_along or getattr(scheduler, "made", None) is not None
     if type(scheduler).prepare is not Scheduler.prepare and not prepared:
@@ -131,16 +127,10 @@ def imagine(
             copy.show_queues(mine)
         call(new, mine.begin, copy.view)
         if type(mine).ready is not Scheduler.ready:
-            call(new, _tell_waiting, mine, list(new.waiting.values()))
+            for task in new.waiting.values():
+                call(new, mine.ready, task)
     new.clock.round_due = True
-    return copied
-
-
-def _tell_waiting(scheduler: Scheduler, tasks: Sequence[Task]) -> None:
-    """Tell a scheduler that takes over of the tasks that wait."""
-    ready = scheduler.ready
-    for task in tasks:
-        ready(task)
+    return Imagined(new, copied.run)
 
 
 def _make_known(copy: Parts, copier: Copier, seed: int, drawn: _Drawn | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NoReturn
 
 from hetsim.engine.core.state import RunState, launches_on
@@ -16,14 +17,14 @@ from hetsim.model.record import COMPLETED, UNFINISHED
 from hetsim.model.task import RUNNING, WAITING
 
 
+@dataclass(eq=False)
 class Checker:
     """Recounts what the engine keeps incrementally and compares."""
 
-    def __init__(self, state: RunState, serving: Serving | None):
-        self.state = state
-        self.serving = serving
-        self.checks = 0
-        self._last_now = -math.inf
+    state: RunState
+    serving: Serving | None
+    checks: int = 0
+    _last_now: float = -math.inf
 
     def check(self) -> None:
         self.checks += 1

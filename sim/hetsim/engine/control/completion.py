@@ -16,8 +16,7 @@ from hetsim.engine.flight.launch import Launch
 from hetsim.engine.kernel.clock import FINISH, Later
 from hetsim.engine.language.serving import Serving
 from hetsim.engine.launching.attained import AttainedService
-from hetsim.engine.launching.limits import TimeLimits
-from hetsim.engine.launching.stopping import Stops
+from hetsim.engine.launching.stopping import Stops, TimeLimits
 from hetsim.model.record import ABORTED, COMPLETED, EXPIRED, FAILED, LAUNCH_MOVED, REJECTED
 from hetsim.model.task import ENDED, Task
 from hetsim.model.tasks import StagedRequests
@@ -63,10 +62,11 @@ class Completion:
         self._on_finished = None if type(scheduler).finished is Scheduler.finished else scheduler.finished
         self._admitted_finished = None if asked is None or inert(asked, "finished") else asked.finished
         self._admitted_gone = None if asked is None or inert(asked, "gone") else asked.gone
-        if self.whole is not None:
-            self.whole.tell(self._admitted_finished, self._admitted_gone)
-            if self._admitted_finished is not None or self._admitted_gone is not None:
-                self._admitted_finished, self._admitted_gone = self.whole.finished, self.whole.gone
+        whole = self.whole
+        if whole is not None:
+            whole.on_finished, whole.on_gone = self._admitted_finished, self._admitted_gone
+            if whole.on_finished is not None or whole.on_gone is not None:
+                self._admitted_finished, self._admitted_gone = whole.finished, whole.gone
         self._told = self._linked or self._on_finished is not None or self._admitted_finished is not None
 
     # Launches -----------------------------------------------------------------------------------------------
@@ -254,6 +254,7 @@ class WholeRequests:
         """Requests of which a task ended badly, and others have not ended."""
         self.on_finished: Any = None
         self.on_gone: Any = None
+        """The policy's hooks that are called; None where it has none."""
 
     # The answer -----------------------------------------------------------------------------------------------
 
@@ -265,10 +266,6 @@ class WholeRequests:
         return (status, recorder.reasons[row]) if status in (REJECTED, EXPIRED) else None
 
     # The end --------------------------------------------------------------------------------------------------
-
-    def tell(self, finished: Any, gone: Any) -> None:
-        """Set the policy's hooks that are called; None where it has none."""
-        self.on_finished, self.on_gone = finished, gone
 
     def begun(self, task: Task) -> None:
         """Ask the policy at the first task of a request; it hears of the end later."""

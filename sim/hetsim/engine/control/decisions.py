@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hetsim.engine.control.completion import Completion, Interrupts, inert
@@ -174,15 +175,12 @@ class Decisions:
 
     def _fetch(self, decision: Fetch) -> None:
         self.devices.state(decision.device)
-        self.state.last_launch += 1  # a place in the start order of the upload engine
-        problem = fetch(
-            self.launches.transfers, decision.item, decision.device, number=self.state.last_launch, then=self._fetched
-        )
+        self.state.last_launch = number = self.state.last_launch + 1  # a place in the start order of the upload engine
+        then = partial(self.rounds.changed, "change")
+        problem = fetch(self.launches.transfers, decision.item, decision.device, number=number, then=then)
         if problem is not None:
             raise illegal(self.state, f"fetches item {decision.item} to {decision.device}, but {problem}")
 
-    def _fetched(self) -> None:
-        self.rounds.changed("change")
 
     def _drop(self, decision: Drop) -> None:
         self.devices.state(decision.device)

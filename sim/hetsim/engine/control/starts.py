@@ -12,7 +12,7 @@ from hetsim.engine.flight.durations import work
 from hetsim.engine.flight.launch import FusedLaunch, Launch, Terms
 from hetsim.engine.kernel.clock import FINISH
 from hetsim.engine.launching.launches import Launches
-from hetsim.engine.launching.limits import TimeLimits
+from hetsim.engine.launching.stopping import TimeLimits
 from hetsim.engine.resources.occupancy import available_at
 from hetsim.engine.views.placing import together
 from hetsim.model.fusion import fused_mode, fusible

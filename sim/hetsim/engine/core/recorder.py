@@ -434,9 +434,7 @@ class Recorder:
         as_they_are: dict[str, Any] = {name: detail.get(name) for name in DETAILS}
         launches = None
         if len(self._launches["launch"]):
-            launches = self._merged_launches(
-                start, finish, mode, place=place, status=status, batch=detail.get("batch"), end=end
-            )
+            launches = self._merged_launches(detail["batch"], end)
             plain = (status == COMPLETED) & (detail["batch"] < 0) & (place >= 0)
             if not self._lean:
                 detail["compute"][plain] = (finish - start)[plain]
@@ -467,13 +465,11 @@ class Recorder:
             stats=stats,
         )
 
-    def _merged_launches(
-        self, start: np.ndarray, finish: np.ndarray, mode: np.ndarray, place: np.ndarray, status: np.ndarray,
-        batch: np.ndarray | None, end: float,
-    ) -> dict[str, np.ndarray]:  # fmt: skip
+    def _merged_launches(self, batch: np.ndarray, end: float) -> dict[str, np.ndarray]:
         """The written rows, and one for each task that ran plainly and has none."""
-        assert batch is not None
         rows, tasks = self._launches, self.run.tasks
+        start, finish = np.asarray(self.start), np.asarray(self.finish)
+        mode, place, status = np.asarray(self.mode), np.asarray(self.place), np.asarray(self.status)
         running = (status == UNFINISHED) & (place >= 0) & (batch < 0)
         for service in self.run.language:  # a request that has lost its replica waits for another one
             running[service.rows] = False

@@ -8,6 +8,7 @@ An item written in the run is dropped everywhere after its last reader.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,13 +83,10 @@ class Places:
                 self.where.append({host(item.home): None})
             else:
                 self.where.append({} if self.made[index] else dict(hosts))
-        self._on: dict[int, GpuItems] = {}
+        self._on: dict[int, GpuItems] = defaultdict(GpuItems)
 
     def on(self, device: Device) -> GpuItems:
-        items = self._on.get(device.index)
-        if items is None:
-            items = self._on[device.index] = GpuItems()
-        return items
+        return self._on[device.index]
 
     # Questions ----------------------------------------------------------------------------------------------
 

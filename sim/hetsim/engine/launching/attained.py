@@ -25,11 +25,6 @@ class AttainedService:
         self._busy: Any = None
         """The column in which that is."""
 
-    def batch(self, launch: Launch, busy: float) -> None:
-        """Count a batch of requests that has ended."""
-        for task in launch.tasks:
-            self.staged(task, busy / launch.count)
-
     def _begin(self) -> None:
         """Make up for the launches that have ended so far."""
         self.asked = True

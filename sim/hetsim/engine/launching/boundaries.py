@@ -282,12 +282,11 @@ class Boundaries:
         """Write and report a launch that ended well, unless it has several tasks."""
         if launch.terms is not None:
             self.recorder.batch(launch, LAUNCH_COMPLETED, times, end=end, busy=busy, energy=energy)
-            if self.received.asked:
-                self.received.batch(launch, busy)
         else:
             self.recorder.completed(launch, times, end, busy=busy, energy=energy)
-            if self.received.asked:
-                self.received.staged(launch.task, busy)
+        if self.received.asked:
+            for task in launch.tasks:
+                self.received.staged(task, busy / launch.count)
         self.signals.launch_completed(launch, times)
         launch._tasks = ()
 
@@ -322,14 +321,9 @@ class Boundaries:
         for lane in table.lanes:
             lane.flights.remove(launch)
         now = self.clock._now
-        for part in table.up:
+        for part in table.up + table.down:
             if part.lane is not None:
-                part.lane.uploads.remove(part)
-            if part.alone and part.at <= now:
-                self.links.moved += part.size
-        for part in table.down:
-            if part.lane is not None:
-                part.lane.downloads.remove(part)
+                (part.lane.uploads if part in table.up else part.lane.downloads).remove(part)
             if part.alone and part.at <= now:
                 self.links.moved += part.size
         if self.places.items:

@@ -1,13 +1,15 @@
-"""Launches that stop early: the work that stays, and how long devices are busy."""
+"""Launches that stop early: the work that stays, and how long devices are busy; time limits."""
 
 from __future__ import annotations
 
 import math
 
+from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight import durations
 from hetsim.engine.flight.history import History
 from hetsim.engine.flight.launch import COMPUTE, DOWNLOAD, Lane, Launch, Timetable
 from hetsim.engine.flight.links import Links
+from hetsim.engine.kernel.clock import TIMER, Later, Timer
 from hetsim.engine.launching.launches import Launches
 from hetsim.model.record import LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, MOVES, STOPS
 from hetsim.model.task import Task
@@ -228,3 +230,52 @@ def _last_checkpoint(table: Timetable, task: Task, reached: float) -> float:
     if math.isinf(interval) or full <= 0:
         return 0.0
     return min(reached, math.floor(reached * full / interval * (1 + 1e-12)) * interval / full)
+
+
+class TimeLimits:
+    """Kills tasks that hold their devices for longer than they may; those that end in time cost no event.
+
+    The clock of a task runs while it holds devices, transfers and restoring included.  A stop that keeps its work, a
+    move or a change of mode lets the clock go on where it stood; after a failure of a device, or a stop that loses its
+    work, the job is submitted again and its clock begins again.  A task that ends at the very instant of its limit is
+    completed.
+    """
+
+    def __init__(self, state: RunState, signals: Signals, grace: float):
+        self.clock = state.clock
+        self.signals = signals
+        self.grace = grace
+        self.state = state
+        self._used: dict[int, float] = {}
+        """Seconds that earlier launches of a task took, by its row."""
+        self._timers: dict[int, Timer] = {}
+        """Timers of running launches, by number."""
+        signals.slowed = self.watch
+
+    def watch(self, launch: Launch) -> None:
+        """Watch a launch that began, or may take longer as its devices slow down."""
+        limit = self.state.tasks.time_limit  # of a fork it may have more rows than when the run began
+        assert limit is not None
+        seconds_left = min(float(limit[task.index]) - self._used.get(task.index, 0.0) for task in launch.tasks)
+        end = launch.decided + seconds_left + self.grace
+        if end == math.inf or launch.number in self._timers:
+            return
+        if launch.table is None and launch.decided + durations.work(launch) <= end:
+            return
+        timer = self._timers[launch.number] = Later(self._due, launch)
+        self.clock.at(max(end, self.clock._now), TIMER, timer)
+
+    def over(self, launch: Launch, keep: bool = True) -> None:
+        """End a launch at its limit; `keep`: its tasks keep the time used so far."""
+        timer = self._timers.pop(launch.number, None)
+        if timer is not None:
+            self.clock.cancel(timer)
+        for task in launch.tasks:
+            if keep:
+                self._used[task.index] = self._used.get(task.index, 0.0) + self.clock._now - launch.decided
+            else:
+                self._used.pop(task.index, None)
+
+    def _due(self, launch: Launch) -> None:
+        del self._timers[launch.number]
+        self.signals.kill(launch, "time limit")

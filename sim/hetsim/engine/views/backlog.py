@@ -89,10 +89,6 @@ class Backlog:
         self.remaining = remaining
         self.waiting: dict[Key, list[Any]] = {}
         """Seconds and number of the tasks that wait."""
-        self._counted: dict[tuple[str | None, str | None], list[list[Any]]] = {}
-        """Entries of `waiting` that answer to a question, until there are more of them."""
-        self._entries: dict[tuple[Mode, str], list[Any]] = {}
-        """The same by best mode."""
         self.plain: dict[Key, Running] = {}
         self.staged: dict[Key, dict[int, Any]] = {}
         state.waiting = Watched(state.waiting, self.waits, self.leaves)
@@ -133,16 +129,7 @@ class Backlog:
 
     def _entry(self, task: Task) -> list[Any]:
         """The sums that a waiting task belongs to."""
-        mode = best_mode(task)
-        entry = self._entries.get((mode, task.class_))
-        if entry is None:
-            key = key_of(mode.type, task.class_)
-            entry = self.waiting.get(key)
-            if entry is None:
-                entry = self.waiting[key] = [0.0, 0]
-                self._counted.clear()
-            self._entries[(mode, task.class_)] = entry
-        return entry
+        return self.waiting.setdefault(key_of(best_mode(task).type, task.class_), [0.0, 0])
 
     # Questions ------------------------------------------------------------------------------------------------
 
@@ -160,13 +147,7 @@ class Backlog:
     def count(self, kind: str | None, class_: str | None) -> int:
         """Number of waiting tasks."""
         requests, _ = self._requests(kind, class_)
-        counted = self._counted.get((kind, class_))
-        if counted is None:
-            counted = [self.waiting[key] for key in matching(self.waiting, kind, class_)]
-            self._counted[(kind, class_)] = counted
-        for entry in counted:
-            requests += entry[1]
-        return requests
+        return requests + sum(self.waiting[key][1] for key in matching(self.waiting, kind, class_))
 
     def _requests(self, kind: str | None, class_: str | None) -> tuple[int, float]:
         """Waiting requests and their seconds, in O(1) where all are alike."""

@@ -57,9 +57,6 @@ class Forecast:
         self.transfers = transfers
         self.clock = state.clock
         self._capacity = state.capacity
-        self._places = state.places
-        self._links = state.links
-        self._with_items = bool(state.tasks.items)
 
     @property
     def now(self) -> float:
@@ -104,7 +101,7 @@ class Forecast:
                 history.look(self._capacity.of)  # a failure since may have lost what was saved
         return StageEstimate(
             ready=max(0.0, ready - now),
-            write_back=self._write_back(tasks, placement) if self._with_items else 0.0,
+            write_back=self._write_back(tasks, placement) if self.state.places.items else 0.0,
             upload=transfers.upload_seconds(tasks, placement, histories=kept),
             restore=sum(restore_seconds(t, h, placement) for t, h in zip(tasks, kept, strict=True) if h is not None),
             compute=seconds / rate,
@@ -143,15 +140,15 @@ class Forecast:
 
     def _write_back(self, tasks: Sequence[Task], placement: Placement) -> float:
         """Seconds until only copies that a start there would evict are on the host."""
-        longest = 0.0
+        longest, places = 0.0, self.state.places
         for device in placement.devices:
             state = self._capacity.of[device.index]
             if not isinstance(state, GpuState):
                 continue
-            here = self._places.on(device)
+            here = places.on(device)
             wanted = self.transfers.needed_items(tasks, placement.mode)
-            claim = self._places.claim(wanted, device) + placement.mode.gpu_memory
-            kept = sum(self._places.items[i].size for i in wanted if i in here.resident and i not in here.pins)
+            claim = places.claim(wanted, device) + placement.mode.gpu_memory
+            kept = sum(places.items[i].size for i in wanted if i in here.resident and i not in here.pins)
             lacking = claim - (state.room - here.unpinned + kept)
             size = 0
             for item in here.resident:
@@ -159,10 +156,10 @@ class Forecast:
                     break
                 if item in here.pins or item in wanted:
                     continue
-                lacking -= self._places.items[item].size
-                if len(self._places.where[item]) == 1:
-                    size += self._places.items[item].size
-            longest = max(longest, Links.alone(self._links.down(device), size))
+                lacking -= places.items[item].size
+                if len(places.where[item]) == 1:
+                    size += places.items[item].size
+            longest = max(longest, Links.alone(self.state.links.down(device), size))
         return longest
 
     def remaining(self, task: Task) -> float:
