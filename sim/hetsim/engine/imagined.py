@@ -88,6 +88,7 @@ def imagine(
     if not isinstance(decisions, Iterable):
         raise UsageError(f"a fork takes a list of decisions, not {decisions!r}")
     _check_coming(state, coming)
+    # What is to come is unknown to the policy: here it never arrives.
     arrival = np.where(run.tasks.arrival <= state.clock._now, run.tasks.arrival, math.inf)
     tasks = replace(run.tasks, arrival=arrival, time=run.tasks.estimate)
     if coming:
@@ -102,24 +103,24 @@ def imagine(
         tasks = replace(tasks, time=tasks.estimate * drawn.factors[:, None])
     copier = Copier({id(run.tasks): tasks, id(state.sources.progress): None, id(original.checker): None})
     if coming:
-        copier.known.update(state.recorder.longer(len(coming)))
+        copier.known.update(state.recorder.longer(len(coming)))  # in place of the run's own columns, wherever they are
     copied = copier.copy(simulation)
-    taken_along = id(scheduler) in copier.known
+    taken_along = id(scheduler) in copier.known  # a part of the run: it knows its tasks already
     prepared = taken_along or getattr(scheduler, "made", None) is not None
     if type(scheduler).prepare is not Scheduler.prepare and not prepared:
         text = "a scheduler that plans all tasks beforehand cannot take over a run in progress; use a dynamic one"
         raise UsageError(text)
-    mine, first = copier.copy((scheduler, tuple(decisions)))
+    mine, first = copier.copy((scheduler, tuple(decisions)))  # by the same copier: they name the fork's tasks
     copy: Parts = copier.known[id(original)]
     _make_known(copy, copier, seed, drawn)
     copier.close()
     new = copy.state
     if coming:
         copy.launches.transfers.read_columns()
-        new.sources.begin_at(len(run.tasks))
-    new.may_strand = True
+        new.sources.begin_at(len(run.tasks))  # of the run's own rows none comes any more
+    new.may_strand = True  # what fits only on a device that stays down waits to the end
     new.input.scheduler = new.scheduler = mine
-    copy.hooks()
+    copy.hooks()  # the scheduler may be another one
     for decision in first:
         copy.decisions.apply(decision)
     if not taken_along:
@@ -129,7 +130,7 @@ def imagine(
         if type(mine).ready is not Scheduler.ready:
             for task in new.waiting.values():
                 call(new, mine.ready, task)
-    new.clock.round_due = True
+    new.clock.round_due = True  # the fork begins with a round at this instant
     return Imagined(new, copied.run)
 
 
@@ -212,7 +213,7 @@ class _Drawn:
 def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
     fresh = np.random.SeedSequence(seed)
     for task in copier.copies(Task):
-        task._time, task._done = task.estimates, task.done
+        task._time, task._done = task.estimates, task.done  # the true progress would give the length away
         if task._history is not None:
             task._history.checkpoint = task._done
         if drawn is not None:
@@ -220,9 +221,9 @@ def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
             task._time = tuple(factor * estimate for estimate in task.estimates)
     for generator in copier.generators:
         kind: Any = type(generator.bit_generator)
-        generator.bit_generator.state = kind(fresh.spawn(1)[0]).state
+        generator.bit_generator.state = kind(fresh.spawn(1)[0]).state  # a stream each, in the order of copying
     for draws in copier.copies(Draws):
-        draws.unused = []
+        draws.unused = []  # numbers drawn ahead are the future of the run itself
 
 
 def _end_streams(run: RunState) -> None:
@@ -237,7 +238,7 @@ def _end_streams(run: RunState) -> None:
 def _spare_devices(run: RunState) -> None:
     """Cancel later events of devices and clients, but for announced ones."""
     now = run.clock._now
-    for _, _, entry, event in list(run.clock._heap):
+    for _, _, entry, event in list(run.clock._heap):  # a list: to cancel may compact the heap
         if not isinstance(event, Later) or event.entry != entry:
             continue
         owner, method = getattr(event.method, "__self__", None), getattr(event.method, "__name__", "")
@@ -259,7 +260,7 @@ def _retime_plain(run: RunState, launches: Sequence[Launch], drawn: _Drawn | Non
         seconds = planned(launch)
         if drawn is not None and seconds > 0:
             seconds *= drawn.longer(task.index, done / seconds)
-        ends.append(now + (seconds - done if seconds > done else 0.0))
+        ends.append(now + (seconds - done if seconds > done else 0.0))  # one that has overrun its estimate ends at once
     run.clock.again_all(ends, FINISH, launches)
 
 
@@ -269,7 +270,7 @@ def _retime(launches: Launches, launch: Launch, drawn: _Drawn | None) -> None:
     table = launch.table
     assert table is not None
     stage = table.stage(now)
-    if stage in (DOWNLOAD, OVER) or table.computed:
+    if stage in (DOWNLOAD, OVER) or table.computed:  # nothing is left to compute
         return
     seconds = planned(launch)
     alone = launch._tasks is not None and len(launch._tasks) == 1
@@ -287,4 +288,4 @@ def _retime(launches: Launches, launch: Launch, drawn: _Drawn | None) -> None:
         table.compute_end = table.finish_at
         launches.follow(launch)
     else:
-        launches.moved(launches.speeds.regroup([table.group]))
+        launches.moved(launches.speeds.regroup([table.group]))  # one event stands for the ends of all members

@@ -71,6 +71,7 @@ class Simulation:
         except RunError as error:
             now = self.state.clock._now
             error.time = now
+            # The accounts are closed with it: such a run cannot go on.
             error.record = self.record(now)  # type: ignore[attr-defined]
             raise
         finally:
@@ -158,7 +159,7 @@ class Simulation:
             where = ", ".join(device.name for device in launch.placement.devices) or launch.placement.mode.type.name
             text = f"no event is left, and launch {launch.number} on {where} has not ended ({len(state.running)} run)"
             raise InvariantError(f"t = {state.clock._now:g} s: {text}")
-        if state.clock.pending or state.running or state.may_strand:
+        if state.clock.pending or state.running or state.may_strand:  # a horizon cut it short, or it may wait
             return
         if not (state.waiting or state.requests_left or any(len(queue) for queue in state.queues)):
             return

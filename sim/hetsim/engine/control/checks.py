@@ -36,7 +36,7 @@ class Checker:
         if self.serving is not None:
             for defect in self.serving.defects():
                 self._fail(defect)
-        if self.checks % 64 == 1:
+        if self.checks % 64 == 1:  # linear in all tasks: now and then
             self._columns()
 
     def _fail(self, what: str) -> NoReturn:
@@ -147,7 +147,7 @@ class Checker:
     def _partitions(self, used: dict[Partition, Budget]) -> None:
         """Each partition's count is what its launches hold, within its limits."""
         for partition, budget in self.state.capacity.budgets.items():
-            counted = used.get(partition, Budget(partition))
+            counted = used.get(partition, Budget(partition))  # a partition that nothing uses has an empty one
             same = (counted.gpus, counted.cpus, counted.on) == (budget.gpus, budget.cpus, budget.on)
             if not same:
                 self._fail(f"{partition} does not add up")

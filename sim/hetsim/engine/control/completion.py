@@ -80,6 +80,7 @@ class Completion:
         self._status[row] = COMPLETED
         devices = placement.devices
         if len(devices) == 1:
+            # The code of one device is its index.
             self._place[row] = self._place_code(placement, cores) if cores else devices[0].index
             self.capacity.quick_give(placement, cores)
         else:
@@ -93,7 +94,7 @@ class Completion:
     def launch_completed(self, launch: Launch, times: tuple[float, ...]) -> None:
         """Complete a launch with a timetable."""
         terms = launch.terms
-        del self.state.running[launch.number]
+        del self.state.running[launch.number]  # first: no hook may find it among the running
         if self.limits is not None:
             self.limits.over(launch, keep=False)
         if terms is not None:
@@ -107,7 +108,7 @@ class Completion:
         start, place, now = times[0], self._place_code(launch.placement, launch.cores), self.clock._now
         for member, task in enumerate(tasks):
             row = task.index
-            if self._starts[row] != self._starts[row]:
+            if self._starts[row] != self._starts[row]:  # NaN: it has not started before
                 self._starts[row] = start
             self._place[row] = place
             self._modes[row] = launch.position_of(member)
@@ -126,6 +127,7 @@ class Completion:
             call(state, hook, _report(launch, times, self.clock._now), queue)
         if queue.cache is not None:
             queue.keep_results(terms.rows)
+        # Made into objects only if anything is to hear of them.
         tasks = launch.tasks if self._linked or self._admitted_finished is not None else launch._tasks or ()
         for task in tasks:
             task.state = ENDED
@@ -134,6 +136,7 @@ class Completion:
             self.clock.round_due = True
         back = queue.service.response_delay
         if back:
+            # Its devices are free already: only the answer travels.
             self.clock.at(self.clock._now + back, FINISH, Later(self._answered, requests.count, tasks))
         else:
             self._answered(requests.count, tasks)
@@ -174,7 +177,7 @@ class Completion:
         state.ended += 1
         if self._told:
             self._tell(task)
-        if state.wake_on != "ready":
+        if state.wake_on != "ready":  # an end is a change, and a release
             self.clock.round_due = True
         if not state.running and not state.waiting and not more:
             self.rounds.look_whether_drained()
@@ -280,7 +283,7 @@ class WholeRequests:
     def finished(self, task: Task) -> None:
         """Note the end of a task; with a request's last one, tell the policy."""
         row = self.first[task.index]
-        tasks_left = self.left.pop(row, self.size[row]) - 1
+        tasks_left = self.left.pop(row, self.size[row]) - 1  # an entry only while some have ended, and some not
         if tasks_left:
             self.left[row] = tasks_left
             return
@@ -332,7 +335,7 @@ class Interrupts:
         """End launches that lost a device or input; tasks go back to checkpoints."""
         for launch in launches:
             self._stop(launch, keep=True, fault=True)
-        self.stops.follow()
+        self.stops.follow()  # after all of them: none takes the turn of another
 
     def stop(self, launch: Launch, keep: bool) -> None:
         """Stop a launch; its tasks wait again."""
@@ -343,7 +346,7 @@ class Interrupts:
     def _stop(self, launch: Launch, keep: bool, fault: bool = False) -> None:
         tasks = launch.tasks
         keep = keep and launch.fusion is None
-        times = self.stops.stop(launch, keep, fault=fault)
+        times = self.stops.stop(launch, keep, fault=fault)  # the launch loses its tasks with `_forget`
         self._forget(launch, times[0], keep and not fault)
         self.waiting.wait_again(tasks)
         self.rounds.changed("release")
@@ -383,7 +386,7 @@ class Interrupts:
         for task in launch.tasks:
             note_place(self.state, task, launch)
             task._launch = None
-        launch._tasks = ()
+        launch._tasks = ()  # a stale entry of the clock may still hold the launch
 
 
 def note_start(state: RunState, launch: Launch, start: float) -> None:
@@ -391,7 +394,7 @@ def note_start(state: RunState, launch: Launch, start: float) -> None:
     starts = state.recorder.start
     if start == start:
         for task in launch.tasks:
-            if starts[task.index] != starts[task.index]:
+            if starts[task.index] != starts[task.index]:  # NaN: this is its first start
                 starts[task.index] = start
 
 
@@ -401,5 +404,5 @@ def note_place(state: RunState, task: Task, launch: Launch) -> None:
     recorder.place[task.index] = recorder.place_code(launch.placement, launch.cores)
     mode = launch.placement.mode
     if mode.parts:
-        mode = mode.parts[launch.tasks.index(task)]
+        mode = mode.parts[launch.tasks.index(task)]  # of tasks launched as one, each has a mode of its own
     recorder.mode[task.index] = task.shape.position[mode]

@@ -78,6 +78,7 @@ class Decisions:
         tasks, placement = decision.tasks, decision.placement
         if isinstance(tasks, Requests) and tasks.tasks is None:
             queue, count = tasks.queue, 0
+            # A dropped request has left the queue, and the next one has its place: the number grows by those kept.
             while count < min(tasks.count, len(queue)):
                 count += not self._dropped(queue.at(queue.waiting_rows(count + 1)[-1]))
             kept: Any = queue.first(count, tasks.size if tasks.size > tasks.count else None)
@@ -117,7 +118,7 @@ class Decisions:
         position_in(self.state, task, placement.mode, "moved")
         if not task.shape.preemptible:
             raise illegal(self.state, f"moved {task}, which is not preemptible")
-        self.interrupts.stop_to_move(launch)
+        self.interrupts.stop_to_move(launch)  # first: it may move to devices that it has now
         self.starts.launch((task,), placement, "moved")
         self.rounds.changed("release")
 
@@ -148,12 +149,12 @@ class Decisions:
         if state.queues[queue.number] is not queue or not 1 <= requests.count <= waiting:
             raise illegal(self.state, f"discards {requests}, of which {waiting} wait")
         if requests.tasks is not None or queue.column is None or queue.apart:
-            for task in requests.tasks or queue.look(requests.count):
+            for task in requests.tasks or queue.look(requests.count):  # some are objects: ended one by one
                 if task.state != WAITING:
                     raise illegal(self.state, f"discards {task}, but it {state_of(task)}")
                 self.completion.end_task(task, status, reason)
             return
-        first, rows = queue.take(requests.count)
+        first, rows = queue.take(requests.count)  # a slice: its rows are marked at the end of the run
         for task in queue.seen(first, rows, requests.count) or ():
             task.state = ENDED
         state.recorder.discard(queue.number, first, requests.count, status=status, time=state.clock._now, reason=reason)
@@ -166,7 +167,7 @@ class Decisions:
         if task.state != WAITING or cause not in ("quota", "reservation", "choice"):
             meant = "a waiting task, and quota, reservation or choice, are meant"
             raise illegal(self.state, f"holds {task} for {cause!r}; {meant}")
-        if self.state.wait_causes.get(task.index) != cause:
+        if self.state.wait_causes.get(task.index) != cause:  # a row for each change only
             self.state.wait_causes[task.index] = cause
             self.state.recorder.holds.append((self.state.clock._now, task.index, cause))
 

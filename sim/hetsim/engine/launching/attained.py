@@ -68,7 +68,7 @@ class AttainedService:
         table = launch.table
         if table is None:
             return launch.placement.mode.width * (now - launch.decided)
-        return table.busy_by(now) / launch.count
+        return table.busy_by(now) / launch.count  # members share it equally
 
     def user(self, user: str) -> float:
         """Device-seconds received by a user's tasks up to now."""
@@ -76,7 +76,7 @@ class AttainedService:
         if not self.asked:
             self._begin()
         if self.by_user is None:
-            self.by_user = self._from_columns()
+            self.by_user = self._from_columns()  # kept up to date from now on
         under_way = sum(
             self._under_way(launch) for launch in run.running.values() for task in launch.tasks if task.user == user
         )

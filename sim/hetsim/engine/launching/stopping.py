@@ -43,7 +43,7 @@ class Stops:
         checkpoint.  `killed`: its tasks end with it, which is not a preemption.  After the last launch that a fault
         ends `follow` is called: none of them takes the turn of another one.
         """
-        self.count += 1
+        self.count += 1  # by which `Ends` sees that a launch ended before its time
         at_once = not fault
         if launch.fusion is not None:
             keep = fault = False  # nothing of it is anywhere before it is over: all of it again
@@ -66,16 +66,17 @@ class Stops:
             progress = 1.0 - table.left / table.total if table.total > 0 else 1.0
             computed = now + residual
         elif stage == DOWNLOAD:
-            if not table.computed:
+            if not table.computed:  # nothing has looked at it since: settled only now
                 table.settle(table.compute_end)
                 table.left = 0.0
             progress = 1.0
         kept = self._keep(launch, table, progress, keep=keep, fault=fault) * (1.0 - flushed)
         # Only what this launch computed is new; what was saved before is saved still.
         saving = self._save_seconds(launch, residual) if keep and not fault and progress > 0 else 0.0
+        # One that has computed has left its groups already.
         moved = launches.speeds.leave(launch) if table.joined and not table.computed else []
         if saving:
-            self._occupy(launch, now + saving)
+            self._occupy(launch, now + saving)  # before `release`, which forgets its slices
         launches.release(launch, table)
         if up == up and uploaded != uploaded:
             uploaded = now  # the upload was cut off
@@ -95,8 +96,9 @@ class Stops:
 
     def follow(self) -> None:
         """Give turns to launches that waited behind the stopped ones."""
+        # Gangs that the same fault ended have no times left to move.
         parts_left, moved = tuple(self._left), [gang for gang in self._moved if gang._tasks != ()]
-        self._left, self._moved = {}, {}
+        self._left, self._moved = {}, {}  # taken first: nothing is followed twice
         self.launches.moved(moved)
         if parts_left:
             self.launches.follow_lanes(parts_left)
@@ -156,12 +158,13 @@ class Stops:
                 reached_by_estimate = seen + (1.0 - seen) * by_estimate
             if keep and not fault:
                 task._done = reached
-                history.checkpoint = reached
+                history.checkpoint = reached  # what a stop saves is as good as a checkpoint
             elif fault:  # work since the last checkpoint is lost
                 task._done = max(history.checkpoint, _last_checkpoint(table, task, reached))
                 history.checkpoint = task._done
             else:
                 task._done = history.checkpoint = 0.0
+            # The estimated progress loses the same share as the true one.
             task.done = min(1.0, reached_by_estimate * task._done / reached) if reached > 0 else 0.0
             if task._done > before and launch.placement.mode.curve is not None:
                 kept_seconds += (task._done - before) / (reached - before) * computed
@@ -190,11 +193,11 @@ class Stops:
             return 0.0
         done = table.total - table.left
         earlier = launch.task._done  # blocks are counted from the start of the task, not of this launch
-        before = table.total * earlier / (1.0 - earlier)
+        before = table.total * earlier / (1.0 - earlier)  # `total` is the part 1 - earlier of the task
         blocks = (before + done) / block
         if kind == "flush" and all(task.shape.stopping.idempotent for task in launch.tasks):
             kept = max(0.0, math.floor(blocks + BETWEEN) * block - before)
-            table.left = min(table.total, table.total - min(kept, done))
+            table.left = min(table.total, table.total - min(kept, done))  # back to the last whole block
             return 0.0
         more = min(table.left, max(0.0, math.ceil(blocks - BETWEEN) * block - before - done))
         seconds = more / table.rate if table.rate > 0 else 0.0
@@ -229,6 +232,7 @@ def _last_checkpoint(table: Timetable, task: Task, reached: float) -> float:
     full = table.total / (1.0 - task._done) if task._done < 1 else table.total
     if math.isinf(interval) or full <= 0:
         return 0.0
+    # A checkpoint that is due at this very instant counts, rounding or not.
     return min(reached, math.floor(reached * full / interval * (1 + 1e-12)) * interval / full)
 
 
@@ -260,10 +264,11 @@ class TimeLimits:
         end = launch.decided + seconds_left + self.grace
         if end == math.inf or launch.number in self._timers:
             return
+        # Certain to end in time, until `Signals.slowed`.
         if launch.table is None and launch.decided + durations.work(launch) <= end:
             return
         timer = self._timers[launch.number] = Later(self._due, launch)
-        self.clock.at(max(end, self.clock._now), TIMER, timer)
+        self.clock.at(max(end, self.clock._now), TIMER, timer)  # after what finishes at that instant
 
     def over(self, launch: Launch, keep: bool = True) -> None:
         """End a launch at its limit; `keep`: its tasks keep the time used so far."""
@@ -274,7 +279,7 @@ class TimeLimits:
             if keep:
                 self._used[task.index] = self._used.get(task.index, 0.0) + self.clock._now - launch.decided
             else:
-                self._used.pop(task.index, None)
+                self._used.pop(task.index, None)  # submitted again: its clock begins again
 
     def _due(self, launch: Launch) -> None:
         del self._timers[launch.number]

@@ -24,10 +24,11 @@ def available_at(state: DeviceState, now: float, free: int) -> float:
     """
     time = state.ready_at
     if state.saving:
+        # What has been saved by now is dropped.
         state.saving = saving = sorted(entry for entry in state.saving if entry[0] > now)
         being_saved = sum(amount for _, amount in saving)
         for until, amount in saving:
-            if being_saved <= free:
+            if being_saved <= free:  # what is saved still fits next to the launch
                 break
             being_saved -= amount
             time = max(time, until)
@@ -155,13 +156,13 @@ class NodeState(DeviceState):
             return False
         if mode.nodes is not None and not mode.nodes & self.bit:
             return False
-        if mode.node_count > 1:
+        if mode.node_count > 1:  # its parts fit on nodes (`Mode.unit`), it does not
             return False
         if mode.gpus == 0:
             return self.device.type is mode.type and not self.asleep
         lacking, kind = mode.gpus, mode.type
         for gpu in self.gpus:
-            if gpu.device.type is kind and gpu.takes(mode):
+            if gpu.device.type is kind and gpu.takes(mode):  # counted, not listed: asked of every node that changed
                 lacking -= 1
                 if not lacking:
                     return True

@@ -22,7 +22,7 @@ class Sketch(NodeState):
         self.device, self.node, self.index, self.bit = node.device, node.node, node.index, node.bit
         self.up, self.asleep = node.up, node.asleep
         self.cpu_free, self.mem_free = node.cpu_free, node.mem_free
-        self.gpus = list(map(_copy, node.gpus)) if lasting else list(node.gpus)
+        self.gpus = list(map(_copy, node.gpus)) if lasting else list(node.gpus)  # a list of its own in either case
         self._own = -1 if lasting else 0
         """Bitmask of the accelerators that are copies, as something has changed there; the others are the node's."""
 
@@ -55,7 +55,7 @@ class Sketch(NodeState):
             if sign > 0:
                 gpu.slices.give(launch)
             else:
-                gpu.slices.take(mode, placement, 0.0)
+                gpu.slices.take(mode, placement, 0.0)  # kept by its placement: what is tried out is no launch
 
     def place(self, mode: Mode) -> Placement | None:
         """The placement of the mode; None if it does not fit."""

@@ -36,7 +36,7 @@ class Watched(dict[int, Any]):
             joins(item)
 
     def __setitem__(self, key: int, item: Any) -> None:
-        if key not in self:
+        if key not in self:  # what is set again has joined before
             self._joins(item)
         dict.__setitem__(self, key, item)
 
@@ -71,13 +71,13 @@ class Running:
     def remove(self, number: int) -> None:
         end = self.ends.pop(number, None)
         if end is not None:
-            self.total = self.total - end if self.ends else 0.0
+            self.total = self.total - end if self.ends else 0.0  # exactly 0 when empty: rounding does not add up
 
     def seconds(self, now: float) -> float:
         heap = self.heap
-        while heap and (heap[0][0] <= now or heap[0][1] not in self.ends):
+        while heap and (heap[0][0] <= now or heap[0][1] not in self.ends):  # overdue by its estimate, or over
             self.remove(heappop(heap)[1])
-        return max(0.0, self.total - now * len(self.ends))
+        return max(0.0, self.total - now * len(self.ends))  # of what is not overdue; rounding aside
 
 
 class Backlog:
@@ -105,6 +105,7 @@ class Backlog:
         """Remove a task that starts, or is gone."""
         entry = self._entry(task)
         entry[1] -= 1
+        # Exactly 0 when empty: rounding does not add up.
         entry[0] = entry[0] - task.shortest_remaining if entry[1] else 0.0
 
     def runs(self, launch: Any) -> None:
@@ -117,7 +118,7 @@ class Backlog:
             self.staged.setdefault(key, {})[launch.number] = launch
 
     def ends(self, launch: Any) -> None:
-        for running in self.plain.values():
+        for running in self.plain.values():  # of whichever kind: its table may have come since
             running.remove(launch.number)
         for launches in self.staged.values():
             launches.pop(launch.number, None)

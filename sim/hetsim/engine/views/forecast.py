@@ -80,6 +80,7 @@ class Forecast:
         now = self.now
         needed = mode.share or mode.millicores
         states = [self._capacity.of[device.index] for device in placement.devices]
+        # It waits for what is being saved there only as far as it needs the room.
         ready = max(available_at(state, now, state.free_amount - needed) for state in states)
         if mode.gpus and mode.type.sharing.kind == "mig":
             ready = max(ready, *(state.slices.copy().take(mode, None, now) for state in states))  # nothing is cut
@@ -135,6 +136,7 @@ class Forecast:
             return task._history
         history = History()
         history.save(launch.placement.devices, task.shape.stopping, self.now)
+        # 1 once it has computed: only its output is missing.
         history.checkpoint = float(table is not None and table.compute_end <= self.now)
         return history
 
@@ -223,10 +225,12 @@ class Forecast:
             # Calculated from when the rate was last set, so that the answer is the same float at any time.
             uploaded = now
             seconds_left = planned(launch) - (table.total - table.left)
+            # At rate 0 (a link is down) as if at full rate.
             computed = max(now, table.updated + seconds_left / (table.rate or 1.0))
         else:
             uploaded = self._upload_end(launch, stage, up, free.upload)
             alone = launch.placement.mode.share == WHOLE
+            # Parts compute next to each other.
             computed = max(uploaded, free.compute if alone else now) + self.remaining_of(launch)
         end = max(computed, free.download if down else computed) + down
         return EngineTimes(max(free.upload, uploaded), max(free.compute, computed), max(free.download, end), end)

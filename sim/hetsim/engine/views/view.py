@@ -141,7 +141,7 @@ class Victims:
             launch = victim._launch
             if launch is None or not victim.shape.preemptible or launch.number in seen:
                 continue
-            seen.add(launch.number)
+            seen.add(launch.number)  # a batch has several tasks: it stops once
             placement = launch.placement
             if not stopped and placement.mode is modes[0]:
                 # The first victim holds just what is wanted: nothing has to be tried out.
@@ -178,7 +178,7 @@ class Victims:
 
         The first ones are spared first.  sketch: the node without all of these victims.
         """
-        for spared in needed[:-1]:
+        for spared in needed[:-1]:  # the last one was what made room
             fewer = [victim for victim in needed if victim is not spared]
             without = self._released(number, fewer)
             if without.fits(mode) and self._allows(mode, number, fewer):
@@ -306,7 +306,7 @@ class EngineView:
         for queue in queues:
             tasks += queue.look(count if queue.by_readiness else None)
         if queues:
-            tasks.sort(key=by_readiness)
+            tasks.sort(key=by_readiness)  # stable: equals stay in the order of their lists
         if generated is not None:
             tasks = list(merge(tasks, generated.waiting(), key=by_readiness))
         return tasks[:count]
@@ -357,13 +357,14 @@ class EngineView:
 
     def request_mix(self) -> dict[Shape, int]:
         tasks = self._state.tasks
+        # Of the whole input, not of what has arrived.
         counts = np.bincount(tasks.shape, minlength=len(tasks.shapes)).tolist()
         return {shape: count for shape, count in zip(tasks.shapes, counts, strict=True) if count}
 
     def _work_ahead(self) -> Backlog:
         if self._backlog is None:
             self._backlog = Backlog(self._state, self._forecast.remaining_of)
-            self._signals.materialized = self._backlog.materialized
+            self._signals.materialized = self._backlog.materialized  # only from now on does anything listen
         return self._backlog
 
     def attained(self, of: Task | str) -> float:
