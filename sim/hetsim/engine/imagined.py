@@ -20,7 +20,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -47,12 +47,12 @@ YOUNG = 300_000
 """Objects made since the last collection from which on a fork that has been played is collected: runs collect nothing
 (`Simulation.run`), and a fork is a cycle."""
 
+@dataclass(eq=False)
 class Imagined:
     """Futures of a run; see `hetsim.policy.contract.Imagined`."""
 
-    def __init__(self, state: RunState, play: Callable[[], Record]):
-        self._state = state
-        self._play = play
+    _state: RunState
+    _play: Callable[[], Record]
 
     @property
     def now(self) -> float:

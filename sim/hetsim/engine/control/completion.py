@@ -62,11 +62,11 @@ class Completion:
         self._on_finished = None if type(scheduler).finished is Scheduler.finished else scheduler.finished
         self._admitted_finished = None if asked is None or inert(asked, "finished") else asked.finished
         self._admitted_gone = None if asked is None or inert(asked, "gone") else asked.gone
-        whole = self.whole
-        if whole is not None:
-            whole.on_finished, whole.on_gone = self._admitted_finished, self._admitted_gone
-            if whole.on_finished is not None or whole.on_gone is not None:
-                self._admitted_finished, self._admitted_gone = whole.finished, whole.gone
+        requests = self.whole
+        if requests is not None:
+            requests.on_finished, requests.on_gone = self._admitted_finished, self._admitted_gone
+            if requests.on_finished is not None or requests.on_gone is not None:
+                self._admitted_finished, self._admitted_gone = requests.finished, requests.gone
         self._told = self._linked or self._on_finished is not None or self._admitted_finished is not None
 
     # Launches -----------------------------------------------------------------------------------------------
@@ -344,17 +344,14 @@ class Interrupts:
         self._stop(launch, keep)
 
     def _stop(self, launch: Launch, keep: bool, fault: bool = False) -> None:
-        tasks = launch.tasks
-        keep = keep and launch.fusion is None
-        times = self.stops.stop(launch, keep, fault=fault)  # the launch loses its tasks with `_forget`
-        self._forget(launch, times[0], keep and not fault)
+        tasks = launch.tasks  # it loses them as it ends
+        self._end(launch, keep and launch.fusion is None, fault)
         self.waiting.wait_again(tasks)
         self.rounds.changed("release")
 
     def stop_to_move(self, launch: Launch) -> None:
         """Stop a launch whose task starts elsewhere at once."""
-        times = self.stops.stop(launch, keep=True, outcome=LAUNCH_MOVED)
-        self._forget(launch, times[0], True)
+        self._end(launch, keep=True, outcome=LAUNCH_MOVED)
 
     def kill(self, launch: Launch, reason: str, status: int = FAILED) -> None:
         """End a launch and its tasks, as failed or otherwise; their work is wasted.
@@ -362,8 +359,7 @@ class Interrupts:
         To the policy it looks like a stop and, at the same instant, the end of a waiting task.
         """
         tasks = launch.tasks
-        times = self.stops.stop(launch, keep=False, killed=True)
-        self._forget(launch, times[0], False)
+        self._end(launch, keep=False, killed=True)
         fused = launch.fusion is not None
         if fused:
             self.waiting.wait_again(tasks)
@@ -374,14 +370,11 @@ class Interrupts:
                 self.completion.end_task(task, status, reason)
         self.rounds.changed("release")
 
-    def _forget(self, launch: Launch, start: float, clock_goes_on: bool) -> None:
-        """Drop a launch that ended, so that no stale event keeps it or its tasks alive.
-
-        start: of its first stage, NaN if there was none; clock_goes_on: that of its tasks' time limits.
-        """
-        note_start(self.state, launch, start)
+    def _end(self, launch: Launch, keep: bool, fault: bool = False, **how: Any) -> None:
+        """Stop a launch, and drop it so that no stale event keeps it or its tasks."""
+        note_start(self.state, launch, self.stops.stop(launch, keep, fault=fault, **how))
         if self.limits is not None:
-            self.limits.over(launch, clock_goes_on)
+            self.limits.over(launch, keep and not fault)
         del self.state.running[launch.number]
         for task in launch.tasks:
             note_place(self.state, task, launch)

@@ -9,7 +9,8 @@ or is to come the run ends, whatever is still to break.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,20 +49,21 @@ class Ailing:
         self.lasting = Draws(process.lasting, random, BLOCK)
 
 
+@dataclass(eq=False)
 class FaultInjector:
     """Injects the faults of a run."""
 
-    def __init__(
-        self, state: RunState, rounds: Rounds, devices: Devices, serving: Serving | None, faults: list[Faults]
-    ):  # fmt: skip
-        self.run = state
-        self.rounds = rounds
-        self.devices = devices
-        self.serving = serving
-        self._reasons: dict[int, list[Reason]] = {}
-        """Why a device or a link is down or slow, by index."""
-        self._idle = 0
-        for source, fault in enumerate(faults):
+    run: RunState
+    rounds: Rounds
+    devices: Devices
+    serving: Serving | None
+    faults: Sequence[Faults]
+    _reasons: dict[int, list[Reason]] = field(default_factory=dict)
+    """Why a device or a link is down or slow, by index."""
+    _idle: int = 0
+
+    def __post_init__(self) -> None:
+        for source, fault in enumerate(self.faults):
             if isinstance(fault, FaultProcess):
                 self._begin(fault, source)
             elif isinstance(fault, FaultEvent):

@@ -1,8 +1,9 @@
-"""Launches that stop early: the work that stays, and how long devices are busy; time limits."""
+"""Launches that stop early: the work that stays, busy devices, time limits."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight import durations
@@ -23,9 +24,7 @@ class Stops:
 
     def __init__(self, launches: Launches):
         self.launches = launches
-        self.capacity = launches.capacity
         self.recorder = launches.recorder
-        self.links = launches.links
         self.count = 0
         """Launches that have ended before their time."""
         self.kept_in_memory = False
@@ -36,8 +35,8 @@ class Stops:
 
     def stop(
         self, launch: Launch, keep: bool, outcome: int = LAUNCH_STOPPED, fault: bool = False, killed: bool = False
-    ) -> tuple[float, ...]:
-        """End a launch before its time.  Returns its times (`Timetable.times`).
+    ) -> float:
+        """End a launch before its time; return when its first stage began, or NaN.
 
         Transfers under way are lost; finished computing stays if `keep`, after a fault only up to the last
         checkpoint.  `killed`: its tasks end with it, which is not a preemption.  After the last launch that a fault
@@ -92,7 +91,7 @@ class Stops:
         self._moved.update(dict.fromkeys(moved))
         if at_once:
             self.follow()
-        return times
+        return start
 
     def follow(self) -> None:
         """Give turns to launches that waited behind the stopped ones."""
@@ -131,7 +130,7 @@ class Stops:
         for task in launch.tasks:
             task._history.saved_by = until
         for device in launch.placement.devices:
-            state = self.capacity.of[device.index]
+            state = self.launches.capacity.of[device.index]
             if state.slices is not None:
                 state.slices.busy[launch] = state.slices.busy[launch][0], until
                 continue
@@ -223,7 +222,7 @@ class Stops:
             if part and kind.preemption.rate is not None:
                 seconds += part / kind.preemption.rate
             elif part and kind.kind != "cpu":
-                seconds += max(Links.alone(self.links.down(device), part) for device in devices)
+                seconds += max(Links.alone(self.launches.links.down(device), part) for device in devices)
         return seconds
 
 
@@ -236,8 +235,9 @@ def _last_checkpoint(table: Timetable, task: Task, reached: float) -> float:
     return min(reached, math.floor(reached * full / interval * (1 + 1e-12)) * interval / full)
 
 
+@dataclass(eq=False)
 class TimeLimits:
-    """Kills tasks that hold their devices for longer than they may; those that end in time cost no event.
+    """Kills tasks that hold devices for too long; ends in time cost no event.
 
     The clock of a task runs while it holds devices, transfers and restoring included.  A stop that keeps its work, a
     move or a change of mode lets the clock go on where it stood; after a failure of a device, or a stop that loses its
@@ -245,16 +245,16 @@ class TimeLimits:
     completed.
     """
 
-    def __init__(self, state: RunState, signals: Signals, grace: float):
-        self.clock = state.clock
-        self.signals = signals
-        self.grace = grace
-        self.state = state
-        self._used: dict[int, float] = {}
-        """Seconds that earlier launches of a task took, by its row."""
-        self._timers: dict[int, Timer] = {}
-        """Timers of running launches, by number."""
-        signals.slowed = self.watch
+    state: RunState
+    signals: Signals
+    grace: float
+    _used: dict[int, float] = field(default_factory=dict)
+    """Seconds that earlier launches of a task took, by its row."""
+    _timers: dict[int, Timer] = field(default_factory=dict)
+    """Timers of running launches, by number."""
+
+    def __post_init__(self) -> None:
+        self.signals.slowed = self.watch
 
     def watch(self, launch: Launch) -> None:
         """Watch a launch that began, or may take longer as its devices slow down."""
@@ -268,16 +268,17 @@ class TimeLimits:
         if launch.table is None and launch.decided + durations.work(launch) <= end:
             return
         timer = self._timers[launch.number] = Later(self._due, launch)
-        self.clock.at(max(end, self.clock._now), TIMER, timer)  # after what finishes at that instant
+        clock = self.state.clock
+        clock.at(max(end, clock._now), TIMER, timer)  # after what finishes at that instant
 
     def over(self, launch: Launch, keep: bool = True) -> None:
         """End a launch at its limit; `keep`: its tasks keep the time used so far."""
         timer = self._timers.pop(launch.number, None)
         if timer is not None:
-            self.clock.cancel(timer)
+            self.state.clock.cancel(timer)
         for task in launch.tasks:
             if keep:
-                self._used[task.index] = self._used.get(task.index, 0.0) + self.clock._now - launch.decided
+                self._used[task.index] = self._used.get(task.index, 0.0) + self.state.clock._now - launch.decided
             else:
                 self._used.pop(task.index, None)  # submitted again: its clock begins again
 

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from hetsim.engine.core.state import RunState, launches_since
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.launching.stopping import Stops
-from hetsim.engine.resources.what_if import Sketch
+from hetsim.engine.resources.occupancy import Sketch
 from hetsim.engine.views.forecast import Forecast
 from hetsim.model.tasks import Mode
 

@@ -12,9 +12,9 @@ from hetsim.engine.core.policy_errors import Questions
 from hetsim.engine.core.state import RunState, launches_since
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.launching.stopping import Stops
+from hetsim.engine.resources.occupancy import Sketch
 from hetsim.engine.resources.partition_limits import Budget
 from hetsim.engine.resources.placement_index import amount_of, share_of
-from hetsim.engine.resources.what_if import Sketch
 from hetsim.engine.views.forecast import Forecast
 from hetsim.engine.views.node_availability import Ends
 from hetsim.engine.views.placing import Placing
