@@ -17,7 +17,7 @@ from hetsim.engine.kernel.clock import FINISH, Later
 from hetsim.engine.language.serving import Serving
 from hetsim.engine.launching.attained import AttainedService
 from hetsim.engine.launching.stopping import Stops, TimeLimits
-from hetsim.model.record import ABORTED, COMPLETED, EXPIRED, FAILED, LAUNCH_MOVED, REJECTED
+from hetsim.model.record import ABORTED, COMPLETED, EXPIRED, FAILED, REJECTED
 from hetsim.model.task import ENDED, Task
 from hetsim.model.tasks import StagedRequests
 from hetsim.policy.batching import Batching, BatchReport
@@ -345,13 +345,9 @@ class Interrupts:
 
     def _stop(self, launch: Launch, keep: bool, fault: bool = False) -> None:
         tasks = launch.tasks  # it loses them as it ends
-        self._end(launch, keep and launch.fusion is None, fault)
+        self.end(launch, keep and launch.fusion is None, fault)
         self.waiting.wait_again(tasks)
         self.rounds.changed("release")
-
-    def stop_to_move(self, launch: Launch) -> None:
-        """Stop a launch whose task starts elsewhere at once."""
-        self._end(launch, keep=True, outcome=LAUNCH_MOVED)
 
     def kill(self, launch: Launch, reason: str, status: int = FAILED) -> None:
         """End a launch and its tasks, as failed or otherwise; their work is wasted.
@@ -359,7 +355,7 @@ class Interrupts:
         To the policy it looks like a stop and, at the same instant, the end of a waiting task.
         """
         tasks = launch.tasks
-        self._end(launch, keep=False, killed=True)
+        self.end(launch, keep=False, killed=True)
         fused = launch.fusion is not None
         if fused:
             self.waiting.wait_again(tasks)
@@ -370,7 +366,7 @@ class Interrupts:
                 self.completion.end_task(task, status, reason)
         self.rounds.changed("release")
 
-    def _end(self, launch: Launch, keep: bool, fault: bool = False, **how: Any) -> None:
+    def end(self, launch: Launch, keep: bool, fault: bool = False, **how: Any) -> None:
         """Stop a launch, and drop it so that no stale event keeps it or its tasks."""
         note_start(self.state, launch, self.stops.stop(launch, keep, fault=fault, **how))
         if self.limits is not None:

@@ -18,7 +18,7 @@ from hetsim.engine.flight.prefetch import fetch
 from hetsim.engine.launching.launches import Launches
 from hetsim.engine.views.view import EngineView
 from hetsim.model.cluster import Device
-from hetsim.model.record import EXPIRED, REJECTED
+from hetsim.model.record import EXPIRED, LAUNCH_MOVED, REJECTED
 from hetsim.model.task import BLOCKED, ENDED, RUNNING, WAITING, Task
 from hetsim.policy.contract import (
     Annotate,
@@ -118,7 +118,7 @@ class Decisions:
         position_in(self.state, task, placement.mode, "moved")
         if not task.shape.preemptible:
             raise illegal(self.state, f"moved {task}, which is not preemptible")
-        self.interrupts.stop_to_move(launch)  # first: it may move to devices that it has now
+        self.interrupts.end(launch, keep=True, outcome=LAUNCH_MOVED)  # first: it may move to devices that it has now
         self.starts.launch((task,), placement, "moved")
         self.rounds.changed("release")
 

@@ -172,7 +172,7 @@ class Starts:
         terms = Terms(requests, padding, factors, queue.arrival(0))
         launch = Launch(self._boundary, 0, (), placement, self.clock._now)
         launch.terms, launch.position = terms, position
-        self._seat(launch, requests if tasks is None else tasks[0])  # before the queue changes: refused, nothing has
+        self._seat(launch, requests if tasks is None else tasks[0])  # before the queue changes: it may be refused
         if tasks is None:
             terms.first, terms.own_rows = queue.take(count)
             tasks = queue.seen(terms.first, terms.own_rows, count)
@@ -205,7 +205,7 @@ class Starts:
         """A launch is under way, and its tasks with it."""
         self.state.running[launch.number] = launch
         for task in launch._tasks or ():
-            self.state.waiting.pop(task.index, None)  # a Move, or one that was blocked, is not there
+            self.state.waiting.pop(task.index, None)  # one that moves, or was blocked, is not there
             task.state = RUNNING
             task._launch = launch
 

@@ -280,7 +280,7 @@ class TimeLimits:
             if keep:
                 self._used[task.index] = self._used.get(task.index, 0.0) + self.state.clock._now - launch.decided
             else:
-                self._used.pop(task.index, None)  # submitted again: its clock begins again
+                self._used.pop(task.index, None)  # it has ended, or is submitted again
 
     def _due(self, launch: Launch) -> None:
         del self._timers[launch.number]
