@@ -296,7 +296,7 @@ def test_a_reservation_lasts_for_all_stages_and_for_no_restore_of_what_was_never
 RESERVING = "conservative_backfill", "gang_backfill", "slurm_multifactor"
 
 
-def run_table(tmp_path: Any, table: pd.DataFrame, policy: str, **gpus: Any) -> pd.DataFrame:
+def run_table(tmp_path: Any, table: pd.DataFrame, policy: Any, **gpus: Any) -> pd.DataFrame:
     """Run a table of tasks on a node of four GPUs, each with a link of 1 GB/s."""
     table.to_csv(tmp_path / "tasks.csv", index=False)
     node = {"cpus": 8, "gpus": {"type": "g", "count": 4, **gpus}, "pcie": {"upload": "1 GB/s", "download": "1 GB/s"}}
@@ -321,6 +321,19 @@ def test_transfers_count_in_reservations_as_computing_does(policy, seed, tmp_pat
     computing = run_table(tmp_path, table.assign(gpu_time=seconds, bytes_in=0, bytes_out=0), policy)
     assert computing.wait.max() > 20
     np.testing.assert_allclose(moving.start, computing.start, atol=1e-6)
+
+
+@pytest.mark.parametrize("depth", [100, 2])
+def test_a_small_task_that_gives_up_leaves_the_reservation_of_a_gang(depth, tmp_path):
+    """All GPUs are busy until 5, when the gang is due, which came after a small task of 1 s.  Another small one loses
+    its patience at that very instant; with a window of three it makes room there for the last one."""
+    table = pd.DataFrame({
+        "id": range(5), "arrival": [0, 1, 2, 3, 4], "gpus": [4, 1, 4, 1, 1], "gpu_time": [5, 1, 3, 9, 1],
+        "patience": [np.nan, np.nan, np.nan, 2, np.nan],
+    })  # fmt: skip
+    tasks = run_table(tmp_path, table, {"scheduler": {"name": "gang_backfill", "depth": depth}})
+    assert tasks.status.tolist() == ["completed"] * 3 + ["expired", "completed"]
+    assert tasks.start.drop(3).tolist() == [0, 8, 5, 8]
 
 
 @pytest.mark.parametrize("policy", RESERVING)

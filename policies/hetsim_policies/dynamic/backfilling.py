@@ -108,10 +108,15 @@ class ConservativeBackfill(Backfilling):
         return True
 
     def gone(self, task: Task) -> None:
+        window = self.window
+        kept = [one for one in window.tasks[: self._standing] if one is not task]
+        stands = window.changed >= self._standing
         super().gone(task)
         self._occupancy.ended(task)
         if self._promised.pop(task.index, None) is not None:
             self._profile = None
+        elif stands and window.tasks[: len(kept)] == kept:  # it was promised nothing: what others were stands
+            window.changed = self._standing = len(kept)
         if self._expected.pop(task.index, None) is not None:
             self._profile = None
 

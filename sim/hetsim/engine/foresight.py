@@ -46,8 +46,9 @@ def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
     copy: Replica
     guest: Generation | None
     copy, guest = copier.copy((replica, newcomer))
+    # In the order of `there`, which names the originals.
     own: list[Generation] = [copier.known[id(one)] for one in there]
-    all_of: list[Generation] = copier.copies(Generation)
+    all_of: list[Generation] = copier.copies(Generation)  # those met on the way, too: all are taken apart
     copier.close()
     alone.batching = copy.policy
     alone.clock._now = now
@@ -56,12 +57,12 @@ def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
     for request, original in zip(own, there, strict=True):
         if request.state == LOADING and request not in copy.requests.here:
             comes = max([_end_of(flow) for flow in original.flows], default=now)
-            request.flows = []
+            request.flows = []  # None stands for each: no transfer of the run is touched
             if comes < math.inf:
                 alone.clock.at(max(comes, now), FINISH, Later(copy.requests.fetched, request))
     if guest is not None:
         copy.enqueue(guest)
-    while alone.clock.advance():
+    while alone.clock.advance():  # no round is due on this clock: to its last event
         pass
     _take_apart(copy, all_of)
     over = all(one.row in alone.ends for one in there)
@@ -75,7 +76,7 @@ def expected(request: Generation, replica: Replica) -> int:
     """
     task, position = request.task, replica.kind.position
     estimate = task.estimates[position]
-    if estimate == task._time[position]:
+    if estimate == task._time[position]:  # equal floats: the estimate is the truth itself
         return request.output
     if request.expected is not None and request.expected[0] == position:
         return request.expected[1]
@@ -84,10 +85,10 @@ def expected(request: Generation, replica: Replica) -> int:
 
     def fits(output: int) -> bool:
         alone = replica.times.alone(prompt, np.array([output]), service.max_num_batched_tokens)
-        return float(alone[0]) <= estimate * (1.0 + 1e-12)
+        return float(alone[0]) <= estimate * (1.0 + 1e-12)  # rounding must not cost a token
 
     low, high = 1, 2
-    while high <= max_tokens and fits(high):
+    while high <= max_tokens and fits(high):  # seconds grow with tokens: double, then halve
         low, high = high, 2 * high
     high = min(high, max_tokens + 1)
     while high - low > 1:
@@ -96,7 +97,7 @@ def expected(request: Generation, replica: Replica) -> int:
             low = middle
         else:
             high = middle
-    request.expected = position, low
+    request.expected = position, low  # forecasts ask again and again
     return low
 
 
@@ -129,6 +130,7 @@ def _go_on(replica: Replica, copy: Replica) -> None:
 def _expect(copy: Replica, requests: list[Generation], tokens: list[int]) -> None:
     """Give the copy's requests their expected answers."""
     sequences, stage = copy.sequences, copy.stage
+    # An answer that is longer than was expected ends with the next token.
     soonest = sequences.steps + (stage.count if stage.under_way and stage.decodes else 1)
     sequences.ends = ends = []
     for request, output in zip(requests, tokens, strict=True):

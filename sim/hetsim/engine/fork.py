@@ -129,6 +129,7 @@ def filling(kind: type, slots: tuple[str, ...]) -> CodeType:
     columns = "".join(f", _{name}" for name in looked)
     lines.append(f"  for old, empty{columns} in zip(originals, copies{columns}):")
     lines += [f"   empty.{name} = {f'_{name}' if name in looked else f'old.{name}'}" for name in slots]
+    # A slot that was never set: those objects are filled one by one.
     lines += [" except AttributeError:", "  for old, empty in zip(originals, copies): rest(old, empty)"]
     return compile("\n".join(lines), f"<copy of {kind.__qualname__}>", "exec")
 
@@ -217,7 +218,7 @@ class Copier:
     def _copy(self, root: Any) -> Any:
         new = self.value(root)
         self._drain()
-        while self._keyed:
+        while self._keyed:  # filling may meet further ones
             old, empty = self._keyed.pop()
             if isinstance(old, dict):
                 keys, values = self._all(list(old)), self._all(list(old.values()))
@@ -250,7 +251,7 @@ class Copier:
             for batch in (self._sequences, self._mappings, *self._batches.values()):
                 if batch.empty:
                     originals, empty = batch.originals, batch.empty
-                    batch.originals, batch.empty = [], []
+                    batch.originals, batch.empty = [], []  # taken off first: filling appends what it meets
                     batch.fill(originals, empty)
                     more = True
 
@@ -278,6 +279,7 @@ class Copier:
         """The copies of values of one class; None where they must be looked at one by one."""
         copies, ids = self.known, list(map(id, values))
         if kind is tuple:
+            # A tuple that was copied before must stay one object.
             return self._alike_tuples(values, ids) if copies.keys().isdisjoint(ids) else None
         if kind not in self._makers:
             self._makers[kind] = self._maker(kind)
@@ -285,6 +287,7 @@ class Copier:
         if batch is None or batch.keyed:
             return None
         met = map(copies.get, ids)
+        # By `id`, so that an object that is there twice is copied once.
         fresh = {here: old for here, old, new in zip(ids, values, met, strict=True) if new is None}
         if fresh:
             make_empty: Any = kind.__new__
@@ -301,6 +304,7 @@ class Copier:
             return None
         columns = list(map(list, zip(*values, strict=True)))
         copied = list(map(self._all, columns))
+        # Nothing in them was copied: the tuples themselves are shared.
         if all(new is old or all(map(is_, new, old)) for new, old in zip(copied, columns, strict=True)):
             return values
         if len(set(ids)) < len(ids) or not self.known.keys().isdisjoint(ids):  # one is there twice, or in another
@@ -332,7 +336,7 @@ class Copier:
         empty = {} if empty is None else empty
         if not old:
             return self._remember(old, empty)
-        if ATOMS.issuperset(map(type, old)):
+        if ATOMS.issuperset(map(type, old)):  # such keys are hashed without any field: no need to wait
             return self._later(self._mappings, old, empty)
         self._keyed.append((old, empty))
         return self._remember(old, empty)
@@ -362,6 +366,7 @@ class Copier:
 
     def _tuple(self, old: tuple[Any, ...]) -> Any:
         value, copy_of = self.value, self.known.get
+        # A tuple cannot be made empty and filled later: its members come first.
         members = [
             one if one.__class__ in ATOMS else new if (new := copy_of(id(one))) is not None else value(one)
             for one in old
@@ -373,7 +378,7 @@ class Copier:
     # Functions ------------------------------------------------------------------------------------------------
 
     def _method(self, old: MethodType) -> Any:
-        self._originals.append(old)
+        self._originals.append(old)  # made for a moment: its `id` must not come again
         return self._remember(old, MethodType(old.__func__, self.value(old.__self__)))
 
     def _builtin(self, old: Any) -> Any:
@@ -390,7 +395,7 @@ class Copier:
 
     def _function(self, old: FunctionType) -> Any:
         for cell in old.__closure__ or ():
-            if self.value(cell.cell_contents) is not cell.cell_contents:
+            if self.value(cell.cell_contents) is not cell.cell_contents:  # it would go on with the original
                 where = f"{old.__module__}.{old.__qualname__}"
                 raise UsageError(f"{where} is a function that holds variables of a run, so the run cannot be forked; "
                                  "use a method of an object")  # fmt: skip
@@ -413,10 +418,10 @@ class Copier:
     def _column(self, old: np.ndarray) -> Any:
         if old.dtype.hasobject:
             return self._remember(old, deepcopy(old))
-        return self._remember(old, old.copy() if old.flags.writeable else old)
+        return self._remember(old, old.copy() if old.flags.writeable else old)  # what cannot be written cannot change
 
     def _by_itself(self, old: Any) -> Any:
-        new = self._remember(old, deepcopy(old))
+        new = self._remember(old, deepcopy(old))  # with its state: it draws on as the original does
         if isinstance(new, np.random.Generator):
             self.generators.append(new)
         return new
@@ -440,6 +445,7 @@ class Copier:
         slots = tuple(dict.fromkeys(name for base in kind.__mro__ for name in _slots(base)))  # its own and those above
         fields = kind.__dictoffset__ != 0
         contents = next((base for base in (list, dict, set) if issubclass(kind, base)), None)
+        # A class of C, with contents that are not seen here.
         if not slots and not fields and contents is None and kind.__basicsize__ > object.__basicsize__:
             raise UsageError(f"an object of {kind.__module__}.{kind.__qualname__} cannot be copied, so the run cannot "
                              "be forked")  # fmt: skip
@@ -474,14 +480,14 @@ class Copier:
         """Fill the fields that stand in dictionaries."""
         new = [empty.__dict__ for empty in copies]
         for old, inner in zip(originals, new, strict=True):
-            inner.update(old.__dict__)
+            inner.update(old.__dict__)  # all at once; what must be copied is replaced below
         if len(new) < MANY:
             for inner in new:
                 for name, one in inner.items():
                     if name not in plain and one.__class__ not in ATOMS:
                         inner[name] = self.value(one)
             return
-        for name in sorted(set().union(*new) - plain):
+        for name in sorted(set().union(*new) - plain):  # sorted: a set has no order to rely on
             having = [inner for inner in new if name in inner]
             for inner, one in zip(having, self._all([inner[name] for inner in having]), strict=True):
                 inner[name] = one

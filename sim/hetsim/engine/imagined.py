@@ -20,8 +20,8 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -47,16 +47,12 @@ YOUNG = 300_000
 """Objects made since the last collection from which on a fork that has been played is collected: runs collect nothing
 (`Simulation.run`), and a fork is a cycle."""
 
-Run = TypeVar("Run")
-"""What drives a run: it holds all parts of it."""
-
-
+@dataclass(eq=False)
 class Imagined:
     """Futures of a run; see `hetsim.policy.contract.Imagined`."""
 
-    def __init__(self, state: RunState, play: Callable[[], Record]):
-        self._state = state
-        self._play = play
+    _state: RunState
+    _play: Callable[[], Record]
 
     @property
     def now(self) -> float:
@@ -71,7 +67,7 @@ class Imagined:
 
 
 def imagine(
-    simulation: Run,
+    simulation: Any,
     original: Parts,
     scheduler: Scheduler,
     decisions: Sequence[Decision] = (),
@@ -79,7 +75,7 @@ def imagine(
     coming: Sequence[tuple[float, Task]] = (),
     ratios: Sequence[float] = (),
     expected: Callable[[Tasks], np.ndarray] | None = None,
-) -> Run:
+) -> Imagined:
     """Fork a deciding run; `scheduler` goes on after some decisions."""
     state = original.state
     run = state.input
@@ -92,6 +88,7 @@ def imagine(
     if not isinstance(decisions, Iterable):
         raise UsageError(f"a fork takes a list of decisions, not {decisions!r}")
     _check_coming(state, coming)
+    # What is to come is unknown to the policy: here it never arrives.
     arrival = np.where(run.tasks.arrival <= state.clock._now, run.tasks.arrival, math.inf)
     tasks = replace(run.tasks, arrival=arrival, time=run.tasks.estimate)
     if coming:
@@ -106,24 +103,24 @@ def imagine(
         tasks = replace(tasks, time=tasks.estimate * drawn.factors[:, None])
     copier = Copier({id(run.tasks): tasks, id(state.sources.progress): None, id(original.checker): None})
     if coming:
-        copier.known.update(state.recorder.longer(len(coming)))
-    copied: Run = copier.copy(simulation)
-    taken_along = id(scheduler) in copier.known
+        copier.known.update(state.recorder.longer(len(coming)))  # in place of the run's own columns, wherever they are
+    copied = copier.copy(simulation)
+    taken_along = id(scheduler) in copier.known  # a part of the run: it knows its tasks already
     prepared = taken_along or getattr(scheduler, "made", None) is not None
     if type(scheduler).prepare is not Scheduler.prepare and not prepared:
         text = "a scheduler that plans all tasks beforehand cannot take over a run in progress; use a dynamic one"
         raise UsageError(text)
-    mine, first = copier.copy((scheduler, tuple(decisions)))
+    mine, first = copier.copy((scheduler, tuple(decisions)))  # by the same copier: they name the fork's tasks
     copy: Parts = copier.known[id(original)]
     _make_known(copy, copier, seed, drawn)
     copier.close()
     new = copy.state
     if coming:
         copy.launches.transfers.read_columns()
-        new.sources.begin_at(len(run.tasks))
-    new.may_strand = True
+        new.sources.begin_at(len(run.tasks))  # of the run's own rows none comes any more
+    new.may_strand = True  # what fits only on a device that stays down waits to the end
     new.input.scheduler = new.scheduler = mine
-    copy.hooks()
+    copy.hooks()  # the scheduler may be another one
     for decision in first:
         copy.decisions.apply(decision)
     if not taken_along:
@@ -131,16 +128,10 @@ def imagine(
             copy.show_queues(mine)
         call(new, mine.begin, copy.view)
         if type(mine).ready is not Scheduler.ready:
-            call(new, _tell_waiting, mine, list(new.waiting.values()))
-    new.clock.round_due = True
-    return copied
-
-
-def _tell_waiting(scheduler: Scheduler, tasks: Sequence[Task]) -> None:
-    """Tell a scheduler that takes over of the tasks that wait."""
-    ready = scheduler.ready
-    for task in tasks:
-        ready(task)
+            for task in new.waiting.values():
+                call(new, mine.ready, task)
+    new.clock.round_due = True  # the fork begins with a round at this instant
+    return Imagined(new, copied.run)
 
 
 def _make_known(copy: Parts, copier: Copier, seed: int, drawn: _Drawn | None) -> None:
@@ -222,7 +213,7 @@ class _Drawn:
 def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
     fresh = np.random.SeedSequence(seed)
     for task in copier.copies(Task):
-        task._time, task._done = task.estimates, task.done
+        task._time, task._done = task.estimates, task.done  # the true progress would give the length away
         if task._history is not None:
             task._history.checkpoint = task._done
         if drawn is not None:
@@ -230,9 +221,9 @@ def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
             task._time = tuple(factor * estimate for estimate in task.estimates)
     for generator in copier.generators:
         kind: Any = type(generator.bit_generator)
-        generator.bit_generator.state = kind(fresh.spawn(1)[0]).state
+        generator.bit_generator.state = kind(fresh.spawn(1)[0]).state  # a stream each, in the order of copying
     for draws in copier.copies(Draws):
-        draws.unused = []
+        draws.unused = []  # numbers drawn ahead are the future of the run itself
 
 
 def _end_streams(run: RunState) -> None:
@@ -247,7 +238,7 @@ def _end_streams(run: RunState) -> None:
 def _spare_devices(run: RunState) -> None:
     """Cancel later events of devices and clients, but for announced ones."""
     now = run.clock._now
-    for _, _, entry, event in list(run.clock._heap):
+    for _, _, entry, event in list(run.clock._heap):  # a list: to cancel may compact the heap
         if not isinstance(event, Later) or event.entry != entry:
             continue
         owner, method = getattr(event.method, "__self__", None), getattr(event.method, "__name__", "")
@@ -269,7 +260,7 @@ def _retime_plain(run: RunState, launches: Sequence[Launch], drawn: _Drawn | Non
         seconds = planned(launch)
         if drawn is not None and seconds > 0:
             seconds *= drawn.longer(task.index, done / seconds)
-        ends.append(now + (seconds - done if seconds > done else 0.0))
+        ends.append(now + (seconds - done if seconds > done else 0.0))  # one that has overrun its estimate ends at once
     run.clock.again_all(ends, FINISH, launches)
 
 
@@ -279,7 +270,7 @@ def _retime(launches: Launches, launch: Launch, drawn: _Drawn | None) -> None:
     table = launch.table
     assert table is not None
     stage = table.stage(now)
-    if stage in (DOWNLOAD, OVER) or table.computed:
+    if stage in (DOWNLOAD, OVER) or table.computed:  # nothing is left to compute
         return
     seconds = planned(launch)
     alone = launch._tasks is not None and len(launch._tasks) == 1
@@ -297,4 +288,4 @@ def _retime(launches: Launches, launch: Launch, drawn: _Drawn | None) -> None:
         table.compute_end = table.finish_at
         launches.follow(launch)
     else:
-        launches.moved(launches.speeds.regroup([table.group]))
+        launches.moved(launches.speeds.regroup([table.group]))  # one event stands for the ends of all members

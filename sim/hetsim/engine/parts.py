@@ -26,8 +26,7 @@ from hetsim.engine.kernel.clock import Clock
 from hetsim.engine.language.serving import Serving
 from hetsim.engine.launching.attained import AttainedService
 from hetsim.engine.launching.launches import Launches
-from hetsim.engine.launching.limits import TimeLimits
-from hetsim.engine.launching.stopping import Stops
+from hetsim.engine.launching.stopping import Stops, TimeLimits
 from hetsim.engine.queues.patience import Deadlines
 from hetsim.engine.queues.queue import Queue, sent_late
 from hetsim.engine.queues.sources import Graph, Sources, with_own_columns

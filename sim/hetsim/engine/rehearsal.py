@@ -102,7 +102,7 @@ class WatchedRun(Relay):
                 else:
                     raise PolicyError("batches cannot be planned: a plan gives every task a place of its own")
                 for task in together:
-                    self.starts.pop(task.index, None)
+                    self.starts.pop(task.index, None)  # the last start counts in the order of starts, too
                     self.starts[task.index] = decision.placement, view.now
                     self._last = task.index, "start"
             elif isinstance(decision, Move):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -24,8 +24,6 @@ from hetsim.engine.queues.queue import Queue
 from hetsim.engine.rehearsal import problem_of
 from hetsim.errors import HetsimError, InvariantError, RunError, UsageError
 from hetsim.model.record import LAUNCH_RUNNING, NOT_ARRIVED, UNFINISHED, Record, RunInput
-from hetsim.model.task import Task
-from hetsim.model.tasks import Tasks
 from hetsim.policy.contract import Decision, Imagined, PlanProblem, Scheduler, View
 from hetsim.policy.iterating import Foreseen
 
@@ -73,6 +71,7 @@ class Simulation:
         except RunError as error:
             now = self.state.clock._now
             error.time = now
+            # The accounts are closed with it: such a run cannot go on.
             error.record = self.record(now)  # type: ignore[attr-defined]
             raise
         finally:
@@ -85,17 +84,11 @@ class Simulation:
 
         return fork(self, self.state, within_round)
 
-    def _imagine(
-        self, scheduler: Scheduler, decisions: Sequence[Decision], seed: int, coming: Sequence[tuple[float, Task]],
-        ratios: Sequence[float], expected: Callable[[Tasks], np.ndarray] | None,
-    ) -> Imagined:
+    def _imagine(self, *arguments: Any, **named: Any) -> Imagined:
         """A policy's fork (`hetsim.engine.imagined`)."""
-        from hetsim.engine import imagined  # which few runs need
+        from hetsim.engine.imagined import imagine  # which few runs need
 
-        copy = imagined.imagine(
-            self, self.parts, scheduler, decisions=decisions, seed=seed, coming=coming, ratios=ratios, expected=expected
-        )
-        return imagined.Imagined(copy.state, copy.run)
+        return imagine(self, self.parts, *arguments, **named)
 
     @staticmethod
     def _foresee(replica: Replica, newcomer: Generation | None) -> Foreseen:
@@ -166,7 +159,7 @@ class Simulation:
             where = ", ".join(device.name for device in launch.placement.devices) or launch.placement.mode.type.name
             text = f"no event is left, and launch {launch.number} on {where} has not ended ({len(state.running)} run)"
             raise InvariantError(f"t = {state.clock._now:g} s: {text}")
-        if state.clock.pending or state.running or state.may_strand:
+        if state.clock.pending or state.running or state.may_strand:  # a horizon cut it short, or it may wait
             return
         if not (state.waiting or state.requests_left or any(len(queue) for queue in state.queues)):
             return

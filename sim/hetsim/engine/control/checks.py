@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NoReturn
 
 from hetsim.engine.core.state import RunState, launches_on
@@ -16,14 +17,14 @@ from hetsim.model.record import COMPLETED, UNFINISHED
 from hetsim.model.task import RUNNING, WAITING
 
 
+@dataclass(eq=False)
 class Checker:
     """Recounts what the engine keeps incrementally and compares."""
 
-    def __init__(self, state: RunState, serving: Serving | None):
-        self.state = state
-        self.serving = serving
-        self.checks = 0
-        self._last_now = -math.inf
+    state: RunState
+    serving: Serving | None
+    checks: int = 0
+    _last_now: float = -math.inf
 
     def check(self) -> None:
         self.checks += 1
@@ -35,7 +36,7 @@ class Checker:
         if self.serving is not None:
             for defect in self.serving.defects():
                 self._fail(defect)
-        if self.checks % 64 == 1:
+        if self.checks % 64 == 1:  # linear in all tasks: now and then
             self._columns()
 
     def _fail(self, what: str) -> NoReturn:
@@ -146,7 +147,7 @@ class Checker:
     def _partitions(self, used: dict[Partition, Budget]) -> None:
         """Each partition's count is what its launches hold, within its limits."""
         for partition, budget in self.state.capacity.budgets.items():
-            counted = used.get(partition, Budget(partition))
+            counted = used.get(partition, Budget(partition))  # a partition that nothing uses has an empty one
             same = (counted.gpus, counted.cpus, counted.on) == (budget.gpus, budget.cpus, budget.on)
             if not same:
                 self._fail(f"{partition} does not add up")

@@ -16,9 +16,8 @@ from hetsim.engine.flight.launch import Launch
 from hetsim.engine.kernel.clock import FINISH, Later
 from hetsim.engine.language.serving import Serving
 from hetsim.engine.launching.attained import AttainedService
-from hetsim.engine.launching.limits import TimeLimits
-from hetsim.engine.launching.stopping import Stops
-from hetsim.model.record import ABORTED, COMPLETED, EXPIRED, FAILED, LAUNCH_MOVED, REJECTED
+from hetsim.engine.launching.stopping import Stops, TimeLimits
+from hetsim.model.record import ABORTED, COMPLETED, EXPIRED, FAILED, REJECTED
 from hetsim.model.task import ENDED, Task
 from hetsim.model.tasks import StagedRequests
 from hetsim.policy.batching import Batching, BatchReport
@@ -63,10 +62,11 @@ class Completion:
         self._on_finished = None if type(scheduler).finished is Scheduler.finished else scheduler.finished
         self._admitted_finished = None if asked is None or inert(asked, "finished") else asked.finished
         self._admitted_gone = None if asked is None or inert(asked, "gone") else asked.gone
-        if self.whole is not None:
-            self.whole.tell(self._admitted_finished, self._admitted_gone)
-            if self._admitted_finished is not None or self._admitted_gone is not None:
-                self._admitted_finished, self._admitted_gone = self.whole.finished, self.whole.gone
+        requests = self.whole
+        if requests is not None:
+            requests.on_finished, requests.on_gone = self._admitted_finished, self._admitted_gone
+            if requests.on_finished is not None or requests.on_gone is not None:
+                self._admitted_finished, self._admitted_gone = requests.finished, requests.gone
         self._told = self._linked or self._on_finished is not None or self._admitted_finished is not None
 
     # Launches -----------------------------------------------------------------------------------------------
@@ -80,6 +80,7 @@ class Completion:
         self._status[row] = COMPLETED
         devices = placement.devices
         if len(devices) == 1:
+            # The code of one device is its index.
             self._place[row] = self._place_code(placement, cores) if cores else devices[0].index
             self.capacity.quick_give(placement, cores)
         else:
@@ -93,7 +94,7 @@ class Completion:
     def launch_completed(self, launch: Launch, times: tuple[float, ...]) -> None:
         """Complete a launch with a timetable."""
         terms = launch.terms
-        del self.state.running[launch.number]
+        del self.state.running[launch.number]  # first: no hook may find it among the running
         if self.limits is not None:
             self.limits.over(launch, keep=False)
         if terms is not None:
@@ -107,7 +108,7 @@ class Completion:
         start, place, now = times[0], self._place_code(launch.placement, launch.cores), self.clock._now
         for member, task in enumerate(tasks):
             row = task.index
-            if self._starts[row] != self._starts[row]:
+            if self._starts[row] != self._starts[row]:  # NaN: it has not started before
                 self._starts[row] = start
             self._place[row] = place
             self._modes[row] = launch.position_of(member)
@@ -126,6 +127,7 @@ class Completion:
             call(state, hook, _report(launch, times, self.clock._now), queue)
         if queue.cache is not None:
             queue.keep_results(terms.rows)
+        # Made into objects only if anything is to hear of them.
         tasks = launch.tasks if self._linked or self._admitted_finished is not None else launch._tasks or ()
         for task in tasks:
             task.state = ENDED
@@ -134,6 +136,7 @@ class Completion:
             self.clock.round_due = True
         back = queue.service.response_delay
         if back:
+            # Its devices are free already: only the answer travels.
             self.clock.at(self.clock._now + back, FINISH, Later(self._answered, requests.count, tasks))
         else:
             self._answered(requests.count, tasks)
@@ -174,7 +177,7 @@ class Completion:
         state.ended += 1
         if self._told:
             self._tell(task)
-        if state.wake_on != "ready":
+        if state.wake_on != "ready":  # an end is a change, and a release
             self.clock.round_due = True
         if not state.running and not state.waiting and not more:
             self.rounds.look_whether_drained()
@@ -254,6 +257,7 @@ class WholeRequests:
         """Requests of which a task ended badly, and others have not ended."""
         self.on_finished: Any = None
         self.on_gone: Any = None
+        """The policy's hooks that are called; None where it has none."""
 
     # The answer -----------------------------------------------------------------------------------------------
 
@@ -265,10 +269,6 @@ class WholeRequests:
         return (status, recorder.reasons[row]) if status in (REJECTED, EXPIRED) else None
 
     # The end --------------------------------------------------------------------------------------------------
-
-    def tell(self, finished: Any, gone: Any) -> None:
-        """Set the policy's hooks that are called; None where it has none."""
-        self.on_finished, self.on_gone = finished, gone
 
     def begun(self, task: Task) -> None:
         """Ask the policy at the first task of a request; it hears of the end later."""
@@ -283,7 +283,7 @@ class WholeRequests:
     def finished(self, task: Task) -> None:
         """Note the end of a task; with a request's last one, tell the policy."""
         row = self.first[task.index]
-        tasks_left = self.left.pop(row, self.size[row]) - 1
+        tasks_left = self.left.pop(row, self.size[row]) - 1  # an entry only while some have ended, and some not
         if tasks_left:
             self.left[row] = tasks_left
             return
@@ -335,7 +335,7 @@ class Interrupts:
         """End launches that lost a device or input; tasks go back to checkpoints."""
         for launch in launches:
             self._stop(launch, keep=True, fault=True)
-        self.stops.follow()
+        self.stops.follow()  # after all of them: none takes the turn of another
 
     def stop(self, launch: Launch, keep: bool) -> None:
         """Stop a launch; its tasks wait again."""
@@ -344,17 +344,10 @@ class Interrupts:
         self._stop(launch, keep)
 
     def _stop(self, launch: Launch, keep: bool, fault: bool = False) -> None:
-        tasks = launch.tasks
-        keep = keep and launch.fusion is None
-        times = self.stops.stop(launch, keep, fault=fault)
-        self._forget(launch, times[0], keep and not fault)
+        tasks = launch.tasks  # it loses them as it ends
+        self.end(launch, keep and launch.fusion is None, fault)
         self.waiting.wait_again(tasks)
         self.rounds.changed("release")
-
-    def stop_to_move(self, launch: Launch) -> None:
-        """Stop a launch whose task starts elsewhere at once."""
-        times = self.stops.stop(launch, keep=True, outcome=LAUNCH_MOVED)
-        self._forget(launch, times[0], True)
 
     def kill(self, launch: Launch, reason: str, status: int = FAILED) -> None:
         """End a launch and its tasks, as failed or otherwise; their work is wasted.
@@ -362,8 +355,7 @@ class Interrupts:
         To the policy it looks like a stop and, at the same instant, the end of a waiting task.
         """
         tasks = launch.tasks
-        times = self.stops.stop(launch, keep=False, killed=True)
-        self._forget(launch, times[0], False)
+        self.end(launch, keep=False, killed=True)
         fused = launch.fusion is not None
         if fused:
             self.waiting.wait_again(tasks)
@@ -374,19 +366,16 @@ class Interrupts:
                 self.completion.end_task(task, status, reason)
         self.rounds.changed("release")
 
-    def _forget(self, launch: Launch, start: float, clock_goes_on: bool) -> None:
-        """Drop a launch that ended, so that no stale event keeps it or its tasks alive.
-
-        start: of its first stage, NaN if there was none; clock_goes_on: that of its tasks' time limits.
-        """
-        note_start(self.state, launch, start)
+    def end(self, launch: Launch, keep: bool, fault: bool = False, **how: Any) -> None:
+        """Stop a launch, and drop it so that no stale event keeps it or its tasks."""
+        note_start(self.state, launch, self.stops.stop(launch, keep, fault=fault, **how))
         if self.limits is not None:
-            self.limits.over(launch, clock_goes_on)
+            self.limits.over(launch, keep and not fault)
         del self.state.running[launch.number]
         for task in launch.tasks:
             note_place(self.state, task, launch)
             task._launch = None
-        launch._tasks = ()
+        launch._tasks = ()  # a stale entry of the clock may still hold the launch
 
 
 def note_start(state: RunState, launch: Launch, start: float) -> None:
@@ -394,7 +383,7 @@ def note_start(state: RunState, launch: Launch, start: float) -> None:
     starts = state.recorder.start
     if start == start:
         for task in launch.tasks:
-            if starts[task.index] != starts[task.index]:
+            if starts[task.index] != starts[task.index]:  # NaN: this is its first start
                 starts[task.index] = start
 
 
@@ -404,5 +393,5 @@ def note_place(state: RunState, task: Task, launch: Launch) -> None:
     recorder.place[task.index] = recorder.place_code(launch.placement, launch.cores)
     mode = launch.placement.mode
     if mode.parts:
-        mode = mode.parts[launch.tasks.index(task)]
+        mode = mode.parts[launch.tasks.index(task)]  # of tasks launched as one, each has a mode of its own
     recorder.mode[task.index] = task.shape.position[mode]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hetsim.engine.control.completion import Completion, Interrupts, inert
@@ -17,7 +18,7 @@ from hetsim.engine.flight.prefetch import fetch
 from hetsim.engine.launching.launches import Launches
 from hetsim.engine.views.view import EngineView
 from hetsim.model.cluster import Device
-from hetsim.model.record import EXPIRED, REJECTED
+from hetsim.model.record import EXPIRED, LAUNCH_MOVED, REJECTED
 from hetsim.model.task import BLOCKED, ENDED, RUNNING, WAITING, Task
 from hetsim.policy.contract import (
     Annotate,
@@ -77,6 +78,7 @@ class Decisions:
         tasks, placement = decision.tasks, decision.placement
         if isinstance(tasks, Requests) and tasks.tasks is None:
             queue, count = tasks.queue, 0
+            # A dropped request has left the queue, and the next one has its place: the number grows by those kept.
             while count < min(tasks.count, len(queue)):
                 count += not self._dropped(queue.at(queue.waiting_rows(count + 1)[-1]))
             kept: Any = queue.first(count, tasks.size if tasks.size > tasks.count else None)
@@ -116,7 +118,7 @@ class Decisions:
         position_in(self.state, task, placement.mode, "moved")
         if not task.shape.preemptible:
             raise illegal(self.state, f"moved {task}, which is not preemptible")
-        self.interrupts.stop_to_move(launch)
+        self.interrupts.end(launch, keep=True, outcome=LAUNCH_MOVED)  # first: it may move to devices that it has now
         self.starts.launch((task,), placement, "moved")
         self.rounds.changed("release")
 
@@ -147,12 +149,12 @@ class Decisions:
         if state.queues[queue.number] is not queue or not 1 <= requests.count <= waiting:
             raise illegal(self.state, f"discards {requests}, of which {waiting} wait")
         if requests.tasks is not None or queue.column is None or queue.apart:
-            for task in requests.tasks or queue.look(requests.count):
+            for task in requests.tasks or queue.look(requests.count):  # some are objects: ended one by one
                 if task.state != WAITING:
                     raise illegal(self.state, f"discards {task}, but it {state_of(task)}")
                 self.completion.end_task(task, status, reason)
             return
-        first, rows = queue.take(requests.count)
+        first, rows = queue.take(requests.count)  # a slice: its rows are marked at the end of the run
         for task in queue.seen(first, rows, requests.count) or ():
             task.state = ENDED
         state.recorder.discard(queue.number, first, requests.count, status=status, time=state.clock._now, reason=reason)
@@ -165,7 +167,7 @@ class Decisions:
         if task.state != WAITING or cause not in ("quota", "reservation", "choice"):
             meant = "a waiting task, and quota, reservation or choice, are meant"
             raise illegal(self.state, f"holds {task} for {cause!r}; {meant}")
-        if self.state.wait_causes.get(task.index) != cause:
+        if self.state.wait_causes.get(task.index) != cause:  # a row for each change only
             self.state.wait_causes[task.index] = cause
             self.state.recorder.holds.append((self.state.clock._now, task.index, cause))
 
@@ -174,15 +176,12 @@ class Decisions:
 
     def _fetch(self, decision: Fetch) -> None:
         self.devices.state(decision.device)
-        self.state.last_launch += 1  # a place in the start order of the upload engine
-        problem = fetch(
-            self.launches.transfers, decision.item, decision.device, number=self.state.last_launch, then=self._fetched
-        )
+        self.state.last_launch = number = self.state.last_launch + 1  # a place in the start order of the upload engine
+        then = partial(self.rounds.changed, "change")
+        problem = fetch(self.launches.transfers, decision.item, decision.device, number=number, then=then)
         if problem is not None:
             raise illegal(self.state, f"fetches item {decision.item} to {decision.device}, but {problem}")
 
-    def _fetched(self) -> None:
-        self.rounds.changed("change")
 
     def _drop(self, decision: Drop) -> None:
         self.devices.state(decision.device)

@@ -43,7 +43,7 @@ class Devices:
     def set(self, device: Device, wanted: Any) -> None:
         """Carry out a policy's Set: a frequency, or "off", "on" or "wake"."""
         run, state = self.run, self.state(device)
-        run.steady = False
+        run.steady = False  # from now on an end may move
         now = run.clock._now
         log = run.recorder.device_log
         if wanted == "off":
@@ -73,7 +73,7 @@ class Devices:
                     self.waking[device.index] = timer = Later(self._awake, device)
                     run.clock.at(state.ready_at, FAULT, timer)
                 else:
-                    self._set_asleep(device, False)
+                    self._set_asleep(device, False)  # open at once; what is placed there waits until it is awake
             elif wanted == "on" and device.index in self.waking:
                 run.clock.cancel(self.waking.pop(device.index))
                 self._set_asleep(device, False)
@@ -110,7 +110,7 @@ class Devices:
                 raise illegal(run, f"{into}, which is none of its layouts{there}")
             if new != slices.layout and slices.busy and device.type.sharing.recut != "idle":
                 raise illegal(run, f"{into}, but it is not empty (recut: idle would allow it)")
-            slices.recut(new, run.clock._now)
+            slices.recut(new, run.clock._now)  # busy slices are part of the new layout
         slices.fixed = layout is not None
         run.capacity.changed(state)
 
@@ -137,10 +137,10 @@ class Devices:
         """Set another pace for what computes on a device."""
         state, launches = self.state(device), launches_on(self.run, device)
         for launch in launches:
-            self.launches.materialize(launch)
+            self.launches.materialize(launch)  # at the old pace, which changes below
         state.frequency, state.slowdown = frequency, slowdown
         state.normal = False
-        self.launches.retime(state, launches)
+        self.launches.retime(state, launches)  # replicas among them: their steps change, too
 
     def close(self, device: Device, closed: bool) -> None:
         """Close a device to new launches (before a maintenance), or open it again."""
@@ -176,10 +176,12 @@ class Devices:
         lost = [device] if device.type.kind != "cpu" else [device, *run.input.cluster.nodes[device.node].accelerators]
         for one in lost if not up else ():
             self.state(one).failed_at = run.clock._now  # by which `History.look` sees that saved data are gone
+        # A gang may be on several: once.
         there = list({launch.number: launch for one in lost for launch in launches_on(run, one)}.values())
         if not up and self.interrupts.stops.kept_in_memory:  # launches elsewhere may fetch their state from here
             there += [one for one in run.running.values() if one not in there and self._fetches(one, lost)]
         residents = [launch for launch in there if isinstance(launch, Resident)]
+        # Before the data: they have these pinned.
         self.interrupts.lose(launch for launch in there if not launch.resident)
         if not up and run.places.items:
             for one in lost:

@@ -9,7 +9,8 @@ or is to come the run ends, whatever is still to break.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,20 +49,21 @@ class Ailing:
         self.lasting = Draws(process.lasting, random, BLOCK)
 
 
+@dataclass(eq=False)
 class FaultInjector:
     """Injects the faults of a run."""
 
-    def __init__(
-        self, state: RunState, rounds: Rounds, devices: Devices, serving: Serving | None, faults: list[Faults]
-    ):  # fmt: skip
-        self.run = state
-        self.rounds = rounds
-        self.devices = devices
-        self.serving = serving
-        self._reasons: dict[int, list[Reason]] = {}
-        """Why a device or a link is down or slow, by index."""
-        self._idle = 0
-        for source, fault in enumerate(faults):
+    run: RunState
+    rounds: Rounds
+    devices: Devices
+    serving: Serving | None
+    faults: Sequence[Faults]
+    _reasons: dict[int, list[Reason]] = field(default_factory=dict)
+    """Why a device or a link is down or slow, by index."""
+    _idle: int = 0
+
+    def __post_init__(self) -> None:
+        for source, fault in enumerate(self.faults):
             if isinstance(fault, FaultProcess):
                 self._begin(fault, source)
             elif isinstance(fault, FaultEvent):
@@ -72,6 +74,7 @@ class FaultInjector:
                 self._at(fault.end, self._turn, fault, [(source, math.inf)], [])
 
     def _at(self, time: float, action: Callable[..., None], *arguments: Any) -> None:
+        # What lies in the past is due now.
         self.run.clock.at(max(time, self.run.clock._now), FAULT, Later(self._fire, action, arguments))
 
     def _fire(self, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -98,7 +101,7 @@ class FaultInjector:
             return False
         if any(queue.column is not None and not queue.over for queue in run.queues):
             return True
-        return not run.clock.only(FAULT)
+        return not run.clock.only(FAULT)  # other events may still let something happen
 
     # Processes ------------------------------------------------------------------------------------------------
 
@@ -109,21 +112,21 @@ class FaultInjector:
         for index in process.devices:
             name = devices[index].name if index < count else links[index - count]
             random = self.run.input.random.stream("faults", process.name, name)
-            self._next(Ailing(process, source, index, random))
+            self._next(Ailing(process, source, index, random))  # by name of the device: others do not shift its numbers
 
     def _next(self, ailing: Ailing) -> None:
         self._at(self.run.clock._now + ailing.between(), self._strike, ailing)
 
     def _strike(self, ailing: Ailing) -> None:
         process = ailing.process
-        end = self.run.clock._now + ailing.lasting()
+        end = self.run.clock._now + ailing.lasting()  # drawn first: the order of draws is part of the results
         struck = [ailing.index]
         if process.together and process.groups is not None:
             others = process.groups[ailing.index]
             struck += [other for other in others if ailing.random.random() < process.together]
         for one in struck:
             self._change(one, [], [ailing.reason])
-        self._at(end, self._recover, ailing, struck)
+        self._at(end, self._recover, ailing, struck)  # the devices that it struck, not those near it then
 
     def _recover(self, ailing: Ailing, struck: list[int]) -> None:
         for one in struck:
@@ -163,10 +166,10 @@ class FaultInjector:
     def _change(self, index: int, ended: list[Reason], begun: list[Reason]) -> None:
         """Replace reasons of a device or link, and apply what follows from its list."""
         reasons = self._reasons.setdefault(index, [])
-        was_up, before = _in_effect(reasons)
+        was_up, before = _in_effect(reasons)  # read before the list, which is the same object, changes
         for reason in ended:
             if reason in reasons:
-                reasons.remove(reason)
+                reasons.remove(reason)  # one of them: the same source may have struck it twice
         reasons += begun
         up, slowdown = _in_effect(reasons)
         devices, network = self.run.input.cluster.devices, self.run.network
@@ -183,4 +186,5 @@ class FaultInjector:
 def _in_effect(reasons: list[Reason]) -> tuple[bool, float]:
     """Return whether a device or link is up under these reasons, and its slowdown."""
     factors = [factor for _, factor in reasons if factor < math.inf]
+    # From the list each time: factors that end leave no rounding behind.
     return len(factors) == len(reasons), math.prod(factors, start=1.0)

@@ -12,7 +12,7 @@ from hetsim.engine.flight.durations import work
 from hetsim.engine.flight.launch import FusedLaunch, Launch, Terms
 from hetsim.engine.kernel.clock import FINISH
 from hetsim.engine.launching.launches import Launches
-from hetsim.engine.launching.limits import TimeLimits
+from hetsim.engine.launching.stopping import TimeLimits
 from hetsim.engine.resources.occupancy import available_at
 from hetsim.engine.views.placing import together
 from hetsim.model.fusion import fused_mode, fusible
@@ -105,7 +105,7 @@ class Starts:
         if batch and (queue := self.state.queue_of.get(batch[0].shape)) is not None:
             # Requests that a policy names one by one are a batch of their own.
             self._start_requests(Requests(queue, len(batch), len(batch), batch), placement)
-            queue.ring()
+            queue.ring()  # its policy may want another batch at once
         elif batch and placement.mode.parts:
             self._start_fused(batch, placement)
         else:
@@ -115,7 +115,7 @@ class Starts:
     def _check(self, batch: tuple[Task, ...], placement: Placement, limit: int) -> None:
         """PolicyError unless all tasks of a batch wait and may run in its mode."""
         mode = placement.mode
-        if not batch or len({task.index for task in batch}) != len(batch):
+        if not batch or len({task.index for task in batch}) != len(batch):  # a task must not end twice
             raise illegal(self.state, f"started a batch of {len(batch)} tasks on {placement}: empty, or one task twice")
         if len(batch) > limit:
             raise illegal(self.state, f"started {len(batch)} tasks as one batch; mode {mode} takes {mode.batch_limit}")
@@ -172,7 +172,7 @@ class Starts:
         terms = Terms(requests, padding, factors, queue.arrival(0))
         launch = Launch(self._boundary, 0, (), placement, self.clock._now)
         launch.terms, launch.position = terms, position
-        self._seat(launch, requests if tasks is None else tasks[0])
+        self._seat(launch, requests if tasks is None else tasks[0])  # before the queue changes: it may be refused
         if tasks is None:
             terms.first, terms.own_rows = queue.take(count)
             tasks = queue.seen(terms.first, terms.own_rows, count)
@@ -197,6 +197,7 @@ class Starts:
             if refusal is not None:
                 to = "to" if verb == "moved" else "on"
                 raise illegal(self.state, f"{verb} {what} {to} {placement}, but {refusal}")
+        # Before `take`: its number is its hash, by which slices are kept.
         self.state.last_launch = launch.number = self.state.last_launch + 1
         launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
 
@@ -204,7 +205,7 @@ class Starts:
         """A launch is under way, and its tasks with it."""
         self.state.running[launch.number] = launch
         for task in launch._tasks or ():
-            self.state.waiting.pop(task.index, None)
+            self.state.waiting.pop(task.index, None)  # one that moves, or was blocked, is not there
             task.state = RUNNING
             task._launch = launch
 
@@ -216,14 +217,14 @@ class Starts:
         launch.position = task.shape.position[mode]
         self._seat(launch, task, verb)
         self._run(launch)
-        again = task._history is not None
+        again = task._history is not None  # it was stopped before: something may have to be restored
         if mode in self.quick and len(batch) == 1 and not (again and task.shape not in self._free):
             for device in placement.devices:
                 if not self.capacity.of[device.index].normal:
                     break
             else:
                 if again:
-                    launch.then = self.launches.end_resumed
+                    launch.then = self.launches.end_resumed  # its row adds to those of earlier launches
                 else:
                     self._starts[task.index] = now
                 self.clock.at(now + work(launch), FINISH, launch)
@@ -237,6 +238,7 @@ class Starts:
     def _begin(self, launch: Launch) -> None:
         """Begin where devices become ready, data move, or engines are shared."""
         if self.places.items:
+            # Its own memory is taken by now (`_seat`): 0 bytes more.
             refusal = self.launches.transfers.items_refusal(launch.tasks, launch.placement, 0)
             if refusal is not None:
                 raise illegal(self.state, f"started {launch.task} on {launch.placement}, but {refusal}")
@@ -246,7 +248,7 @@ class Starts:
             if state.normal:
                 continue
             at_once = available_at(state, self.clock._now, 0) <= self.clock._now and state.up and not state.asleep
-            if at_once and state.frequency == state.slowdown == 1.0:
+            if at_once and state.frequency == state.slowdown == 1.0:  # 1.0 exactly: a product of no factors
                 state.normal = True
         self.launches.begin(launch)
         if self.limits is not None and launch.tasks:  # it may have ended already
@@ -272,7 +274,7 @@ def compute_only(tasks: Tasks) -> frozenset[Mode]:
 
 def all_steady(tasks: Tasks, quick: frozenset[Mode]) -> bool:
     """Return True if every launch computes at nominal rate until a device changes."""
-    free = all(shape.stopping == Stopping() for shape in tasks.shapes)
+    free = all(shape.stopping == Stopping() for shape in tasks.shapes)  # nothing is saved or restored
     return free and all(mode in quick for mode in tasks.modes)
 
 

@@ -78,6 +78,7 @@ class Waiting:
                 except Exception as error:
                     raise raised(state, error, "ready") from error
         on = state.wake_on
+        # A policy that waits for a release, or for a task that fits, is not asked in vain.
         if on == "release" or (
             on == "fit" and self.clock._now <= state.certain and not self.capacity.has_room(task.shape.modes)
         ):
@@ -100,7 +101,7 @@ class Waiting:
         graph = self.state.graph
         for task in tasks:
             if graph is not None and graph.missing[task.index] > 0:
-                task.state = BLOCKED
+                task.state = BLOCKED  # all before any hook is called, which sees the others, too
                 graph.blocked[task.index] = task
         for task in tasks:
             if task.state != BLOCKED:
@@ -123,7 +124,7 @@ class Waiting:
 
     def travel(self, task: Task, seconds: float, then: Callable[..., None], *arguments: Any) -> None:
         """Delay a request or response by its way between front end and node."""
-        task.state = FUTURE
+        task.state = FUTURE  # neither waiting nor running as it travels
         self.state.deferred += 1
         self.clock.at(self.clock._now + seconds, ARRIVAL, Later(self._there, then, arguments))
 
@@ -138,6 +139,7 @@ class Waiting:
         if not delay:
             fleet.arrived(task)
             return
+        # Its client's patience runs while it travels.
         aborts = max(now, task.arrival + fleet.service.timeout)
         aborted = aborts <= now + delay
         self.travel(task, aborts - now if aborted else delay, self._at_replicas, task, fleet, aborted)
@@ -181,13 +183,13 @@ class Waiting:
         self._status[row] = COMPLETED
         detail = self.state.recorder.detail
         detail("compute")[row] = now - self._starts[row]
-        detail("upload"), detail("download")
+        detail("upload"), detail("download")  # the three columns are there together
         self.signals.task_completed(task)
 
     def leave_queue(self, task: Task) -> None:
         """Take a request out of the queue that ends without having run."""
         queue = self.state.queue_of[task.shape]
-        if queue.remove(task.index):
+        if queue.remove(task.index):  # else it is in a batch, or still on its way
             self.state.requests_left -= 1
             queue.ring()
         elif task._history is None:

@@ -35,18 +35,19 @@ class Pacing:
         A step is the begin of a cycle, or the decision at its end.  This is called whenever a round is due.  Rounds in
         which no task waits take no time, and are none of its cycles.
         """
-        if not waiting and self.decides_at < 0:
+        if not waiting and self.decides_at < 0:  # a cycle under way ends even if all tasks have left meanwhile
             self.starts_left = math.inf
             return now
-        if self.begins_at < 0:
+        if self.begins_at < 0:  # the first round since the last cycle asks for the next one
             self.asked, self.begins_at = now, self._cycle_begin(now)
         if self.decides_at < 0:
             if now < self.begins_at:
                 return self.begins_at
+            # Tasks that come later do not prolong it.
             self.decides_at = now + self.time.per_cycle + self.time.per_waiting * waiting
         if now < self.decides_at:
             return self.decides_at
-        if now > self.asked:
+        if now > self.asked:  # a decision without a delay needs no row
             self.cycles.append((self.asked, now))
         self.begins_at = self.decides_at = -1.0
         self.free_at = now
@@ -57,13 +58,14 @@ class Pacing:
         begin = max(now, self.free_at if self.time.overlap else self.bound_until)
         if not self.time.cycle:
             return begin
+        # Never two cycles at one multiple, not even at one instant.
         self.tick = max(math.ceil(begin / self.time.cycle), self.tick + 1)
-        return max(begin, self.tick * self.time.cycle)
+        return max(begin, self.tick * self.time.cycle)  # the product may be rounded to before `begin`
 
     def effective(self, now: float) -> float:
         """When a start that is decided now takes effect."""
         self.starts_left -= 1
         if self.time.per_start:
-            self.bound_until = max(self.bound_until, now) + self.time.per_start
+            self.bound_until = max(self.bound_until, now) + self.time.per_start  # starts take effect one by one
             return self.bound_until
         return now

@@ -31,7 +31,7 @@ def call(run: RunState, hook: Callable[..., Any], *arguments: Any) -> Any:
     """Call a policy's hook; an exception becomes an error that names the place."""
     try:
         return hook(*arguments)
-    except HetsimError:
+    except HetsimError:  # it says already what is wrong, and where
         raise
     except Exception as error:
         raise raised(run, error, getattr(hook, "__name__", "hook")) from error
@@ -123,7 +123,7 @@ def _kept_by_replicas(run: RunState, modes: Iterable[Mode]) -> set[Mode]:
     if not residents:
         return set()
     for launch in residents:
-        capacity.give(launch.placement, launch, launch.cores)
+        capacity.give(launch.placement, launch, launch.cores)  # for the question only: taken again below
     fitting = {mode for mode in modes if capacity.first(mode) is not None}
     for launch in residents:
         launch.cores = capacity.take(launch.placement, launch)
@@ -156,7 +156,7 @@ class Questions:
         """Count one more question; PolicyError if there are too many without a decision."""
         run = self._run
         if run.decisions != self._decisions:
-            self._decisions, self._asked = run.decisions, 0
+            self._decisions, self._asked = run.decisions, 0  # any decision is progress, whatever it does
         self._asked += 1
         if self._asked > ASKED_IN_VAIN:
             questions = f"{self._asked:,} times which tasks wait or run"
@@ -197,4 +197,5 @@ def malformed(run: RunState, decision: Any) -> str | None:
 def is_own_device(run: RunState, device: Any) -> bool:
     """Return True if this is one of the cluster's own devices."""
     devices = run.input.cluster.devices
+    # The very object: a device of another cluster may be its equal.
     return isinstance(device, Device) and 0 <= device.index < len(devices) and devices[device.index] is device

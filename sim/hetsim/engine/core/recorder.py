@@ -76,7 +76,8 @@ def energies(
     plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0) & (mode >= 0))
     if not len(plain):
         return detail["energy"]
-    energy = detail["energy"].copy()
+    energy = detail["energy"].copy()  # the column itself adds up what launches with rows took
+    # A task without a row ran at nominal rate from start to finish.
     energy[plain] = (finish - start)[plain] * width(tasks, plain, mode) * watts(tasks, plain, mode)
     return energy
 
@@ -115,15 +116,16 @@ class PlacementCodes:
                 return self.core_base[devices[0].node] + cores.bit_length() - 1
         if cores:
             return self._gang(devices, cores)
-        entry = self._known.get(id(placement))
+        entry = self._known.get(id(placement))  # an id is safe: the entry keeps the placement alive
         if entry is None:
             if len(self._known) >= KNOWN_GANGS:
-                self._known.clear()
+                self._known.clear()  # no code is lost: `_more` has them all
             entry = self._known[id(placement)] = placement, self._gang(devices, 0)
         return entry[1]
 
     def _gang(self, devices: tuple[Device, ...], cores: int) -> int:
         key = (tuple(device.index for device in devices), cores)
+        # Its length before the insertion, so that codes have no gaps.
         return self._more.setdefault(key, self._base + len(self._more))
 
     def table(self) -> list[tuple[tuple[int, ...], tuple[int, ...] | None]]:
@@ -212,6 +214,7 @@ class Recorder:
         for column, nothing in columns:
             if column is not None:
                 more: Any = array(column.format, [nothing]) * count
+                # By `id`: a fork meets these in place of the run's own columns.
                 copies[id(column)] = memoryview(array(column.format, column.tobytes()) + more)
         return copies
 
@@ -241,8 +244,8 @@ class Recorder:
         """Rows of tasks, and device-seconds that their written launches computed."""
         for number, row in enumerate(_AS_ROW.iter_unpack(self._rows)):
             for member in self._groups.get(number, (int(row[1]),)):
-                yield member, row[BUSY] / row[2]
-        members = iter(self._members)
+                yield member, row[BUSY] / row[2]  # members of a launch share its device-seconds equally
+        members = iter(self._members)  # of all batches without a slice, in the order of their rows
         for row, queue, first in zip(_AS_ROW.iter_unpack(self._batches), self._slices[::2], self._slices[1::2],
                                      strict=True):  # fmt: skip
             count = int(row[2])
@@ -255,7 +258,7 @@ class Recorder:
         for row in rows:
             first = row * _AS_ROW.size
             (busy,) = _NUMBER.unpack_from(self._rows, first + BUSY * _NUMBER.size)
-            _NUMBER.pack_into(self._rows, first + LOST * _NUMBER.size, busy)
+            _NUMBER.pack_into(self._rows, first + LOST * _NUMBER.size, busy)  # in place: rows have one width
 
     def launch(
         self, launch: Any, outcome: int, times: tuple[float, ...], end: float, busy: float, energy: float,
@@ -291,7 +294,7 @@ class Recorder:
             number, row, 1, position, place, LAUNCH_COMPLETED, launch.decided, start, up, uploaded, began, computed,
             down, end, busy, energy, 0.0,
         )  # fmt: skip
-        if self.start[row] != self.start[row]:
+        if self.start[row] != self.start[row]:  # NaN: a task that was stopped keeps its first start
             self.start[row] = start
         self.mode[row] = position
         self.finish[row] = end
@@ -316,7 +319,7 @@ class Recorder:
             energy, 0.0,
         )  # fmt: skip
         self._slices.append(requests.queue.number)
-        self._slices.append(terms.first)
+        self._slices.append(terms.first)  # -1: its rows follow in `_members`
         if requests.count > 1:
             self.batched = True
         if terms.first < 0:
@@ -364,7 +367,7 @@ class Recorder:
         whose: np.ndarray = np.repeat(np.arange(len(counts)), counts)
         rows = np.empty(int(ends[-1]), dtype=np.int64)
         sliced: np.ndarray = np.repeat(firsts >= 0, counts)
-        rows[~sliced] = np.asarray(self._members)
+        rows[~sliced] = np.asarray(self._members)  # in the order of the batches, as they were written
         offset = np.arange(len(rows)) - np.repeat(ends - counts, counts) + np.repeat(firsts, counts)
         for number, service in enumerate(services):
             here = sliced & (queues == number)[whose]
@@ -379,7 +382,7 @@ class Recorder:
         """Fill stage times and energy of tasks whose only launch ended well, in full."""
         rows = self._launches
         single = rows["outcome"] == LAUNCH_COMPLETED
-        single[list(self._groups)] = False
+        single[list(self._groups)] = False  # what tasks share was accounted as they ended
         ended = np.flatnonzero(single)
         if not len(ended):
             return
@@ -401,6 +404,7 @@ class Recorder:
         np.asarray(self.detail("batch"))[rows] = batch["launch"][whose]
         back = np.array([service.response_delay for service in self.run.services])[queue]
         finish = (batch["end"] + back)[row_of]
+        # An answer that would come at the horizon, or later, has not come.
         np.asarray(self.status)[done] = np.where(finish < self.run.horizon, COMPLETED, UNFINISHED)
         np.asarray(self.finish)[done] = np.where(finish < self.run.horizon, finish, NAN)
         if self._lean:
@@ -425,7 +429,7 @@ class Recorder:
         asked: list[Any] = [*run.services, *run.language]
         for service in asked:
             if service.request_delay:  # a request is ready when it has come to the node
-                ready = ready.copy()
+                ready = ready.copy()  # it may be the arrival column of the input
                 ready[service.rows] += service.request_delay
         if len(self._launches["launch"]):
             for name in ("batch",) if self._lean else ("upload", "compute", "download", "energy", "batch"):
@@ -434,9 +438,7 @@ class Recorder:
         as_they_are: dict[str, Any] = {name: detail.get(name) for name in DETAILS}
         launches = None
         if len(self._launches["launch"]):
-            launches = self._merged_launches(
-                start, finish, mode, place=place, status=status, batch=detail.get("batch"), end=end
-            )
+            launches = self._merged_launches(detail["batch"], end)
             plain = (status == COMPLETED) & (detail["batch"] < 0) & (place >= 0)
             if not self._lean:
                 detail["compute"][plain] = (finish - start)[plain]
@@ -467,13 +469,11 @@ class Recorder:
             stats=stats,
         )
 
-    def _merged_launches(
-        self, start: np.ndarray, finish: np.ndarray, mode: np.ndarray, place: np.ndarray, status: np.ndarray,
-        batch: np.ndarray | None, end: float,
-    ) -> dict[str, np.ndarray]:  # fmt: skip
+    def _merged_launches(self, batch: np.ndarray, end: float) -> dict[str, np.ndarray]:
         """The written rows, and one for each task that ran plainly and has none."""
-        assert batch is not None
         rows, tasks = self._launches, self.run.tasks
+        start, finish = np.asarray(self.start), np.asarray(self.finish)
+        mode, place, status = np.asarray(self.mode), np.asarray(self.place), np.asarray(self.status)
         running = (status == UNFINISHED) & (place >= 0) & (batch < 0)
         for service in self.run.language:  # a request that has lost its replica waits for another one
             running[service.rows] = False
@@ -494,7 +494,7 @@ class Recorder:
         }
         first = len(rows["energy"])
         merged["energy"][first:] = merged["busy"][first:] * watts(tasks, plain, mode)
-        order = np.lexsort((merged["task"], merged["decided"]))
+        order = np.lexsort((merged["task"], merged["decided"]))  # however rows came to be written, their order is this
         return {name: column[order] for name, column in merged.items()}
 
 

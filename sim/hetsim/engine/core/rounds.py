@@ -35,18 +35,18 @@ class Rounds:
         if not clock.advance():
             return False
         while state.pacing is not None and (at := state.pacing.next_time(clock._now, self._waiting())) > clock._now:
-            clock.round_due = False
+            clock.round_due = False  # the timer of the cycle makes it due again
             clock.again(at, TIMER, self._cycle)
             if not clock.advance():
                 return False
-        clock.round_due = False
+        clock.round_due = False  # what the policy decides now may make one due
         state.rounds += 1
-        state.wake_on = "change"
+        state.wake_on = "change"  # a Wait holds for one round: it is said again or forgotten
         wake = self._wake
         if wake.entry >= 0:
-            clock.cancel(wake)
+            clock.cancel(wake)  # it is asked before that time came
         if state.wanting:
-            self.signals.offer()
+            self.signals.offer()  # before the policy, which sees what the replicas left
         return True
 
     def _cycled(self, _: Timer) -> None:
@@ -77,7 +77,7 @@ class Rounds:
             if self._wake.entry >= 0:
                 self.clock.cancel(self._wake)
             return
-        if not until > self.clock._now:
+        if not until > self.clock._now:  # not `<=`: NaN is refused, too
             raise illegal(state, f"waits until t = {until:g} s, which is not later than now")
         # A run with a horizon lasts until then, and its devices draw power: a policy may still put them to sleep.
         if self._here() or state.sources.to_come or state.input.horizon < math.inf:
@@ -92,7 +92,7 @@ class Rounds:
         if state.running or to_come or state.iterating or not waits:
             self._idle_wakes = 0
             return
-        self._idle_wakes += 1
+        self._idle_wakes += 1  # timers that wake a policy for nothing would never end
         if self._idle_wakes > LOOP_LIMIT:
             raise deadlock(state)
 
@@ -101,8 +101,9 @@ class Rounds:
         state = self.state
         before, state.settled_at = state.settled_at, (self.clock._now, state.ended)
         if before != state.settled_at:
-            state.settled = state.decisions
+            state.settled = state.decisions  # time passed, or a task ended: counted from here
         made = state.decisions - state.settled
+        # A policy may well decide several things about each task at one instant.
         if made > LOOP_LIMIT + 10 * (len(state.waiting) + len(state.running)):
             raise illegal(state, f"made {made:,} decisions at one instant and no task came to an end: it loops")
 
@@ -115,7 +116,7 @@ class Rounds:
         if state.input.horizon < math.inf:
             return
         if not (self._here() or state.sources.to_come):
-            self.clock.end = math.nextafter(self.clock._now, math.inf)
+            self.clock.end = math.nextafter(self.clock._now, math.inf)  # what is due at this very instant still happens
 
     def _here(self) -> bool:
         """Return True if any task is in the system."""

@@ -113,7 +113,7 @@ def launches_on(state: RunState, device: Device) -> list[Launch]:
 def launches_since(state: RunState, number: int) -> list[Launch]:
     """Launches in flight that started after the given one, the last first."""
     launches = []
-    for launch in reversed(state.running.values()):
+    for launch in reversed(state.running.values()):  # in start order: the first known one ends the walk
         if launch.number <= number:
             break
         launches.append(launch)
@@ -124,6 +124,7 @@ def lost_input(state: RunState, task: Task) -> str | None:
     """The name of an item that the task reads and of which no copy is left."""
     places = state.places
     for item in task.reads:
+        # A lost item may have been written again since.
         if item in state.lost_items and not places.where[item] and item not in task.writes:
             return places.items[item].name
     return None
@@ -163,4 +164,4 @@ class Signals:
     """A policy wants to know what becomes of the requests of a replica of a language model."""
 
     def __init__(self) -> None:
-        self.materialized = self.slowed = None
+        self.materialized = self.slowed = None  # set by those that want to hear, in runs that have them

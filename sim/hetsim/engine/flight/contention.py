@@ -93,7 +93,7 @@ class SharedNetwork:
         member.carried = [(self._group(link), busy) for link, busy in member.profile.busy.items()]
         self._weigh(member)
         for group, _ in member.carried:
-            self._close(group, now)
+            self._close(group, now)  # its row so far, before the jobs on it change
             group.members.append(member)
             self._open(group, now)
         for stake in member.stakes:
@@ -106,7 +106,7 @@ class SharedNetwork:
             return
         over = end == end
         now = end if over else self.clock._now
-        self._settle(member, now)
+        self._settle(member, now)  # at the old ratio, before any of it changes
         for group, _ in member.carried:
             self._close(group, now)
             group.members.remove(member)
@@ -125,14 +125,14 @@ class SharedNetwork:
         else:
             self.slow[link] = factor
         group = self.groups.get(link)
-        if group is None:
+        if group is None:  # no job has used it so far
             return
         touched: dict[int, ContendingJobs] = {}
         for member in group.members:
             self._settle(member, self.clock._now)
             for stake in member.stakes:
                 stake.group.drop(stake)
-                touched[stake.group.link] = stake.group
+                touched[stake.group.link] = stake.group  # links that it left, too: others are freer there
             self._weigh(member)
             for stake in member.stakes:
                 stake.group.add(stake)
@@ -148,6 +148,7 @@ class SharedNetwork:
         if guest.alone == INF:
             return INF, 0.0
         near = reached(stake.group for stake in guest.stakes)
+        # Tried out on them, and put back below.
         kept = [(group, group.first, group.kept, group.joint) for group in near]
         for stake in guest.stakes:
             stake.group.add(stake)
@@ -184,7 +185,7 @@ class SharedNetwork:
         for member, ratio in ratios.values():
             if ratio != member.ratio or member in fresh:
                 if member.since != now:
-                    self._settle(member, now)
+                    self._settle(member, now)  # up to now at the ratio before
                 member.ratio = ratio
                 self._apply(member, now)
 
@@ -194,7 +195,7 @@ class SharedNetwork:
         table: Any = launch.table
         before = member.factor
         member.factor = factor = member.profile.seconds / (member.alone * member.ratio)
-        if factor == before:
+        if factor == before:  # equal floats: its seconds are the same
             return
         if not member.simple or before == 0.0:
             self.paced(launch)  # others may depend on it, or the rate does not follow from the former one
@@ -225,7 +226,7 @@ class SharedNetwork:
                 self._settle(member, now)
             steps = member.steps - member.flushed
             if steps:
-                member.flushed = member.steps
+                member.flushed = member.steps  # counted for all of its links, and only once
                 for other, busy in member.carried:
                     other.busy += busy * steps
         if group.row >= 0 and now > group.since:

@@ -8,6 +8,7 @@ An item written in the run is dropped everywhere after its last reader.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,13 +83,10 @@ class Places:
                 self.where.append({host(item.home): None})
             else:
                 self.where.append({} if self.made[index] else dict(hosts))
-        self._on: dict[int, GpuItems] = {}
+        self._on: dict[int, GpuItems] = defaultdict(GpuItems)
 
     def on(self, device: Device) -> GpuItems:
-        items = self._on.get(device.index)
-        if items is None:
-            items = self._on[device.index] = GpuItems()
-        return items
+        return self._on[device.index]
 
     # Questions ----------------------------------------------------------------------------------------------
 
@@ -115,7 +113,7 @@ class Places:
             on_host = location < 0
             node = -1 - location if on_host else self.cluster.devices[location].node
             rank = (0 if node == device.node else 2) + (not on_host)
-            if rank < best_rank:
+            if rank < best_rank:  # of equals the first: the order of `where` is that of arrival
                 best, best_rank = location, rank
         return best
 
@@ -145,7 +143,7 @@ class Places:
                 here.pins[item] += 1
             else:
                 here.pins[item] = 1
-                gpu.room -= size
+                gpu.room -= size  # the room is promised, whether its bytes are there or not
                 if item in here.resident:
                     here.unpinned -= size
             here.resident.pop(item, None)
@@ -164,7 +162,7 @@ class Places:
             if gpu.device.index in self.where[item]:
                 here.unpinned += size
             else:
-                here.resident.pop(item, None)
+                here.resident.pop(item, None)  # its copy never came, or was outdated since
 
     def evict(self, gpu: GpuState) -> list[int]:
         """Evict least recently used items until the promised room is free.
@@ -173,7 +171,7 @@ class Places:
         """
         here = self.on(gpu.device)
         back: list[int] = []
-        for item in list(here.resident):
+        for item in list(here.resident):  # a list: items leave on the way
             if gpu.room - here.unpinned >= 0:
                 break
             if item in here.pins:
@@ -181,7 +179,7 @@ class Places:
             del here.resident[item]
             here.unpinned -= self.items[item].size
             if len(self.where[item]) == 1:
-                back.append(item)
+                back.append(item)  # its only copy stays valid until the host has it
             else:
                 del self.where[item][gpu.device.index]
         return back
@@ -192,7 +190,7 @@ class Places:
         if version != self.version[item] or gpu.device.index not in copies:
             return
         copies[host(gpu.device.node)] = None
-        if item not in self.on(gpu.device).resident:
+        if item not in self.on(gpu.device).resident:  # else a launch has claimed it again meanwhile
             del copies[gpu.device.index]
 
     def arrived(self, item: int, location: int, version: int) -> None:
@@ -202,7 +200,7 @@ class Places:
 
     def written(self, item: int, location: int) -> None:
         """Note that a task wrote an item at a location: other copies become invalid."""
-        self.version[item] += 1
+        self.version[item] += 1  # first: bytes under way are outdated by this
         self.keep_only(item, location)
 
     def keep_only(self, item: int, *locations: int) -> None:
@@ -216,6 +214,7 @@ class Places:
         """Return True if no task after these (which end now) uses the item again."""
         own_reads = sum(item in task.reads for task in by)
         own_writes = sum(item in task.writes for task in by)
+        # Those of this launch have not been counted as ended.
         return self.readers[item] <= own_reads and self.writers[item] <= own_writes
 
     def ended(self, task: Task) -> None:
@@ -238,7 +237,7 @@ class Places:
                 self._forget(item, device.index)
                 if not copies and self.readers[item]:
                     lost.append(item)
-        here.leaving.clear()
+        here.leaving.clear()  # nothing comes back from a failed device
         return lost
 
     def drop(self, item: int, device: Device) -> str | None:

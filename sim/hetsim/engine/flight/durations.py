@@ -17,6 +17,7 @@ from hetsim.model.tasks import Mode
 def work(launch: Launch) -> float:
     """Compute seconds left to a launch at rate 1: true time, less what is done."""
     mode, tasks = launch.placement.mode, launch._tasks
+    # As `_seconds`, for most launches.
     if launch.terms is None and tasks and len(tasks) == 1 and mode.curve is None and launch.fusion is None:
         task = tasks[0]
         return (mode.single + task._time[launch.position]) * (1.0 - task._done)
@@ -28,7 +29,7 @@ def planned(launch: Launch) -> float:
     table = launch.table
     if table is None:
         return _seconds(launch, True)
-    if table.planned != table.planned:
+    if table.planned != table.planned:  # NaN: not asked before
         table.planned = _seconds(launch, True)
     return table.planned
 
@@ -50,6 +51,7 @@ def _seconds(launch: Launch, estimated: bool) -> float:
         assert tasks is not None
         parts_left = [1.0 - (task.done if estimated else task._done) for task in tasks]
         times = [(task.estimates if estimated else task._time)[task.shape.position[mode]] for task in tasks]
+        # `fsum` rounds once: the order of the members does not count.
         own, max_left = math.fsum(time * part for time, part in zip(times, parts_left, strict=True)), max(parts_left)
     if terms is None:
         return mode.computing(len(launch.tasks), own, max_left)
@@ -67,6 +69,7 @@ def reached(launch: Launch, seconds: float, estimated: bool) -> float:
     mode = launch.placement.mode
     assert mode.curve is not None
     full_time, done = _of_one(launch, estimated)
+    # Of a task without work all is done.
     return mode.curve.reached(layout_of(launch.placement.devices), done, seconds / full_time) if full_time > 0 else 1.0
 
 

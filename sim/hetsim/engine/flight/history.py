@@ -45,7 +45,7 @@ class History:
     def lose(self, all_work: bool) -> None:
         """Note a failure or lossy stop; `all_work`: earlier saved work is lost too."""
         self.intact = self.input_saved = False
-        self.state_saved = self.state_saved and not all_work
+        self.state_saved = self.state_saved and not all_work  # with all work gone there is no state either
 
     def look(self, states: Sequence[Any]) -> None:
         """Note whether one of the devices has failed since (`states`: of all)."""
@@ -66,17 +66,18 @@ class History:
         """
         if self._parts is None or self._parts[0] is not placement:
             old, new = self.devices, placement.devices
+            # In units of 1 / (old × new), so that all parts are whole numbers.
             spare = {one: len(new) - len(old) * (one in new) for one in old}
             needs = {one: len(old) - len(new) * (one in old) for one in new}
             parts: dict[Device, list[tuple[int, float]]] = {one: [] for one in new}
-            for near, one, other in product((True, False), old, new):
+            for near, one, other in product((True, False), old, new):  # first what stays on a node
                 size = min(spare[one], needs[other])
                 if size > 0 and (one.node == other.node or not near):
                     spare[one] -= size
                     needs[other] -= size
                     location = host(one.node) if one.type.kind == "cpu" else one.index
                     parts[other].append((location, size / (len(old) * len(new))))
-            self._parts = placement, parts
+            self._parts = placement, parts  # asked for again by every device of the placement
         return self._parts[1]
 
     def gives(self, device: Device, placement: Placement) -> bool:

@@ -108,7 +108,7 @@ class Launch(Timer):
         return self.terms.requests.count if self._tasks is None else len(self._tasks)  # type: ignore[union-attr]
 
     def __hash__(self) -> int:
-        return self.number
+        return self.number  # a launch is hashed only once it has its number
 
 
 class FusedLaunch(Launch):
@@ -178,7 +178,7 @@ def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
         table.uploaded = table.ready = uploaded
         if up_flow is not None:
             up.sent(up_flow)
-    table.stepwise = lane.shared
+    table.stepwise = lane.shared  # its download's turn may be an event of its own
     if down_bytes or down_seconds:
         down = Part(launch, lane, device, line=lane.down, size=down_bytes, seconds=down_seconds)
         down.ask, down.at, down.until = computed, down_at, end
@@ -187,7 +187,7 @@ def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
         if down_flow is not None:
             down.sent(down_flow)
         elif lane.shared:
-            down.at = lane.download if lane.download > computed else computed
+            down.at = lane.download if lane.download > computed else computed  # as `serve` gives it its turn
             lane.download = INF
             if launch.entry >= 0:
                 table.armed, table.due = computed, TURN
@@ -253,7 +253,7 @@ class Timetable:
     def stage(self, now: float) -> int:
         """The stage in which the launch is."""
         if self.compute_start <= now:
-            return COMPUTE if self.compute_end > now else DOWNLOAD
+            return COMPUTE if self.compute_end > now else DOWNLOAD  # at its very end it has computed
         if self.begin > now:
             return BEFORE
         if self.uploaded > now:
@@ -276,7 +276,7 @@ class Timetable:
         uploaded = self.uploaded if up == up and self.uploaded <= now else NAN
         began = self.compute_start if self.compute_start <= now else NAN
         start = up
-        if start != start:
+        if start != start:  # NaN: without an upload it starts with what comes next
             start = self.uploaded if self.restore and self.uploaded <= now else began
         computed = self.compute_end if self.compute_end <= now else NAN
         down = self.download_start
@@ -302,8 +302,8 @@ class Timetable:
         if elapsed > 0:
             done = self.rate * elapsed
             seconds_left = self.left - done
-            self.left = seconds_left if seconds_left > 0.0 else 0.0
-            self.done += done
+            self.left = seconds_left if seconds_left > 0.0 else 0.0  # rounding may overshoot
+            self.done += done  # what has been done stays so, whatever is set as left
             self.busy += self.busy_rate * elapsed
             self.energy += self.watts * elapsed
         self.updated = now
@@ -318,7 +318,7 @@ class Timetable:
 
     def _since(self, now: float) -> float:
         """Seconds computed since `busy` and `energy` were brought up to date."""
-        if self.computed or self.updated > now:
+        if self.computed or self.updated > now:  # settled, or not yet begun
             return 0.0
         return min(now, self.compute_end) - self.updated
 
@@ -382,6 +382,7 @@ class Lane:
                     up.then(up)  # type: ignore[misc]
                 if down is not None and down.until < INF:
                     down.then(down, INF, -INF)  # type: ignore[call-arg, misc]
+        # Sending them may have changed the sketches, which are read again.
         for launch in self.flights:
             if launch.sketch is not None:
                 launch.own_table = _written_out(launch, launch.sketch)
@@ -392,7 +393,7 @@ class Lane:
         if self.flights or self.uploads or self.downloads:
             return False
         self.upload = self.compute = self.download = now
-        self.ready = 0.0
+        self.ready = 0.0  # none is before the next launch
         return True
 
 

@@ -122,10 +122,10 @@ class FirstPass:
 def reached(groups: Iterable[ContendingJobs]) -> list[ContendingJobs]:
     """These links, others of their jobs, and all that must be solved together."""
     groups_of = {group.link: group for group in groups}
-    near = dict(groups_of)
+    near = dict(groups_of)  # only what shares a job with these links is reached
     for group in groups_of.values():
         near.update((other.group.link, other.group) for stake in group.stakes for other in stake.member.stakes)
-    for group in list(near.values()):
+    for group in list(near.values()):  # a list: more are added on the way
         if group.link not in groups_of and (group.joint or _connected(group) is not None):
             near.update((other.link, other) for other in _walk(group, joint=group.joint))
     return list(near.values())
@@ -135,7 +135,7 @@ def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
     """Links connected with this one; joint: by links solved together only."""
     reached_groups, rest = {start.link: start}, [start]
     jobs: set[int] = set()
-    while rest and (joint or len(jobs) <= JOINT):
+    while rest and (joint or len(jobs) <= JOINT):  # with more jobs they are not solved together anyway
         group = rest.pop()
         if joint and not group.joint:
             continue
@@ -160,7 +160,7 @@ def delay_ratios(groups: Iterable[ContendingJobs]) -> list[tuple[Any, float]]:
     """Ratios of step times to those on uncontended links, for all jobs reached."""
     links = reached(groups)
     for group in links:
-        group.kept, group.joint = None, False
+        group.kept, group.joint = None, False  # set again by what follows, if it still holds
         if group.first is None and group.stakes:
             group.first = FirstPass(group)
     members = {id(stake.member): stake.member for group in links for stake in group.stakes}

@@ -246,7 +246,7 @@ class Links:
         if delay:
             flow.then = self._join
             self.clock.at(self.clock._now + delay, FINISH, flow)
-            flow.turn = float(flow.entry)
+            flow.turn = float(flow.entry)  # by which `unbook` orders two of one instant
             flow.called = self.clock._now
         else:
             flow.called = called
@@ -290,7 +290,7 @@ class Links:
         flow.until = flow.since + size / rate
         flow.then = self.unbook
         for pipe in pipes:
-            pipe.booked = flow
+            pipe.booked = flow  # until it is over, or another one comes
         return flow
 
     def unbook(
@@ -306,13 +306,13 @@ class Links:
             return
         if flow.since > now or (flow.since == now and flow.turn > turn):
             flow.then = self._join
-            flow.entry = int(flow.turn)
+            flow.entry = int(flow.turn)  # the number it would have had: the same order at that instant
             heappush(clock._heap, (flow.since, FINISH, flow.entry, flow))
         else:
             group = self._begin(flow, flow.since)
             if not joined:  # else there is a new reckoning anyway
                 clock.at(flow.until, FINISH, group)
-        flow.until = math.inf
+        flow.until = math.inf  # not known from here on
         self.unsure(flow)
 
     def cancel(self, flow: Flow) -> None:
@@ -320,7 +320,7 @@ class Links:
         if flow.ended:
             return
         flow.ended = True
-        self.clock.cancel(flow)
+        self.clock.cancel(flow)  # its latency may still be running
         group = flow.group
         if group is not None:
             self._settle(group)
@@ -328,7 +328,7 @@ class Links:
             self._reschedule(group)
 
     def _join(self, flow: Flow) -> None:
-        if not flow.left:
+        if not flow.left:  # no bytes: it ends at once, but after what is due before
             flow.then = self._complete_empty
             self.clock.at(self.clock._now, FINISH, flow)
             return
@@ -348,7 +348,7 @@ class Links:
             self._settle(other)
         # A flow over pipes of several groups merges them: their rates depend on each other from now on.
         for other in groups[1:]:
-            self.clock.cancel(other)
+            self.clock.cancel(other)  # its flows end with the event of the first group
             for moved in other.flows:
                 moved.group = group
                 for pipe in moved.pipes:
@@ -379,7 +379,7 @@ class Links:
                 for pipe in flow.pipes:
                     pipe.group = None
             return
-        group.flows = [flow for flow in group.flows if flow not in gone]
+        group.flows = [flow for flow in group.flows if flow not in gone]  # by identity: a flow equals only itself
         # A group is never split: rates stay right if its flows no longer share a pipe, they only cost more.
         for flow in gone:
             flow.group = None
@@ -414,7 +414,7 @@ class Links:
             flow.rate = rate = flow.most
             bytes_left = flow.left
             until = now + (bytes_left if bytes_left > 0.0 else 0.0) / rate
-            if flow.bookable:
+            if flow.bookable:  # alone again: its end is known once more
                 self.clock.cancel(group)
                 flow.group = None
                 flow.since, flow.until, flow.turn, flow.then = now, until, -1.0, self.unbook
@@ -434,7 +434,7 @@ class Links:
 
     def _complete(self, group: FlowGroup) -> None:
         finished = group.next
-        if len(group.flows) > len(finished):
+        if len(group.flows) > len(finished):  # else no bytes are left to be counted
             self._settle(group)
         for flow in finished:
             flow.ended = True

@@ -57,17 +57,17 @@ class Part:
         # As `Links.send` calculates it.
         delay = latency if size else 0.0
         if rate == INF:
-            delay += seconds
+            delay += seconds  # nothing can be shared: a plain delay
         else:
             if seconds:
                 size += seconds * rate
             self.span = size / rate
-        self.delay = delay
+        self.delay = delay  # apart from `span`: both are added in the order of `serve`
 
     def sent(self, flow: Flow) -> None:
         """Return True if it was sent or booked on a shared path."""
         self.begun = True
-        if flow.until == INF and not flow.ended:
+        if flow.until == INF and not flow.ended:  # else it is over
             flow.bookable = False
             self.flow = flow
             flow.owner = self
@@ -82,6 +82,6 @@ def insert_part(parts: list[Part], part: Part) -> None:
     """Insert a part in start order."""
     if parts and parts[-1].number > part.number:
         parts.append(part)
-        parts.sort(key=lambda one: one.number)
+        parts.sort(key=lambda one: one.number)  # an earlier one may come late: after evictions, or written out
     else:
         parts.append(part)

@@ -55,7 +55,7 @@ class Fetching(Timer):
         self.armed = INF
 
     def begin(self) -> None:
-        self.transfers.places.pin([self.item], self.gpu)
+        self.transfers.places.pin([self.item], self.gpu)  # its room is promised from now on
         self.transfers.capacity.changed(self.gpu)  # its room
         self.gpu.lane.fetching += 1
         self.waiting = self.transfers.make_room(self.gpu, self)
@@ -77,7 +77,7 @@ class Fetching(Timer):
     def arm(self) -> None:
         """Set the turn at the time when the engine is free."""
         part, clock = self.part, self.transfers.clock
-        if part.begun or part.at == self.armed:
+        if part.begun or part.at == self.armed:  # equal floats: its turn has not moved
             return
         self.armed = part.at
         if part.at <= clock._now:
@@ -93,7 +93,7 @@ class Fetching(Timer):
         places = self.transfers.places
         source = places.source(self.item, self.gpu.device)
         present = places.present(self.item, self.gpu.device)
-        self.version = places.version[self.item]
+        self.version = places.version[self.item]  # bytes that come after a new writing are outdated
         self.hops = [] if source is None or present else places.hops(source, self.gpu.device)
         self._hop(None)
 
@@ -101,7 +101,7 @@ class Fetching(Timer):
         places = self.transfers.places
         if flow is not None:
             location = self.hops.pop(0)[1]
-            if location < 0 or self.gpu.up:
+            if location < 0 or self.gpu.up:  # a device that failed has no copy; the host that it passed has
                 places.arrived(self.item, location, self.version)
         if self.hops and self.gpu.up:
             self.transfers.links.send(self.hops[0][0], places.items[self.item].size, 0.0, self._hop)
@@ -109,6 +109,6 @@ class Fetching(Timer):
         places.unpin([self.item], self.gpu)
         self.transfers.capacity.changed(self.gpu)
         self.gpu.lane.fetching -= 1
-        self.gpu.lane.uploads.remove(self.part)
+        self.gpu.lane.uploads.remove(self.part)  # the engine is free for the next one
         self.transfers.asked((self.gpu.lane,))
         self.done()

@@ -68,6 +68,7 @@ class Speeds:
             return self._reckon(launch)
         state = self.capacity.of[placement.devices[0].index]
         group: ShareGroup = state.lane.group
+        # All that `_on` looks at there.
         how = mode, group.share, len(group.members) > 1, state.frequency, state.slowdown
         rates = self._shared.get(how)
         if rates is None:
@@ -86,7 +87,7 @@ class Speeds:
                 factor, part, power = self._on(launch, device, 0 if parts is None else parts[position])
                 busy += part
                 watts += power
-                rate = min(rate, factor)
+                rate = min(rate, factor)  # a gang goes at the pace of its slowest device
             rate *= mode.span_rate(devices)
             table = launch.own_table
             if table is not None and table.traffic is not None:
@@ -99,7 +100,7 @@ class Speeds:
         state = self.capacity.of[device.index]
         kind = device.type
         frequency = state.frequency
-        factor = frequency / state.slowdown
+        factor = frequency / state.slowdown  # exactly 1.0 on a device in its normal state
         if mode.on_cpu:
             part = millicores / 1000
         else:
@@ -115,7 +116,7 @@ class Speeds:
                     else:
                         factor /= 1.0 + sharing.interference * (group.share - mode.share) / WHOLE
                 elif len(group.members) > 1:
-                    portion = min(1.0, WHOLE / group.share)
+                    portion = min(1.0, WHOLE / group.share)  # what others leave idle is not lost to it
                     measured = sharing.pairs and _measured(launch, group.members, sharing)
                     factor *= measured or portion * (1.0 - sharing.switch_cost)
                     part *= portion
@@ -129,9 +130,11 @@ class Speeds:
         table = launch.own_table
         assert table is not None
         rate, busy, watts = rates or self.rates_of(launch, table)
+        # Equal floats: the same formula on the same state gives the same bits.
         if rate == table.rate and busy == table.busy_rate and watts == table.watts:
             return False
-        table.settle(self.clock._now)
+        if table.updated != self.clock._now:  # else nothing is to be settled, at whatever rate
+            table.settle(self.clock._now)
         table.busy_rate, table.watts = busy, watts
         if rate != table.rate:
             table.rate = rate
@@ -167,7 +170,7 @@ class Speeds:
             group = lane.group
             if group is not None:
                 group.members.remove(launch)
-                group.share -= launch.placement.mode.share
+                group.share -= launch.placement.mode.share  # whole numbers: no rounding adds up
                 groups.append(group)
         return self.regroup(groups)
 
@@ -184,7 +187,7 @@ class Speeds:
                     if self.rerate(member):
                         moved.append(member)
                     continue
-                self.rerate(member, self._beside(member))
+                self.rerate(member, self._beside(member))  # equal ones are asked for once (`_shared`)
                 if table.finish_at < soonest:
                     soonest = table.finish_at
             if soonest < INF:
@@ -211,5 +214,6 @@ def _measured(launch: Launch, members: list[Launch], sharing: Sharing) -> float:
     speed = 1.0
     for other in members:
         if other is not launch:
+            # By inf it is 0: one pair without a measurement says nothing of all.
             speed /= sharing.slower.get((launch.task.class_, other.task.class_), INF)
     return speed

@@ -42,7 +42,7 @@ def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
     table.ready = table.compute_start = table.updated = at = at + table.restore
     if at > lane.ready:
         lane.ready = at
-    lane.download = INF if table.down else lane.download
+    lane.download = INF if table.down else lane.download  # when it asks for that is not known yet
     return True
 
 
@@ -55,7 +55,7 @@ def download_over(lane: Lane, now: float) -> list[Launch]:
     waited = []
     for part in lane.downloads:
         part.owner.own_table.end = part.until
-        waited.append(part.owner)
+        waited.append(part.owner)  # in start order, in which their entries are set
     return waited
 
 
@@ -66,14 +66,14 @@ def all_compute(lane: Lane) -> bool:
     share = 0
     for launch in lane.flights:
         share += launch.placement.mode.share
-    return share <= WHOLE
+    return share <= WHOLE  # whole numbers: exact
 
 
 def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane], list[Launch]]:
     """Set times of what has not begun on these lanes and those tied by gangs."""
     lanes, flights = together(lanes)
     for lane in lanes:
-        lane.upload = serve(lane.uploads, now)
+        lane.upload = serve(lane.uploads, now)  # uploads, computing, downloads: each follows from the one before
     tables = [(launch, launch.own_table) for launch in flights if launch.own_table is not None]
     for _, table in tables:
         get_ready(table, now)
@@ -121,7 +121,7 @@ def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
     tied = dict.fromkeys(lanes)
     launches: dict[int, Launch] = {}
     queue = list(tied)
-    for lane in queue:
+    for lane in queue:  # grows as it is walked
         for launch in lane.flights:
             if launch.number not in launches:
                 launches[launch.number] = launch
@@ -160,7 +160,7 @@ def serve(parts: Iterable[Part], now: float) -> float:
     if len(todo) == 1:
         part = todo[0]
         part.at = at = part.ask if part.ask > free else free
-        part.until = free = at + part.delay + part.span
+        part.until = free = at + part.delay + part.span  # inf where its end is not known: so is the engine's
         return free
     while todo:
         # Next is the part that can begin first; of several at the same time, the first in start order.
@@ -200,13 +200,13 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
         for launch, table in begun:
             _begin(launch, table, time, rate)
             ends.append((table.compute_end, launch, table))
-        later = [table.ready for _, table in asking if table.ready > time]
+        later = [table.ready for _, table in asking if table.ready > time]  # those of this instant wait for an end
         time = min([*later, *[end for end, _, _ in ends]], default=INF)
         for end, launch, table in ends:
             if end <= time:
                 for lane in table.lanes:
                     used[lane] -= launch.placement.mode.share
-        ends = [entry for entry in ends if entry[0] > time]
+        ends = [entry for entry in ends if entry[0] > time]  # their shares are free, and counted as such once
     for lane in lanes:  # what was booked for launches that are gone is free again: a sketch goes on from here
         lane.compute = now
     for _, table in tables:
@@ -225,8 +225,9 @@ def _admit(
         share = launch.placement.mode.share
         if table.ready <= time:
             for lane in table.lanes:
+                # Behind one that waits for it, start order holds.
                 if lane in closed or not (lane.sliced or used[lane] + share <= WHOLE):
-                    closed.update(dict.fromkeys(table.lanes))
+                    closed.update(dict.fromkeys(table.lanes))  # no later one may overtake it, on any of its lanes
                     break
             else:
                 for lane in table.lanes:

@@ -105,7 +105,7 @@ class Transfers:
 
     def _written_back(self, flow: Any) -> None:
         eviction = flow.owner
-        self.places.on(eviction.gpu.device).leaving.pop(eviction, None)
+        self.places.on(eviction.gpu.device).leaving.pop(eviction, None)  # a failure may have emptied it
         self.places.written_back(eviction.item, eviction.gpu, eviction.version)
         for owner in eviction.waiters:
             self.cleared(owner)
@@ -202,7 +202,7 @@ class Transfers:
                 _add(sources, source, saved)
             if history is not None and history.checkpoint == 1.0:
                 continue
-            unfinished += 1
+            unfinished += 1  # one that is done needs no input, only its output
             if mode.on_cpu or (history is not None and history.input_saved and history.is_near(device)):
                 continue  # its input is in the host's memory, or part of the state there
             fresh += 1
@@ -216,6 +216,7 @@ class Transfers:
                 seconds = mode.upload.seconds_for(fresh + terms.extra) * (terms.up if true else 1.0)
         read = () if not (unfinished and places.items) else self.fusion(tasks).inputs if mode.parts else reads(tasks)
         for item in places.missing(read, device):
+            # The nearest one as of now: copies come and go until its turn.
             copy = places.source(item, device)
             if copy is not None:  # else nothing has written it yet: nothing to bring
                 _add(sources, copy, places.items[item].size, (item, places.version[item]))
@@ -272,7 +273,8 @@ class Transfers:
             part.flow = self.links.send(way(part.device), part.size, part.seconds, done=self.brought, owner=part)
             return
         transfers = self.missing(launch.tasks, launch.placement, part.device, launch.terms)
-        part.moved = bool(transfers)
+        part.moved = bool(transfers)  # another launch may have brought it all meanwhile
+        # The seconds of a stage go with its first leg, once.
         part.legs = [
             (way, size, seconds if number == 0 else 0.0, items, location, source if number == 0 else -1)
             for source, hops, size, seconds, items in transfers
@@ -283,7 +285,7 @@ class Transfers:
     def _go_on(self, part: Part) -> None:
         if not part.legs:
             part.until = self.clock._now
-            self.arrived(part)
+            self.arrived(part)  # nothing is left to move, or nothing was
             return
         way, size, seconds, _, _, source = part.legs[0]
         if source >= 0:
@@ -296,7 +298,7 @@ class Transfers:
         _, _, _, items, location, _ = part.legs.pop(0)
         for item, version in items:
             self.places.arrived(item, location, version)
-        self._go_on(part)
+        self._go_on(part)  # the next leg begins where this one ended
 
     def _share(self, device: Device) -> None:
         """Open an accelerator's private ways to transfers of others."""
@@ -314,10 +316,10 @@ class Transfers:
                 part.owner.own_table.stepwise = True
                 if part.begun:
                     part.flow = links.send((pipes, max(0.0, latency)), size, 0.0, done=self.brought, owner=part)
-                    links.moved += part.size - size
+                    links.moved += part.size - size  # `send` counts only what was left of it
         lane.up, lane.down = lane.up._replace(private=lane.up.rate == INF), lane.down._replace(private=False)
         lane.shared, lane.direct = True, lane.direct and not lane.up.private
-        self.asked((lane,))
+        self.asked((lane,))  # turns that were known are open again
 
     def cancel(self, table: Timetable) -> None:
         """Lose the transfers under way."""

@@ -25,11 +25,6 @@ class AttainedService:
         self._busy: Any = None
         """The column in which that is."""
 
-    def batch(self, launch: Launch, busy: float) -> None:
-        """Count a batch of requests that has ended."""
-        for task in launch.tasks:
-            self.staged(task, busy / launch.count)
-
     def _begin(self) -> None:
         """Make up for the launches that have ended so far."""
         self.asked = True
@@ -73,7 +68,7 @@ class AttainedService:
         table = launch.table
         if table is None:
             return launch.placement.mode.width * (now - launch.decided)
-        return table.busy_by(now) / launch.count
+        return table.busy_by(now) / launch.count  # members share it equally
 
     def user(self, user: str) -> float:
         """Device-seconds received by a user's tasks up to now."""
@@ -81,7 +76,7 @@ class AttainedService:
         if not self.asked:
             self._begin()
         if self.by_user is None:
-            self.by_user = self._from_columns()
+            self.by_user = self._from_columns()  # kept up to date from now on
         under_way = sum(
             self._under_way(launch) for launch in run.running.values() for task in launch.tasks if task.user == user
         )

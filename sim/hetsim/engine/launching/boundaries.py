@@ -82,6 +82,7 @@ class Boundaries:
             asked=self.follow_lanes
         )  # fmt: skip
         if any(mode.exchange is not None and mode.node_count > 1 for mode in modes):
+            # Only where gangs exchange data over nodes.
             state.network = SharedNetwork(clock, capacity.cluster, self._paced)
         self.network: SharedNetwork | None = state.network
         self.sketches = Sketches(state, self.speeds, self.transfers, ended=self._write, due=self._due)
@@ -103,7 +104,7 @@ class Boundaries:
 
     def follow_lanes(self, lanes: Sequence[Lane]) -> None:
         """Recompute (`follow`) all launches in flight on some accelerators."""
-        if len(lanes) == 1 and lanes[0].idle(self.clock._now):
+        if len(lanes) == 1 and lanes[0].idle(self.clock._now):  # which also says that its engines are free
             return
         lanes, flights = again(lanes, self.clock._now, self.speeds.plan)
         for flight in flights:
@@ -111,7 +112,7 @@ class Boundaries:
                 self.arm(flight)
         for lane in lanes:
             if lane.fetching:
-                for part in list(lane.uploads):
+                for part in list(lane.uploads):  # a list: a prefetch that ends leaves it
                     if part.owner.__class__ is Fetching:
                         part.owner.arm()
 
@@ -120,7 +121,7 @@ class Boundaries:
         table = launch.own_table
         assert table is not None
         time, due = next_boundary(table) if table.stepwise else (table.end, END)
-        if time == table.armed and due == table.due:
+        if time == table.armed and due == table.due:  # equal floats: nothing moved, and the entry keeps its place
             return
         if launch.entry >= 0:
             self.clock.cancel(launch)
@@ -130,7 +131,7 @@ class Boundaries:
         if time <= self.clock._now and due in (READY, TURN, JOIN):
             self._step(launch, table)
         else:
-            self.clock.at(time, FINISH, launch)
+            self.clock.at(time, FINISH, launch)  # ends of this instant, too: in the order of all finishes
 
     def _due(self, launch: Launch) -> None:
         """Handle the boundary that the launch's clock entry stood for."""
@@ -166,7 +167,7 @@ class Boundaries:
             if table.traffic is not None:
                 assert self.network is not None
                 self.network.join(table.traffic, bool(table.down or table.items or table.group))
-                if table.traffic.simple:
+                if table.traffic.simple:  # its rate is the network's, and nothing else waits for it
                     self.arm(launch)
                     return
             self.moved(self.speeds.join(launch))
@@ -202,6 +203,7 @@ class Boundaries:
 
     def _group_due(self, group: ShareGroup) -> None:
         now = self.clock._now
+        # A list: `_computed` takes members out of the group.
         for launch in [m for m in group.members if m.own_table.finish_at <= now and m.own_table.group is group]:  # type: ignore[union-attr]
             self._computed(launch)
 
@@ -210,7 +212,7 @@ class Boundaries:
         table, now = launch.own_table, self.clock._now
         assert table is not None
         table.settle(now)
-        table.left = 0.0
+        table.left = 0.0  # what rounding left of it
         table.compute_end = now
         table.computed = True
         if table.joined:
@@ -241,7 +243,7 @@ class Boundaries:
             return
         table = owner.table
         table.blocked -= 1
-        if not table.blocked and owner.tasks:
+        if not table.blocked and owner.tasks:  # (): it was stopped as it waited
             table.begin = max(table.open_at, self.clock._now)
             self.follow(owner)
 
@@ -282,33 +284,32 @@ class Boundaries:
         """Write and report a launch that ended well, unless it has several tasks."""
         if launch.terms is not None:
             self.recorder.batch(launch, LAUNCH_COMPLETED, times, end=end, busy=busy, energy=energy)
-            if self.received.asked:
-                self.received.batch(launch, busy)
         else:
             self.recorder.completed(launch, times, end, busy=busy, energy=energy)
-            if self.received.asked:
-                self.received.staged(launch.task, busy)
+        if self.received.asked:
+            for task in launch.tasks:
+                self.received.staged(task, busy / launch.count)
         self.signals.launch_completed(launch, times)
-        launch._tasks = ()
+        launch._tasks = ()  # a stale entry of the clock may still hold the launch
 
     def _complete(self, launch: Launch, table: Timetable) -> None:
         """A launch has ended well."""
         now = self.clock._now
         if not table.computed:
-            elapsed = table.compute_end - table.updated
+            elapsed = table.compute_end - table.updated  # as `Timetable.settle`, of which the rest is not needed
             table.busy += table.busy_rate * elapsed
             table.energy += table.watts * elapsed
         if table.items:
             for item in written(launch):
                 if self.places.final(item, launch.tasks):
                     self.places.keep_only(item, host(launch.placement.devices[0].node))
-        self.release(launch, table)
+        self.release(launch, table)  # before any hook hears of it: its devices are free
         times = table.all_times()
         if launch.terms is None and len(launch.tasks) > 1:
             self.recorder.launch(launch, LAUNCH_COMPLETED, times, end=now, busy=table.busy, energy=table.energy)
             self.account(launch, table, times, end=now, kept=1.0, complete=True)
             self.signals.launch_completed(launch, times)
-            launch._tasks = ()
+            launch._tasks = ()  # as in `_write`
         else:
             self._write(launch, times, now, busy=table.busy, energy=table.energy)
 
@@ -322,15 +323,10 @@ class Boundaries:
         for lane in table.lanes:
             lane.flights.remove(launch)
         now = self.clock._now
-        for part in table.up:
+        for part in table.up + table.down:
             if part.lane is not None:
-                part.lane.uploads.remove(part)
-            if part.alone and part.at <= now:
-                self.links.moved += part.size
-        for part in table.down:
-            if part.lane is not None:
-                part.lane.downloads.remove(part)
-            if part.alone and part.at <= now:
+                (part.lane.uploads if part in table.up else part.lane.downloads).remove(part)
+            if part.alone and part.at <= now:  # others were counted as they were sent
                 self.links.moved += part.size
         if self.places.items:
             for device in launch.placement.devices:
@@ -348,6 +344,7 @@ class Boundaries:
         detail = self.recorder.detail
         tasks = launch.tasks
         upload = uploaded - up if uploaded == uploaded else 0.0
+        # Of a launch that was stopped as it computed, up to its end.
         compute = (computed if computed == computed else end) - began if began == began else 0.0
         download = end - down if complete and down == down else 0.0
         members = len(tasks)
@@ -391,7 +388,7 @@ def written(launch: Launch) -> Iterable[int]:
 def next_boundary(table: Timetable) -> tuple[float, int]:
     """The next boundary of a launch for which something must be done before its end."""
     if not table.prepared:
-        return table.begin, READY
+        return table.begin, READY  # what must be uploaded is known only then
     turn = _turn(table.up) if table.up else INF
     if turn < INF:
         return turn, TURN
@@ -401,6 +398,7 @@ def next_boundary(table: Timetable) -> tuple[float, int]:
         shared = traffic is not None or (lanes and lanes[0].group is not None)
         if shared and not table.joined:
             return table.compute_start, JOIN
+        # Its download, or the pace of others, follows from that.
         if (table.items or shared) and (traffic is None or not traffic.simple):
             return table.compute_end, COMPUTED
     turn = _turn(table.down) if table.down else INF

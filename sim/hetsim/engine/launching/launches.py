@@ -26,9 +26,10 @@ class Launches(Boundaries):
         now = begin = self.clock._now
         if self.pacing is not None:
             begin = self.pacing.effective(now)  # when its start takes effect
-        elif self.sketches.begin(launch):
+        elif self.sketches.begin(launch):  # none where starts take effect later
             return
         table = launch.own_table = Timetable(now, work(launch))
+        # After it has taken its devices, before it asks for an engine.
         table.begin = self._devices_ready(launch, table, now, begin)
         mode = launch.placement.mode
         if mode.exchange is not None and mode.node_count > 1:
@@ -36,12 +37,12 @@ class Launches(Boundaries):
             table.stepwise = True
         lanes = table.lanes
         for lane in lanes:
-            lane.write_out()
+            lane.write_out()  # from now on their stages depend on this launch, too
             lane.flights.append(launch)
             if lane.group is not None:
                 table.stepwise = True
                 if len(lanes) == 1:
-                    table.group = lane.group
+                    table.group = lane.group  # a gang is in several groups: its end is its own event
         if table.group is None:  # else its rate is set when it joins the others there
             self.speeds.plan(launch)
         if self.places.items:
@@ -76,7 +77,7 @@ class Launches(Boundaries):
         table.lanes = tuple(lanes)
         for task in launch._tasks or ():
             if task._history is not None:
-                task._history.look(states)
+                task._history.look(states)  # a failure since may have lost what was saved
                 begin = max(begin, task._history.saved_by)
                 table.restore += restore_seconds(task, task._history, launch.placement)
         return begin
@@ -92,11 +93,11 @@ class Launches(Boundaries):
         for device in launch.placement.devices:
             gpu = self.capacity.of[device.index]
             if isinstance(gpu, GpuState):
-                self.places.pin(table.items, gpu)
+                self.places.pin(table.items, gpu)  # before room is made, which must not evict them
                 table.blocked += self.transfers.make_room(gpu, launch)
                 gpu.note_memory(self.places.on(device).unpinned)
         if table.blocked:
-            table.open_at, table.begin = table.begin, INF
+            table.open_at, table.begin = table.begin, INF  # until `Boundaries._cleared` sets it again
 
     # Changes in mid-flight ----------------------------------------------------------------------------------
 
@@ -113,12 +114,12 @@ class Launches(Boundaries):
         if launch.table is not None or launch.resident:
             return
         table = self.tabulate(launch)
-        launch.then = self.boundary
+        launch.then = self.boundary  # its entry stays, and finds a timetable when it comes
         if launch.placement.mode.gpus:
             table.lanes = tuple(self.capacity.of[device.index].lane for device in launch.placement.devices)
             for lane in table.lanes:
                 lane.flights.append(launch)
-                lane.flights.sort(key=lambda one: one.number)
+                lane.flights.sort(key=lambda one: one.number)  # turns are given in start order
         signals = self.signals
         if signals.materialized is not None:
             signals.materialized(launch)
@@ -130,7 +131,7 @@ class Launches(Boundaries):
         timed = [launch for launch in launches if not launch.resident]
         moved = self.speeds.retime(state, timed)
         for launch in timed:
-            if launch._tasks != ():
+            if launch._tasks != ():  # it may have ended as another one was followed
                 self.follow(launch)
         self.moved(moved)
         for launch in launches:

@@ -43,7 +43,7 @@ class Sketches:
         self.ended = ended
         self.due = due
         self.items = bool(state.places.items)
-        self.links.sure, self.links.unsure = self._sure, self._unsure
+        self.links.sure, self.links.unsure = self._sure, self._unsure  # only sketches book
 
     def begin(self, launch: Launch) -> bool:
         """Sketch a launch that starts now; False if it needs a full timetable.
@@ -54,8 +54,8 @@ class Sketches:
         devices, mode = placement.devices, placement.mode
         state = self.capacity.of[devices[0].index]
         if (
-            self.items or len(devices) > 1 or state.__class__ is not GpuState or not state.normal
-            or state.ready_at > now or not state.lane.direct or state.lane.compute == INF
+            self.items or len(devices) > 1 or state.__class__ is not GpuState or not state.lane.direct
+            or not state.normal or state.ready_at > now or state.lane.compute == INF
         ):  # fmt: skip
             return False
         lane: Lane = state.lane
@@ -78,7 +78,7 @@ class Sketches:
                 if rate == INF:
                     at += delay + up_seconds
                 else:
-                    at = at + delay + (up_bytes + up_seconds * rate) / rate
+                    at = at + delay + (up_bytes + up_seconds * rate) / rate  # summed as `serve` does: equal floats
             elif at > now or lane.ready > now:
                 return False  # a shared path can be booked only from now on
             else:
@@ -105,6 +105,7 @@ class Sketches:
                 if rate == INF:
                     end = down_at + (delay + down_seconds)
                 else:
+                    # Summed as `serve` does: equal floats.
                     end = down_at + delay + (down_bytes + down_seconds * rate) / rate
                 lane.download = entry = end
             else:
@@ -146,10 +147,11 @@ class Sketches:
                     break
                 if other.sketch is not None and other.sketch[7] is not None:
                     return  # its end calls this one
-            if lane.download > now:
+            if lane.download > now:  # one with a timetable downloads: its end serves this launch
                 lane.write_out()
                 return
             if called < 0.0:
+                # Its turn was decided when the end of its computing became known.
                 called = launch.decided if up_flow is None else times[2]
             way = self.links.down(launch.placement.devices[0])
             flow = self.links.book(way, moves[2], moves[3], done=self._drained, owner=launch, called=called)
@@ -164,12 +166,12 @@ class Sketches:
             flights.clear()
         else:
             flights.remove(launch)
-        if not lane.shared:
+        if not lane.shared:  # else they were counted as they were booked
             links = self.links
             links.moved += moves[0]
             links.moved += moves[2]
         self.capacity.quick_give(launch.placement, launch.cores)
-        launch.sketch = None
+        launch.sketch = None  # first: `Launch.table` must not write out what is over
         elapsed = times[4] - times[3]
         self.ended(launch, times, end, rates[1] * elapsed, rates[2] * elapsed)
         if up_flow is not None:
@@ -201,7 +203,7 @@ class Sketches:
             self.boundary(launch)
         elif not self._uploaded(launch, now):
             lane.write_out()
-            flow.owner = launch.own_table.up[0]
+            flow.owner = launch.own_table.up[0]  # a part of the timetable from here on
             self.transfers.brought(flow)
 
     def _sure(self, flow: Flow) -> None:
@@ -242,7 +244,7 @@ class Sketches:
             times = times[1], times[1], INF, INF, INF, NAN
             drawn = lane, seconds_left, rates, times, INF, moves, flow, None
         launch.sketch = drawn
-        self.clock.cancel(launch)
+        self.clock.cancel(launch)  # it stood for an end that holds no more
 
 
 def _computed_before(lane: Lane, launch: Launch, at: float) -> float:
@@ -256,6 +258,6 @@ def _computed_before(lane: Lane, launch: Launch, at: float) -> float:
         else:
             table: Any = other.own_table
             computed = INF if table.ready > at else table.compute_end
-        if computed > free:
+        if computed > free:  # launches of a lane compute in start order
             free = computed
     return free

@@ -1,13 +1,16 @@
-"""Launches that stop early: the work that stays, and how long devices are busy."""
+"""Launches that stop early: the work that stays, busy devices, time limits."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
+from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight import durations
 from hetsim.engine.flight.history import History
 from hetsim.engine.flight.launch import COMPUTE, DOWNLOAD, Lane, Launch, Timetable
 from hetsim.engine.flight.links import Links
+from hetsim.engine.kernel.clock import TIMER, Later, Timer
 from hetsim.engine.launching.launches import Launches
 from hetsim.model.record import LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, MOVES, STOPS
 from hetsim.model.task import Task
@@ -21,9 +24,7 @@ class Stops:
 
     def __init__(self, launches: Launches):
         self.launches = launches
-        self.capacity = launches.capacity
         self.recorder = launches.recorder
-        self.links = launches.links
         self.count = 0
         """Launches that have ended before their time."""
         self.kept_in_memory = False
@@ -34,14 +35,14 @@ class Stops:
 
     def stop(
         self, launch: Launch, keep: bool, outcome: int = LAUNCH_STOPPED, fault: bool = False, killed: bool = False
-    ) -> tuple[float, ...]:
-        """End a launch before its time.  Returns its times (`Timetable.times`).
+    ) -> float:
+        """End a launch before its time; return when its first stage began, or NaN.
 
         Transfers under way are lost; finished computing stays if `keep`, after a fault only up to the last
         checkpoint.  `killed`: its tasks end with it, which is not a preemption.  After the last launch that a fault
         ends `follow` is called: none of them takes the turn of another one.
         """
-        self.count += 1
+        self.count += 1  # by which `Ends` sees that a launch ended before its time
         at_once = not fault
         if launch.fusion is not None:
             keep = fault = False  # nothing of it is anywhere before it is over: all of it again
@@ -64,16 +65,17 @@ class Stops:
             progress = 1.0 - table.left / table.total if table.total > 0 else 1.0
             computed = now + residual
         elif stage == DOWNLOAD:
-            if not table.computed:
+            if not table.computed:  # nothing has looked at it since: settled only now
                 table.settle(table.compute_end)
                 table.left = 0.0
             progress = 1.0
         kept = self._keep(launch, table, progress, keep=keep, fault=fault) * (1.0 - flushed)
         # Only what this launch computed is new; what was saved before is saved still.
         saving = self._save_seconds(launch, residual) if keep and not fault and progress > 0 else 0.0
+        # One that has computed has left its groups already.
         moved = launches.speeds.leave(launch) if table.joined and not table.computed else []
         if saving:
-            self._occupy(launch, now + saving)
+            self._occupy(launch, now + saving)  # before `release`, which forgets its slices
         launches.release(launch, table)
         if up == up and uploaded != uploaded:
             uploaded = now  # the upload was cut off
@@ -89,12 +91,13 @@ class Stops:
         self._moved.update(dict.fromkeys(moved))
         if at_once:
             self.follow()
-        return times
+        return start
 
     def follow(self) -> None:
         """Give turns to launches that waited behind the stopped ones."""
+        # Gangs that the same fault ended have no times left to move.
         parts_left, moved = tuple(self._left), [gang for gang in self._moved if gang._tasks != ()]
-        self._left, self._moved = {}, {}
+        self._left, self._moved = {}, {}  # taken first: nothing is followed twice
         self.launches.moved(moved)
         if parts_left:
             self.launches.follow_lanes(parts_left)
@@ -127,7 +130,7 @@ class Stops:
         for task in launch.tasks:
             task._history.saved_by = until
         for device in launch.placement.devices:
-            state = self.capacity.of[device.index]
+            state = self.launches.capacity.of[device.index]
             if state.slices is not None:
                 state.slices.busy[launch] = state.slices.busy[launch][0], until
                 continue
@@ -154,12 +157,13 @@ class Stops:
                 reached_by_estimate = seen + (1.0 - seen) * by_estimate
             if keep and not fault:
                 task._done = reached
-                history.checkpoint = reached
+                history.checkpoint = reached  # what a stop saves is as good as a checkpoint
             elif fault:  # work since the last checkpoint is lost
                 task._done = max(history.checkpoint, _last_checkpoint(table, task, reached))
                 history.checkpoint = task._done
             else:
                 task._done = history.checkpoint = 0.0
+            # The estimated progress loses the same share as the true one.
             task.done = min(1.0, reached_by_estimate * task._done / reached) if reached > 0 else 0.0
             if task._done > before and launch.placement.mode.curve is not None:
                 kept_seconds += (task._done - before) / (reached - before) * computed
@@ -188,11 +192,11 @@ class Stops:
             return 0.0
         done = table.total - table.left
         earlier = launch.task._done  # blocks are counted from the start of the task, not of this launch
-        before = table.total * earlier / (1.0 - earlier)
+        before = table.total * earlier / (1.0 - earlier)  # `total` is the part 1 - earlier of the task
         blocks = (before + done) / block
         if kind == "flush" and all(task.shape.stopping.idempotent for task in launch.tasks):
             kept = max(0.0, math.floor(blocks + BETWEEN) * block - before)
-            table.left = min(table.total, table.total - min(kept, done))
+            table.left = min(table.total, table.total - min(kept, done))  # back to the last whole block
             return 0.0
         more = min(table.left, max(0.0, math.ceil(blocks - BETWEEN) * block - before - done))
         seconds = more / table.rate if table.rate > 0 else 0.0
@@ -218,7 +222,7 @@ class Stops:
             if part and kind.preemption.rate is not None:
                 seconds += part / kind.preemption.rate
             elif part and kind.kind != "cpu":
-                seconds += max(Links.alone(self.links.down(device), part) for device in devices)
+                seconds += max(Links.alone(self.launches.links.down(device), part) for device in devices)
         return seconds
 
 
@@ -227,4 +231,57 @@ def _last_checkpoint(table: Timetable, task: Task, reached: float) -> float:
     full = table.total / (1.0 - task._done) if task._done < 1 else table.total
     if math.isinf(interval) or full <= 0:
         return 0.0
+    # A checkpoint that is due at this very instant counts, rounding or not.
     return min(reached, math.floor(reached * full / interval * (1 + 1e-12)) * interval / full)
+
+
+@dataclass(eq=False)
+class TimeLimits:
+    """Kills tasks that hold devices for too long; ends in time cost no event.
+
+    The clock of a task runs while it holds devices, transfers and restoring included.  A stop that keeps its work, a
+    move or a change of mode lets the clock go on where it stood; after a failure of a device, or a stop that loses its
+    work, the job is submitted again and its clock begins again.  A task that ends at the very instant of its limit is
+    completed.
+    """
+
+    state: RunState
+    signals: Signals
+    grace: float
+    _used: dict[int, float] = field(default_factory=dict)
+    """Seconds that earlier launches of a task took, by its row."""
+    _timers: dict[int, Timer] = field(default_factory=dict)
+    """Timers of running launches, by number."""
+
+    def __post_init__(self) -> None:
+        self.signals.slowed = self.watch
+
+    def watch(self, launch: Launch) -> None:
+        """Watch a launch that began, or may take longer as its devices slow down."""
+        limit = self.state.tasks.time_limit  # of a fork it may have more rows than when the run began
+        assert limit is not None
+        seconds_left = min(float(limit[task.index]) - self._used.get(task.index, 0.0) for task in launch.tasks)
+        end = launch.decided + seconds_left + self.grace
+        if end == math.inf or launch.number in self._timers:
+            return
+        # Certain to end in time, until `Signals.slowed`.
+        if launch.table is None and launch.decided + durations.work(launch) <= end:
+            return
+        timer = self._timers[launch.number] = Later(self._due, launch)
+        clock = self.state.clock
+        clock.at(max(end, clock._now), TIMER, timer)  # after what finishes at that instant
+
+    def over(self, launch: Launch, keep: bool = True) -> None:
+        """End a launch at its limit; `keep`: its tasks keep the time used so far."""
+        timer = self._timers.pop(launch.number, None)
+        if timer is not None:
+            self.state.clock.cancel(timer)
+        for task in launch.tasks:
+            if keep:
+                self._used[task.index] = self._used.get(task.index, 0.0) + self.state.clock._now - launch.decided
+            else:
+                self._used.pop(task.index, None)  # it has ended, or is submitted again
+
+    def _due(self, launch: Launch) -> None:
+        del self._timers[launch.number]
+        self.signals.kill(launch, "time limit")

@@ -99,7 +99,7 @@ class Capacity(PlacementIndex):
             node, kind, bit = state.node, state.kind, state.bit
             opened = node.open
             available = opened[kind]
-            if available & bit and state.normal and node.up:
+            if available & bit and state.normal and node.up:  # it may have been taken, or failed, since `first`
                 state.free = 0
                 opened[kind] = available = available ^ bit
                 if not available:
@@ -122,12 +122,13 @@ class Capacity(PlacementIndex):
         state = self.of[device.index]
         if len(devices) > 1 or state.device is not device or device.type is not mode.type or not state.normal:
             return -1
-        node, free = state.node, state.free - mode.share
+        node, free = state.node, state.free - mode.share  # tried out: set below, once all the rest fits
         if free < 0 or not node.up:
             return -1
         if not mode.bare:
             if mode.gpu_memory > state.room or mode.millicores > node.cpu_free or mode.memory > node.mem_free:
                 return -1
+            # A limit is looked at by `refusal`.
             if mode.nodes is not None and (mode.limited or not mode.nodes & node.bit):
                 return -1
             state.room = room = state.room - mode.gpu_memory
@@ -162,7 +163,7 @@ class Capacity(PlacementIndex):
         state.mem_free -= mode.memory
         self.log.append(state.index)
         if mode.millicores == 1000:
-            core = state.cores & -state.cores
+            core = state.cores & -state.cores  # the lowest one that is free
             state.cores ^= core
             return core
         return self._take_cores(state, placement, mode.millicores)
@@ -191,7 +192,7 @@ class Capacity(PlacementIndex):
                 return -1
             bits |= state.bit
             states.append(state)
-        if len(states) != mode.gpus or bits.bit_count() != mode.gpus:
+        if len(states) != mode.gpus or bits.bit_count() != mode.gpus:  # fewer bits than devices: one is named twice
             return -1
         for state in states:
             state.free = 0
@@ -210,7 +211,7 @@ class Capacity(PlacementIndex):
     def quick_give(self, placement: Placement, cores: int) -> None:
         """Release what `quick_take` occupied of one device."""
         mode, state = placement.mode, self.of[placement.devices[0].index]
-        self.releases += 1
+        self.releases += 1  # what did not fit may fit now
         if not mode.gpus:
             if mode.limited:
                 self.budget(mode).give(mode, placement.devices)
@@ -229,7 +230,7 @@ class Capacity(PlacementIndex):
         state.free = free = state.free + mode.share
         if self.moved is not None:
             self.moved.append(state)
-        if free >= WHOLE and state.up and not state.asleep:
+        if free >= WHOLE and state.up and not state.asleep:  # else it opens when it is back (`changed`)
             kind, opened = state.kind, node.open
             available = opened[kind]
             if not available and node.up:
@@ -270,7 +271,7 @@ class Capacity(PlacementIndex):
         for number, cpus, _ in placement.hosts() if not mode.gpus else ():
             node = self.nodes[number]
             taken |= self._take_cores(node, placement, cpus) << shift
-            shift += node.node.cpus
+            shift += node.node.cpus  # the order in which `split_cores` reads them
         return taken
 
     def _hold(self, placement: Placement, sign: int) -> None:
@@ -328,6 +329,7 @@ class Capacity(PlacementIndex):
     def changed(self, state: GpuState | NodeState) -> None:
         """Note a change of a device's state or room by other means."""
         self.releases += 1
+        # Never True again: counts of open devices rely on it.
         self.undisturbed = self.undisturbed and state.up and not state.asleep
         if isinstance(state, NodeState):
             if self.moved is not None:

@@ -1,4 +1,4 @@
-"""Occupancy of nodes and accelerators: cores, memory and shares in use.
+"""Occupancy of nodes and accelerators, and sketches to try out changes.
 
 Amounts are integers (thousandths of cores, millionths of a GPU, bytes), so give and take are exact.
 """
@@ -24,10 +24,11 @@ def available_at(state: DeviceState, now: float, free: int) -> float:
     """
     time = state.ready_at
     if state.saving:
+        # What has been saved by now is dropped.
         state.saving = saving = sorted(entry for entry in state.saving if entry[0] > now)
         being_saved = sum(amount for _, amount in saving)
         for until, amount in saving:
-            if being_saved <= free:
+            if being_saved <= free:  # what is saved still fits next to the launch
                 break
             being_saved -= amount
             time = max(time, until)
@@ -61,11 +62,6 @@ class DeviceState:
         self.failed_at = -math.inf
         self.saving: list[tuple[float, int]] = []
         self.placements: dict[Mode, Placement] = {}
-
-    @property
-    def free_amount(self) -> int:
-        """Capacity still free: a share, or thousandths of cores."""
-        raise NotImplementedError
 
     def placement(self, mode: Mode) -> Placement:
         """The placement of a mode on this device alone, made once."""
@@ -113,6 +109,7 @@ class GpuState(DeviceState):
 
     @property
     def free_amount(self) -> int:
+        """Capacity still free, a share; of a node thousandths of cores."""
         return self.free
 
     @property
@@ -155,14 +152,81 @@ class NodeState(DeviceState):
             return False
         if mode.nodes is not None and not mode.nodes & self.bit:
             return False
-        if mode.node_count > 1:
+        if mode.node_count > 1:  # its parts fit on nodes (`Mode.unit`), it does not
             return False
         if mode.gpus == 0:
             return self.device.type is mode.type and not self.asleep
         lacking, kind = mode.gpus, mode.type
         for gpu in self.gpus:
-            if gpu.device.type is kind and gpu.takes(mode):
+            if gpu.device.type is kind and gpu.takes(mode):  # counted, not listed: asked of every node that changed
                 lacking -= 1
                 if not lacking:
                     return True
         return False
+
+
+class Sketch(NodeState):
+    """A node after assumed changes; the node or sketch it comes from stays as is.
+
+    An accelerator is copied when something changes on the sketch.  So until then it must not change on the node: a
+    sketch that outlives the question for which it is made is a `lasting` one, with all of them copied at once.
+    """
+
+    __slots__ = ("_own",)
+
+    def __init__(self, node: NodeState, lasting: bool = False):
+        self.device, self.node, self.index, self.bit = node.device, node.node, node.index, node.bit
+        self.up, self.asleep = node.up, node.asleep
+        self.cpu_free, self.mem_free = node.cpu_free, node.mem_free
+        self.gpus = list(map(_copy, node.gpus)) if lasting else list(node.gpus)  # a list of its own in either case
+        self._own = -1 if lasting else 0
+        """Bitmask of the accelerators that are copies, as something has changed there; the others are the node's."""
+
+    def release(self, placement: Placement, launch: Any) -> None:
+        """Give back what a launch occupies on this node."""
+        self._change(placement, 1, launch)
+
+    def occupy(self, placement: Placement) -> None:
+        """Take what a launch would occupy on this node."""
+        self._change(placement, -1, None)
+
+    def _change(self, placement: Placement, sign: int, launch: Any) -> None:
+        mode, here = placement.mode, self.index
+        for node, cpus, memory in placement.hosts():
+            if node == here:
+                self.cpu_free += sign * cpus
+                self.mem_free += sign * memory
+        share, room = sign * mode.share, sign * mode.gpu_memory
+        for device in placement.devices if mode.gpus else ():
+            if device.node != here:
+                continue
+            gpu = self.gpus[device.local]
+            if not self._own & gpu.bit:
+                gpu = self.gpus[device.local] = _copy(gpu)
+                self._own |= gpu.bit
+            gpu.free += share
+            gpu.room += room
+            if gpu.slices is None:
+                continue
+            if sign > 0:
+                gpu.slices.give(launch)
+            else:
+                gpu.slices.take(mode, placement, 0.0)  # kept by its placement: what is tried out is no launch
+
+    def place(self, mode: Mode) -> Placement | None:
+        """The placement of the mode; None if it does not fit."""
+        if not self.fits(mode):
+            return None
+        if mode.gpus == 0:
+            return Placement(mode, (self.device,))
+        return Placement(mode, tuple(gpu.device for gpu in self.taking(mode)[: mode.gpus]))
+
+
+def _copy(gpu: GpuState) -> GpuState:
+    """An accelerator with what `GpuState.takes` asks for."""
+    kind: Any = GpuState
+    copy: GpuState = kind.__new__(kind)
+    copy.device, copy.bit = gpu.device, gpu.bit
+    copy.up, copy.asleep, copy.free, copy.room = gpu.up, gpu.asleep, gpu.free, gpu.room
+    copy.slices = gpu.slices and gpu.slices.copy()  # those of MIG GPUs
+    return copy

@@ -48,10 +48,10 @@ class Offers:
         while heap:
             free, index = heap[0]
             state = states[index]
-            if -free != state.free:
+            if -free != state.free:  # changed since: if it has anything to offer, a newer entry says so
                 heappop(heap)
                 continue
-            if state.free < mode.share:
+            if state.free < mode.share:  # the emptiest has too little, so have all others
                 return None
             node = state.node
             if (  # as `GpuState.takes`, of a mode that `serves`
@@ -59,7 +59,7 @@ class Offers:
                 and mode.memory <= node.mem_free and node.up and mode.nodes is None
             ):  # fmt: skip
                 return self._offer(mode, state)
-            return self.by_looking(mode)
+            return self.by_looking(mode)  # something else is in the way there; a fuller one may do
         return None
 
     def _note(self) -> None:
@@ -67,12 +67,13 @@ class Offers:
         changes, heaps, limits = self._changes, self._heaps, self._limits
         for state in self._moved:
             index, kind = state.device.index, state.kind
-            changes[index] += 1
+            changes[index] += 1  # by which equal offers are told from renewed ones
             free, heap = state.free, heaps[kind]
             if free <= 0:
                 continue  # nothing to offer before something is given back
             heappush(heap, (-free, index))
             if len(heap) > limits[kind]:
+                # In place, as `_heap_of` has the same list; one entry a device.
                 heap[:] = {entry[1]: (-self.capacity.of[entry[1]].free, entry[1]) for entry in heap}.values()
                 heapify(heap)
         self._moved.clear()

@@ -27,6 +27,7 @@ class Budget:
     def copy(self) -> Budget:
         """A copy on which starts and ends can be tried out."""
         other = Budget(self.partition)
+        # Its own dictionary: to give and take there changes nothing here.
         other.gpus, other.cpus, other.on, other.mask = self.gpus, self.cpus, dict(self.on), self.mask
         return other
 
@@ -62,7 +63,7 @@ class Budget:
         """The nodes, out of some, on which the limits let the mode start."""
         if not self.enough(mode):
             return 0
-        return mask if self.new_nodes() else mask & self.mask
+        return mask if self.new_nodes() else mask & self.mask  # without a further node: those in use
 
     def refusal(self, mode: Mode, devices: Iterable[Device]) -> str | None:
         """Why the limits forbid a launch there, to end a sentence; None: they do not."""

@@ -82,7 +82,7 @@ class PlacementIndex:
             bare = counted and mode.bare
             index = self.indexes[mode] = ModeIndex(self.types[mode.type], counted, simple, bare)
             if not bare:
-                self.noting = True
+                self.noting = True  # from now on changes are logged: bare modes need no log
         return index
 
     def mask(self, mode: Mode) -> int:
@@ -95,7 +95,7 @@ class PlacementIndex:
         index = self.indexes.get(mode) or self.index_of(mode)
         if index.bare:
             return self.with_open[index.kind]
-        if index.seen != len(self.log):
+        if index.seen != len(self.log):  # the log only grows, but for `tidy`
             self._refresh(mode, index)
         return index.mask
 
@@ -147,7 +147,7 @@ class PlacementIndex:
                 elif mask & node.bit:
                     mask ^= node.bit
         index.mask = mask
-        index.seen = len(log)
+        index.seen = len(log)  # before `tidy`, which keeps the indexes that have read all
         if index.seen > self._log_limit:
             self.tidy()
 
@@ -196,6 +196,7 @@ class PlacementIndex:
         """Bitmask of the nodes that may have room for a part of a gang now."""
         if mode.unit is not None:
             return self.room(mode.unit)
+        # Others may fit where no whole one is open.
         mask = self.with_open[self.index_of(mode).kind] if self.index_of(mode).simple else (1 << len(self.nodes)) - 1
         return mask if mode.nodes is None else mask & mode.nodes
 
@@ -231,7 +232,7 @@ class PlacementIndex:
 
     def _gang(self, mode: Mode, node: NodeState, available: int) -> Placement | None:
         """As many of a node's open accelerators as the mode takes, the first ones."""
-        placement = node.gangs.get((mode, available))
+        placement = node.gangs.get((mode, available))  # the same open ones give the same devices
         if placement is not None:
             return placement
         if available.bit_count() < mode.gpus:
@@ -255,7 +256,7 @@ class PlacementIndex:
                 lowest = available & -available
                 available ^= lowest
                 gpu = node.gpus[lowest.bit_length() - 1]
-                if gpu.free > max_free:
+                if gpu.free > max_free:  # of equals the first
                     best, max_free = gpu, gpu.free
             return best
         fitting = node.taking(mode)
@@ -285,7 +286,7 @@ class PlacementIndex:
         amount_left = amount_of(mode)
         for node in nodes:
             fresh = budget is not None and node.index not in budget.on
-            if fresh and not new:
+            if fresh and not new:  # the limit of its partition allows no further node
                 continue
             here = share_of(mode, node, amount_left if amounts is None else min(amount_left, amounts[node.index]))
             if here:
@@ -343,7 +344,7 @@ def share_of(mode: Mode, node: NodeState, left: int) -> int:
         cpus, memory = host_part(mode, count)
         if cpus <= node.cpu_free and memory <= node.mem_free:
             break
-        count -= 1
+        count -= 1  # a smaller part needs less of the host
     return count
 
 
@@ -357,5 +358,5 @@ def _gang_on(mode: Mode, chosen: list[tuple[NodeState, int]]) -> Placement:
     taken: list[Device] = []
     for node, count in chosen:
         count *= mode.gpus // mode.node_count if mode.node_count > 1 else 1
-        taken += [gpu.device for gpu in node.taking(mode)[:count]]
+        taken += [gpu.device for gpu in node.taking(mode)[:count]]  # the first ones of each node
     return Placement(mode, tuple(taken))

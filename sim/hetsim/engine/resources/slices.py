@@ -74,7 +74,7 @@ class GpuSlices:
                 new[one] -= 1
                 kept.append((one, ready))
             else:
-                begin = max(begin, ready)
+                begin = max(begin, ready)  # what is still being cut is cut again only then
         self.idle = kept + [(one, begin + self.kind.sharing.reconfigure) for one in new.elements()]
         self.layout = layout
 
@@ -84,10 +84,12 @@ class GpuSlices:
         On a what-if copy that slice may be busy for another launch; then nothing changes.
         """
         cut = self.real.cut_for(mode)
+        # What was tried out on a copy may stand in the way of that layout.
         if cut is None or (self.real is not self and Counter(self.taken) - Counter(cut[0])):
             return now
         if cut[0] != self.layout:
             self.recut(cut[0], now)
+        # Of equal slices the one that is usable first.
         entry = min((entry for entry in self.idle if entry[0] == cut[1]), default=None)
         if entry is not None:
             self.idle.remove(entry)
@@ -99,6 +101,7 @@ class GpuSlices:
         """Take back the slice of a launch that has left."""
         if launch in self.busy:
             self.idle.append(self.busy.pop(launch))
+            # Sorted: it is part of the key of `cut_for`.
             self.taken = tuple(sorted(one for one, _ in self.busy.values()))
 
     def named(self, layout: list[Any]) -> Layout | None:

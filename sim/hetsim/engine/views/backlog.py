@@ -36,7 +36,7 @@ class Watched(dict[int, Any]):
             joins(item)
 
     def __setitem__(self, key: int, item: Any) -> None:
-        if key not in self:
+        if key not in self:  # what is set again has joined before
             self._joins(item)
         dict.__setitem__(self, key, item)
 
@@ -71,13 +71,13 @@ class Running:
     def remove(self, number: int) -> None:
         end = self.ends.pop(number, None)
         if end is not None:
-            self.total = self.total - end if self.ends else 0.0
+            self.total = self.total - end if self.ends else 0.0  # exactly 0 when empty: rounding does not add up
 
     def seconds(self, now: float) -> float:
         heap = self.heap
-        while heap and (heap[0][0] <= now or heap[0][1] not in self.ends):
+        while heap and (heap[0][0] <= now or heap[0][1] not in self.ends):  # overdue by its estimate, or over
             self.remove(heappop(heap)[1])
-        return max(0.0, self.total - now * len(self.ends))
+        return max(0.0, self.total - now * len(self.ends))  # of what is not overdue; rounding aside
 
 
 class Backlog:
@@ -89,10 +89,6 @@ class Backlog:
         self.remaining = remaining
         self.waiting: dict[Key, list[Any]] = {}
         """Seconds and number of the tasks that wait."""
-        self._counted: dict[tuple[str | None, str | None], list[list[Any]]] = {}
-        """Entries of `waiting` that answer to a question, until there are more of them."""
-        self._entries: dict[tuple[Mode, str], list[Any]] = {}
-        """The same by best mode."""
         self.plain: dict[Key, Running] = {}
         self.staged: dict[Key, dict[int, Any]] = {}
         state.waiting = Watched(state.waiting, self.waits, self.leaves)
@@ -109,6 +105,7 @@ class Backlog:
         """Remove a task that starts, or is gone."""
         entry = self._entry(task)
         entry[1] -= 1
+        # Exactly 0 when empty: rounding does not add up.
         entry[0] = entry[0] - task.shortest_remaining if entry[1] else 0.0
 
     def runs(self, launch: Any) -> None:
@@ -121,7 +118,7 @@ class Backlog:
             self.staged.setdefault(key, {})[launch.number] = launch
 
     def ends(self, launch: Any) -> None:
-        for running in self.plain.values():
+        for running in self.plain.values():  # of whichever kind: its table may have come since
             running.remove(launch.number)
         for launches in self.staged.values():
             launches.pop(launch.number, None)
@@ -133,16 +130,7 @@ class Backlog:
 
     def _entry(self, task: Task) -> list[Any]:
         """The sums that a waiting task belongs to."""
-        mode = best_mode(task)
-        entry = self._entries.get((mode, task.class_))
-        if entry is None:
-            key = key_of(mode.type, task.class_)
-            entry = self.waiting.get(key)
-            if entry is None:
-                entry = self.waiting[key] = [0.0, 0]
-                self._counted.clear()
-            self._entries[(mode, task.class_)] = entry
-        return entry
+        return self.waiting.setdefault(key_of(best_mode(task).type, task.class_), [0.0, 0])
 
     # Questions ------------------------------------------------------------------------------------------------
 
@@ -160,13 +148,7 @@ class Backlog:
     def count(self, kind: str | None, class_: str | None) -> int:
         """Number of waiting tasks."""
         requests, _ = self._requests(kind, class_)
-        counted = self._counted.get((kind, class_))
-        if counted is None:
-            counted = [self.waiting[key] for key in matching(self.waiting, kind, class_)]
-            self._counted[(kind, class_)] = counted
-        for entry in counted:
-            requests += entry[1]
-        return requests
+        return requests + sum(self.waiting[key][1] for key in matching(self.waiting, kind, class_))
 
     def _requests(self, kind: str | None, class_: str | None) -> tuple[int, float]:
         """Waiting requests and their seconds, in O(1) where all are alike."""

@@ -57,9 +57,6 @@ class Forecast:
         self.transfers = transfers
         self.clock = state.clock
         self._capacity = state.capacity
-        self._places = state.places
-        self._links = state.links
-        self._with_items = bool(state.tasks.items)
 
     @property
     def now(self) -> float:
@@ -83,6 +80,7 @@ class Forecast:
         now = self.now
         needed = mode.share or mode.millicores
         states = [self._capacity.of[device.index] for device in placement.devices]
+        # It waits for what is being saved there only as far as it needs the room.
         ready = max(available_at(state, now, state.free_amount - needed) for state in states)
         if mode.gpus and mode.type.sharing.kind == "mig":
             ready = max(ready, *(state.slices.copy().take(mode, None, now) for state in states))  # nothing is cut
@@ -104,7 +102,7 @@ class Forecast:
                 history.look(self._capacity.of)  # a failure since may have lost what was saved
         return StageEstimate(
             ready=max(0.0, ready - now),
-            write_back=self._write_back(tasks, placement) if self._with_items else 0.0,
+            write_back=self._write_back(tasks, placement) if self.state.places.items else 0.0,
             upload=transfers.upload_seconds(tasks, placement, histories=kept),
             restore=sum(restore_seconds(t, h, placement) for t, h in zip(tasks, kept, strict=True) if h is not None),
             compute=seconds / rate,
@@ -138,20 +136,21 @@ class Forecast:
             return task._history
         history = History()
         history.save(launch.placement.devices, task.shape.stopping, self.now)
+        # 1 once it has computed: only its output is missing.
         history.checkpoint = float(table is not None and table.compute_end <= self.now)
         return history
 
     def _write_back(self, tasks: Sequence[Task], placement: Placement) -> float:
         """Seconds until only copies that a start there would evict are on the host."""
-        longest = 0.0
+        longest, places = 0.0, self.state.places
         for device in placement.devices:
             state = self._capacity.of[device.index]
             if not isinstance(state, GpuState):
                 continue
-            here = self._places.on(device)
+            here = places.on(device)
             wanted = self.transfers.needed_items(tasks, placement.mode)
-            claim = self._places.claim(wanted, device) + placement.mode.gpu_memory
-            kept = sum(self._places.items[i].size for i in wanted if i in here.resident and i not in here.pins)
+            claim = places.claim(wanted, device) + placement.mode.gpu_memory
+            kept = sum(places.items[i].size for i in wanted if i in here.resident and i not in here.pins)
             lacking = claim - (state.room - here.unpinned + kept)
             size = 0
             for item in here.resident:
@@ -159,10 +158,10 @@ class Forecast:
                     break
                 if item in here.pins or item in wanted:
                     continue
-                lacking -= self._places.items[item].size
-                if len(self._places.where[item]) == 1:
-                    size += self._places.items[item].size
-            longest = max(longest, Links.alone(self._links.down(device), size))
+                lacking -= places.items[item].size
+                if len(places.where[item]) == 1:
+                    size += places.items[item].size
+            longest = max(longest, Links.alone(self.state.links.down(device), size))
         return longest
 
     def remaining(self, task: Task) -> float:
@@ -226,10 +225,12 @@ class Forecast:
             # Calculated from when the rate was last set, so that the answer is the same float at any time.
             uploaded = now
             seconds_left = planned(launch) - (table.total - table.left)
+            # At rate 0 (a link is down) as if at full rate.
             computed = max(now, table.updated + seconds_left / (table.rate or 1.0))
         else:
             uploaded = self._upload_end(launch, stage, up, free.upload)
             alone = launch.placement.mode.share == WHOLE
+            # Parts compute next to each other.
             computed = max(uploaded, free.compute if alone else now) + self.remaining_of(launch)
         end = max(computed, free.download if down else computed) + down
         return EngineTimes(max(free.upload, uploaded), max(free.compute, computed), max(free.download, end), end)

@@ -72,6 +72,7 @@ class Generated:
         """Estimated seconds alone on a replica, less those in steps; at least 0."""
         launch = task._launch
         estimate = task.shortest_estimate if launch is None else task.estimates[launch.holder.kind.position]
+        # One that takes longer than alone has nothing left.
         return max(0.0, estimate - self.fleets[task.shape].in_steps(task.index))
 
     def attained(self, task: Task) -> float:

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from hetsim.engine.core.state import RunState, launches_since
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.launching.stopping import Stops
-from hetsim.engine.resources.what_if import Sketch
+from hetsim.engine.resources.occupancy import Sketch
 from hetsim.engine.views.forecast import Forecast
 from hetsim.model.tasks import Mode
 
@@ -63,7 +63,7 @@ class Bounds:
     def first_end(self) -> tuple[float, int]:
         """The earliest time, and the first node that has it."""
         heap = self.heap
-        while heap[0][0] != self.times[heap[0][1]]:
+        while heap[0][0] != self.times[heap[0][1]]:  # equal floats: an entry is a copy of its time
             heappop(heap)
         return heap[0]
 
@@ -78,7 +78,7 @@ class Ends:
     def __init__(self, state: RunState, forecast: Forecast, stops: Stops):
         self.forecast = forecast
         self.capacity = state.capacity
-        self.capacity.noting = True
+        self.capacity.noting = True  # from now on starts and ends are logged
         self.state = state
         self.stops = stops
         self.language = bool(self.state.input.language)
@@ -118,19 +118,19 @@ class Ends:
                 mode = launch.placement.mode
                 end = launch.decided + (mode.single + task.estimates[position]) * (1.0 - task.done)
             elif len(launch.tasks) > 1 or not self.capacity.countable(launch.placement.mode):
-                self._countable = False
+                self._countable = False  # for good: what was not taken in would be missing
                 break
             else:
                 end = self.forecast.finish_of(launch)
             here = self.on[launch.placement.devices[0].node]
-            insort(here, (end, launch.number, launch))
+            insort(here, (end, launch.number, launch))  # the number decides: launches have no order
             if len(here) > MANY:
                 crowded.append(launch.placement.devices[0].node)
         if self._countable and (stopped or not exact):
             self._look_at_changed()
         for node in crowded:
             self.on[node] = self.launches(node)
-        self._generation, self._position = self.capacity.log_generation, len(self.capacity.log)
+        self._generation, self._position = self.capacity.log_generation, len(self.capacity.log)  # read up to here
         return self._countable
 
     def _look_at_changed(self) -> None:
@@ -158,6 +158,7 @@ class Ends:
         So if it was the first to have room for a mode, and that time is to come, it still is.
         """
         voids, generation, position = stamp
+        # A release may have made another node the first.
         if voids != self._voids or generation != self.capacity.log_generation:
             return False
         return node not in self.capacity.log[position:]
@@ -188,7 +189,7 @@ class Ends:
                 bounds.stale.discard(other)
                 bounds.put(other, self._time(other, mode, bounds.kind))
             time, number = bounds.first_end()
-        while number in bounds.stale:
+        while number in bounds.stale:  # others may stay stale: their bounds are later
             bounds.stale.discard(number)
             bounds.put(number, self._time(number, mode, bounds.kind))
             time, number = bounds.first_end()

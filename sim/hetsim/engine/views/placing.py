@@ -56,7 +56,7 @@ class RoomIndex:
             amounts = amounts[bisect_left(amounts, needed) :]
         else:
             amounts = amounts[::-1]
-        for amount in amounts:
+        for amount in amounts:  # ascending, or descending: the first that has a node
             there = nodes[amount] & among
             if there:
                 return (there & -there).bit_length() - 1
@@ -65,7 +65,7 @@ class RoomIndex:
     def _refresh(self) -> None:
         capacity, before, masks = self._capacity, self._amount, self._nodes
         log, nodes = capacity.log, capacity.nodes
-        if self._generation == capacity.log_generation:
+        if self._generation == capacity.log_generation:  # else the log was cleared: every node with such a device
             touched = log[self._position :]
         else:
             touched = capacity.having[self._kind]
@@ -156,7 +156,7 @@ class NodeColumns:
         self._generation, self._position = self._capacity.log_generation, len(log)
         single = self._accelerators
         if single is not None:
-            single.look += 1
+            single.look += 1  # nodes that are refreshed now are stamped with it
         for number in touched:
             node = self._capacity.nodes[number]
             self.cores[number] = node.cpu_free / 1000 if node.up else 0.0
@@ -258,7 +258,7 @@ class Placing:
 
     def _first_with_items(self, mode: Mode, task: Task) -> Placement | None:
         """Passing over devices without room for the task's data."""
-        placement = self._capacity.first(mode)
+        placement = self._capacity.first(mode)  # most often there is room for its data, too
         if placement is None or self.holds(task, placement):
             return placement
         there = (self._on_node(mode, node, task) for node in self.nodes.fitting(mode))
@@ -357,6 +357,7 @@ class Placing:
             nodes = self.cluster.nodes
             having = [n for n in nodes if n.cpu.type is kind or any(d.type is kind for d in n.accelerators)]
             specs = self._specs[kind] = len({(n.spec.switch, n.spec.switch_size is None) for n in having})
+        # A slower device, or one that wakes, makes a difference.
         return specs == 1 and all(state.normal for state in self._capacity.of)
 
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
@@ -403,6 +404,7 @@ def together(state: RunState, rows: Sequence[int]) -> tuple[Task, ...] | None:
             task = None if graph is None else graph.blocked.get(row)
             if task is None or state.tasks.predecessors is None or graph is None:
                 return None
+            # It waits for a task outside the launch.
             if graph.missing[row] != sum(p in before for p in state.tasks.predecessors[row]):
                 return None
         if task.shape in state.queue_of:

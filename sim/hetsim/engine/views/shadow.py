@@ -12,9 +12,9 @@ from hetsim.engine.core.policy_errors import Questions
 from hetsim.engine.core.state import RunState, launches_since
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.launching.stopping import Stops
+from hetsim.engine.resources.occupancy import Sketch
 from hetsim.engine.resources.partition_limits import Budget
 from hetsim.engine.resources.placement_index import amount_of, share_of
-from hetsim.engine.resources.what_if import Sketch
 from hetsim.engine.views.forecast import Forecast
 from hetsim.engine.views.node_availability import Ends
 from hetsim.engine.views.placing import Placing
@@ -61,11 +61,11 @@ class PoolEnds:
             if not mode.gpus:
                 continue
             if len(launch.tasks) > 1 or not capacity.index_of(mode).simple:
-                self._countable = False
+                self._countable = False  # for good: launches that were not taken in would be missing
                 break
             end = self.forecast.finish_of(launch)
             insort(self.ends, (end, launch.number, capacity.types[mode.type], mode.gpus))
-        if len(self.ends) > 2 * len(running) + SLACK:
+        if len(self.ends) > 2 * len(running) + SLACK:  # thrown out together: a look at each end would cost more
             self.ends = [entry for entry in self.ends if entry[1] in running]
         return self._countable
 
@@ -126,7 +126,7 @@ class Shadows:
         shadow = self._kept.get(key)
         if shadow is None or not shadow.holds():
             if len(self._kept) >= MAX_KEPT:
-                self._kept.clear()
+                self._kept.clear()  # questions are asked again, at a cost
             shadow = self._kept[key] = EarliestFit(self, task, mode)
         return shadow
 
@@ -158,7 +158,7 @@ class EarliestFit:
         """Launches that will have ended on that node by then."""
         self._accepted = False
         """True if a launch beyond the shadow time has been accepted on its nodes."""
-        self._last = shadows.state.last_launch
+        self._last = shadows.state.last_launch  # later ones are released on sketches, if they end by then
         self._budgets: dict[Partition | None, Budget] = {}
         """What partitions with a limit will have in use at the shadow time."""
         self._gang: Mode | None = None
@@ -188,7 +188,7 @@ class EarliestFit:
                 return False
         if not ends.unchanged(node, self._stamp):
             return False
-        self._stamp = ends.stamp()
+        self._stamp = ends.stamp()  # the next look compares with this
         return True
 
     def _find(self) -> None:
@@ -210,7 +210,7 @@ class EarliestFit:
         """Take the earliest time of the single nodes, of equal ones the first."""
         for mode in modes:
             time, number = ends.earliest(mode)
-            if time < self.time:
+            if time < self.time:  # of equal times the faster mode, which comes first
                 self.time = max(self.forecast.now, time)
                 self._at = number, mode, ends
         if self._at is not None:
@@ -240,6 +240,7 @@ class EarliestFit:
             if self._placement is not None and (limited or end > self.time):
                 break
             if placement.mode.partition in limited:
+                # What it waits for may be the limit alone.
                 limited[placement.mode.partition].give(placement.mode, placement.devices)
             nodes = [number for number, _, _ in placement.hosts()]
             for number in nodes:
@@ -329,6 +330,7 @@ class EarliestFit:
     def survives(self, task: Task, placement: Placement) -> bool:
         """Return True if `task` may start there without delaying this one."""
         forecast = self.forecast
+        # Equal is in time: ends come before the round.
         if self.time == math.inf or forecast.now + forecast.duration(task, placement) <= self.time:
             return True
         gang = self._gang
@@ -338,7 +340,7 @@ class EarliestFit:
         budget = self._budgets.get(partition)
         if budget is None:
             return self._spares(placement)
-        budget.take(placement.mode, placement.devices)
+        budget.take(placement.mode, placement.devices)  # tried out: given back if the head could not start
         head = self.placement
         assert head is not None
         beyond = head.mode.partition is partition and budget.refusal(head.mode, head.devices) is not None
@@ -361,6 +363,7 @@ class EarliestFit:
         if mine.isdisjoint(theirs):
             return True
         looked_at = mine.union(theirs) if mode.span_any else mine
+        # Copies: kept only if it may start.
         sketches = {number: Sketch(self._sketch(number)) for number in sorted(looked_at)}
         for number in theirs:
             if number in sketches:
@@ -389,7 +392,7 @@ class EarliestFit:
         sketches = {number: Sketch(self._sketch(number)) for number, _, _ in placement.hosts()}
         for sketch in sketches.values():
             amount_left -= share_of(gang, sketch, amount)
-            sketch.occupy(placement)
+            sketch.occupy(placement)  # only these nodes change: the difference is counted
             amount_left += share_of(gang, sketch, amount)
         if amount_left < amount:
             return False

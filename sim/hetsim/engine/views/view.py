@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from typing import Any, Literal, cast
@@ -19,9 +20,8 @@ from hetsim.engine.launching.attained import AttainedService
 from hetsim.engine.launching.launches import Launches
 from hetsim.engine.launching.stopping import Stops
 from hetsim.engine.resources.capacity import Capacity
-from hetsim.engine.resources.occupancy import GpuState
+from hetsim.engine.resources.occupancy import GpuState, Sketch
 from hetsim.engine.resources.offers import Offers
-from hetsim.engine.resources.what_if import Sketch
 from hetsim.engine.views.backlog import Backlog
 from hetsim.engine.views.forecast import Forecast
 from hetsim.engine.views.generated import Generated, end_in_replica
@@ -40,14 +40,12 @@ KINDS = ("cpu", "gpu", "npu")
 """What devices are called besides the names of their types."""
 
 
+@dataclass(eq=False)
 class Changes:
     """See `hetsim.policy.contract.Changes`."""
 
-    __slots__ = ("_capacity", "_state")
-
-    def __init__(self, state: RunState):
-        self._capacity = state.capacity
-        self._state = state
+    _state: RunState
+    _capacity: Capacity
 
     @property
     def releases(self) -> int:
@@ -62,14 +60,12 @@ class Changes:
         return self._state.steady
 
 
+@dataclass(eq=False)
 class LaunchSeen:
     """See `hetsim.policy.contract.LaunchSeen`."""
 
-    __slots__ = ("_forecast", "_launch")
-
-    def __init__(self, forecast: Forecast, launch: Launch | None):
-        self._forecast = forecast
-        self._launch = launch
+    _forecast: Forecast
+    _launch: Launch | None
 
     @property
     def placement(self) -> Placement | None:
@@ -91,14 +87,11 @@ class LaunchSeen:
         return math.inf if self._launch is None else self._forecast.finish_of(self._launch)
 
 
+@dataclass(eq=False)
 class RequestSeen(LaunchSeen):
     """A request that a replica has taken in: it ends before its launch does."""
 
-    __slots__ = ("_task",)
-
-    def __init__(self, forecast: Forecast, launch: Launch, task: Task):
-        super().__init__(forecast, launch)
-        self._task = task
+    _task: Task
 
     @property
     def stage(self) -> str:
@@ -111,13 +104,13 @@ class RequestSeen(LaunchSeen):
         return end_in_replica(self._launch, self._task)
 
 
+@dataclass(eq=False)
 class Victims:
     """Tries out what would fit on nodes without some of the tasks running there."""
 
-    def __init__(self, capacity: Capacity, fleets: Mapping[Shape, Any]):
-        """`fleets`: services by shape of which replicas take in the requests: no victims."""
-        self._capacity = capacity
-        self._fleets = fleets
+    _capacity: Capacity
+    _fleets: Mapping[Shape, Any]
+    """Services by shape of which replicas take in the requests: no victims."""
 
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
         """A placement for a task and the victims to stop; None if all are not enough.
@@ -141,7 +134,7 @@ class Victims:
             launch = victim._launch
             if launch is None or not victim.shape.preemptible or launch.number in seen:
                 continue
-            seen.add(launch.number)
+            seen.add(launch.number)  # a batch has several tasks: it stops once
             placement = launch.placement
             if not stopped and placement.mode is modes[0]:
                 # The first victim holds just what is wanted: nothing has to be tried out.
@@ -178,7 +171,7 @@ class Victims:
 
         The first ones are spared first.  sketch: the node without all of these victims.
         """
-        for spared in needed[:-1]:
+        for spared in needed[:-1]:  # the last one was what made room
             fewer = [victim for victim in needed if victim is not spared]
             without = self._released(number, fewer)
             if without.fits(mode) and self._allows(mode, number, fewer):
@@ -224,7 +217,7 @@ class EngineView:
         self.cluster: Cluster = state.input.cluster
         self.items: Sequence[Item] = state.tasks.items
         self.random = state.input.random.stream("policy")
-        self.changes = Changes(state)
+        self.changes = Changes(state, state.capacity)
         self._generated = generated = None if serving is None else Generated(state, serving)
         fleets = {} if generated is None else generated.fleets
         self._placing = placing = Placing(state, launches.transfers, fleets)
@@ -306,7 +299,7 @@ class EngineView:
         for queue in queues:
             tasks += queue.look(count if queue.by_readiness else None)
         if queues:
-            tasks.sort(key=by_readiness)
+            tasks.sort(key=by_readiness)  # stable: equals stay in the order of their lists
         if generated is not None:
             tasks = list(merge(tasks, generated.waiting(), key=by_readiness))
         return tasks[:count]
@@ -357,13 +350,14 @@ class EngineView:
 
     def request_mix(self) -> dict[Shape, int]:
         tasks = self._state.tasks
+        # Of the whole input, not of what has arrived.
         counts = np.bincount(tasks.shape, minlength=len(tasks.shapes)).tolist()
         return {shape: count for shape, count in zip(tasks.shapes, counts, strict=True) if count}
 
     def _work_ahead(self) -> Backlog:
         if self._backlog is None:
             self._backlog = Backlog(self._state, self._forecast.remaining_of)
-            self._signals.materialized = self._backlog.materialized
+            self._signals.materialized = self._backlog.materialized  # only from now on does anything listen
         return self._backlog
 
     def attained(self, of: Task | str) -> float:
