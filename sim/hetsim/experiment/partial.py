@@ -1,4 +1,4 @@
-"""What a sweep that is still being made has so far, read from its directory; no run is made."""
+"""The finished part of a sweep that is still being made, read from its directory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _value(shown: Any) -> Any:
 
 
 def so_far(plan: SweepPlan, folder: Path) -> Sweep | None:
-    """The rows of a sweep that have runs, each with those that have ended; None without any."""
+    """The rows of a sweep that have finished runs; None without any.  Makes no run."""
     study = Study(plan.setup, Workers(), store=Store(folder / RUNS, trust=True), identity=plan.identity)
     blocks = OpenBlocks(len(plan.rows), len(plan.rows), lambda _, rows: None)
     with warnings.catch_warnings(action="ignore"):  # the program that makes the runs has them
@@ -58,9 +58,9 @@ def so_far(plan: SweepPlan, folder: Path) -> Sweep | None:
         return None
     tables = plan.tables(only=there)
     tables.add([plan.row(number, made[number]) for number in there])
-    found = plan.result(tables)
+    sweep = plan.result(tables)
     rows = sum(made[number].done for number in there)
     remark = f"so far: {rows:,} of {len(plan.rows):,} rows have all their runs; {len(outstanding):,} runs are left"
-    found.remarks = [*found.remarks, remark]
-    found.directory = folder
-    return found
+    sweep.remarks = [*sweep.remarks, remark]
+    sweep.directory = folder
+    return sweep

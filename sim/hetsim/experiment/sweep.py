@@ -358,7 +358,7 @@ class SweepPlan:
         return frame
 
     def tables(self, directory: Directory | None = None, only: Sequence[int] | None = None) -> SweepTables:
-        """Empty tables, for `only` these rows if given; if large, they grow in the directory."""
+        """Empty tables, of `only` these rows; if large, they grow in the directory."""
         on_disk = directory is not None and len(self.rows) > self.block
         columns = {key: self._column(key) for key in self.keys}
         return SweepTables(

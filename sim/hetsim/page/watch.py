@@ -1,6 +1,7 @@
-"""`hetsim report --watch`: the page of a directory that is being written, served to this machine alone.
+"""`hetsim report --watch`: a page of results, served while they are written.
 
-It is made anew from what lies on the disk whenever that changed and somebody looks; nothing is written.
+Only this machine is served.  The page is made again when it is asked for after a change of the directory; nothing is
+written.
 """
 
 from __future__ import annotations
