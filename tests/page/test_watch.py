@@ -103,7 +103,7 @@ def served(folder: Path) -> Iterator[PageServer]:
 
 
 def answer(server: PageServer, path: str, host: str | None = None) -> HTTPResponse:
-    connection = HTTPConnection(HOST, server.server_port, timeout=60)
+    connection = HTTPConnection(HOST, server.server_port, timeout=600)
     connection.request("GET", path, headers={} if host is None else {"Host": host})
     return connection.getresponse()
 
@@ -151,11 +151,11 @@ def test_ctrl_c_ends_it_and_nothing_stays(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
         host, port = process.stdout.readline().strip().removeprefix("http://").strip("/").split(":")
-        connection = HTTPConnection(host, int(port), timeout=60)
+        connection = HTTPConnection(host, int(port), timeout=600)
         connection.request("GET", "/")
         assert b"explorer" in connection.getresponse().read()
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0 and "Traceback" not in process.stderr.read()
+        assert process.wait(600) == 0 and "Traceback" not in process.stderr.read()
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
 
 
