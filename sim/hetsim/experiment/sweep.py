@@ -220,7 +220,7 @@ class SweepPlan:
         find_cuts(study, self.pilots)
 
         def finish(number: int, made: list[RowRuns]) -> None:
-            tables.add([self._row(self.block * number + at, one) for at, one in enumerate(made)])
+            tables.add([self.row(self.block * number + at, one) for at, one in enumerate(made)])
 
         self._make_blocks(study, range(len(self.rows)), finish)
 
@@ -357,11 +357,12 @@ class SweepPlan:
         frame["policy"] = np.array(list(self.checked.names), dtype=object)[self.checked.policy]
         return frame
 
-    def tables(self, directory: Directory | None = None) -> SweepTables:
-        """Empty tables; if large, they grow in the directory."""
+    def tables(self, directory: Directory | None = None, only: Sequence[int] | None = None) -> SweepTables:
+        """Empty tables, of `only` these rows; if large, they grow in the directory."""
         on_disk = directory is not None and len(self.rows) > self.block
+        columns = {key: self._column(key) for key in self.keys}
         return SweepTables(
-            {key: self._column(key) for key in self.keys},
+            columns if only is None else {key: [column[row] for row in only] for key, column in columns.items()},
             several=self.amount.maximum > 1, text_seeds=max(self.checked.seeds, default=0) >= 1 << 63,
             folder=directory.folder / TABLE if directory is not None and on_disk else None,
         )  # fmt: skip
@@ -384,7 +385,7 @@ class SweepPlan:
         made.directory = None if directory is None else directory.folder
         return made
 
-    def _row(self, number: int, made: RowRuns) -> SweepRow:
+    def row(self, number: int, made: RowRuns) -> SweepRow:
         """The facts of a row for the tables."""
         checked = self.checked
         row = SweepRow(self.rows[number].point, list(checked.names)[checked.policy[number]], checked.seeds[number])
@@ -419,6 +420,11 @@ class OpenBlocks:
         if not self._open or self._open[-1][0] != block:
             self._open.append((block, []))
         self._open[-1][1].append(row)
+
+    @property
+    def first(self) -> list[RowRuns]:
+        """The rows so far of the first block under way."""
+        return self._open[0][1] if self._open else []
 
     @property
     def crowded(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -13,18 +14,33 @@ from hetsim.cli.options import PAGE, PATH, QUIET, VERBOSITY
 @click.command(short_help="Write one self-contained HTML page about a run, a comparison or a sweep.")
 @click.argument("directory", type=PATH, metavar="DIR")
 @click.option("--page", type=PAGE, metavar="HTML", help="Where to write it; DIR/report.html without.")
+@click.option("--watch", is_flag=True, help="Serve the page to this machine alone, up to date, until Ctrl-C.")
+@click.option("--port", type=click.IntRange(0, 65535), help="With --watch: the port; any that is free without.")
 @QUIET
 @VERBOSITY
-def report(directory: Path, page: Path | None, quiet: bool) -> None:
+def report(directory: Path, page: Path | None, watch: bool, port: int | None, quiet: bool) -> None:
     """Write an HTML page about the results in DIR of `run`, `compare` or `sweep`.
     The page needs no network and no other file.  Of runs it has charts with zoom, filters, and the facts of each task.
+    With --watch the directory may still be missing or unfinished: of a sweep the points come as their runs end.
     """
     from hetsim.experiment.directory import load_any
     from hetsim.page import NAME, write_report
     from hetsim.results.stored_files import reading_stored
 
-    if not directory.is_dir():
+    if port is not None and not watch:
+        raise click.UsageError("--port goes with --watch")
+    if page is not None and watch:
+        raise click.UsageError("--watch writes nothing: leave out --page")
+    if not directory.is_dir() and (directory.exists() or not watch):
         raise click.UsageError(f'there is no directory "{directory}"; `hetsim run --out` writes one')
+    if watch:
+        from hetsim.page.watch import PageServer
+
+        with PageServer(directory, port or 0) as server, suppress(KeyboardInterrupt):
+            console.lines([server.address])
+            console.note(f"watching {directory}; Ctrl-C ends it", quiet)
+            server.serve_forever()
+        return
     with console.own_warnings(quiet), reading_stored(directory):
         path = write_report(load_any(directory), page or directory / NAME, folder=str(directory))
     console.note(f"report: {path}", quiet)

@@ -1,0 +1,66 @@
+"""The finished part of a sweep that is still being made, read from its directory."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from hetsim.errors import HetsimError, UsageError
+from hetsim.experiment.folder import RUNS
+from hetsim.experiment.policies import written
+from hetsim.experiment.store import Store
+from hetsim.experiment.study import Study
+from hetsim.experiment.sweep import OpenBlocks, SweepPlan, plan_sweep
+from hetsim.experiment.workers import Workers
+from hetsim.results.many_runs.sweep import MARK, SCENARIO, Sweep
+from hetsim.results.stored_files import unsealed
+from hetsim.scenario.file.document import parse_value
+
+
+def planned_again(folder: Path) -> SweepPlan:
+    """Plan the sweep that a directory is of, from its own files.
+
+    Raises: UsageError: they do not say what was swept: a policy or an input is known in Python alone.
+    """
+    about = unsealed(folder / MARK)
+    points = [dict(zip(about["keys"], map(_value, values), strict=True)) for values in about["points"]]
+    options: dict[str, Any] = {"seed": None if "seed" in about["keys"] else about["seed"]}
+    options |= {"replications": about["replications"], "metrics": about["metrics"], "keep": about.get("keep", ())}
+    labels = about["policies"]
+    named = [written(label) or label for label in labels]
+    for policies in (named, *([None] if len(labels) == 1 else [])):  # the scenario's own is not given by name
+        try:
+            plan = plan_sweep(folder / SCENARIO, points=points, policies=policies, **options)
+        except HetsimError:
+            continue
+        if plan.checked.runs.hex() == about["rows"] and not plan.pilots:
+            return plan
+    raise UsageError(
+        f"the points of the sweep in {folder} can be shown once it has ended: its files do not say all that was swept "
+        "(a policy given in Python, an input that changed since, or a warm-up that is found from pilots)"
+    )
+
+
+def _value(shown: Any) -> Any:
+    return parse_value(shown) if isinstance(shown, str) else shown
+
+
+def so_far(plan: SweepPlan, folder: Path) -> Sweep | None:
+    """The rows of a sweep that have finished runs; None without any.  Makes no run."""
+    study = Study(plan.setup, Workers(), store=Store(folder / RUNS, trust=True), identity=plan.identity)
+    blocks = OpenBlocks(len(plan.rows), len(plan.rows), lambda _, rows: None)
+    with warnings.catch_warnings(action="ignore"):  # the program that makes the runs has them
+        outstanding = study.outstanding(plan.wanted(study, range(len(plan.rows)), blocks))
+    made = blocks.first
+    there = [number for number, row in enumerate(made) if row.series is not None and row.series.taken]
+    if not there:
+        return None
+    tables = plan.tables(only=there)
+    tables.add([plan.row(number, made[number]) for number in there])
+    sweep = plan.result(tables)
+    rows = sum(made[number].done for number in there)
+    remark = f"so far: {rows:,} of {len(plan.rows):,} rows have all their runs; {len(outstanding):,} runs are left"
+    sweep.remarks = [*sweep.remarks, remark]
+    sweep.directory = folder
+    return sweep

@@ -1,0 +1,136 @@
+"""`hetsim report --watch`: a page of results, served while they are written.
+
+Only this machine is served.  The page is made again when it is asked for after a change of the directory; nothing is
+written.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Iterable
+from contextlib import suppress
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from hetsim.errors import HetsimError, UsageError
+from hetsim.experiment.directory import load_any
+from hetsim.experiment.partial import planned_again, so_far
+from hetsim.experiment.sweep import SweepPlan
+from hetsim.page import NAME, elements, report
+from hetsim.results.many_runs.sweep import MARK, TABLES
+
+HOST = "127.0.0.1"
+PERIOD = 2.0
+"""Seconds between two looks at the directory."""
+RELOAD = '<script>new EventSource("/changes?{state}").onmessage = () => location.reload();</script>\n</body>'
+
+
+class Watched:
+    """A directory, and the page of what it holds now."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._lock = threading.Lock()
+        """Pages are made one at a time: matplotlib draws in one thread only."""
+        self._made: tuple[str, str] = ("", "")
+        self._plan: tuple[str, SweepPlan] | None = None
+
+    @property
+    def state(self) -> str:
+        """A text that changes with the files in the directory."""
+        return _state(path for path in (*self.folder.glob("*"), *self.folder.glob("*/*")) if path.name != NAME)
+
+    def page(self) -> str:
+        """The page, with a line that loads it again after a change."""
+        with self._lock:
+            state = self.state
+            if self._made[0] != state:
+                self._made = state, self._page().replace("</body>", RELOAD.replace("{state}", state))
+            return self._made[1]
+
+    def _page(self) -> str:
+        try:
+            if (self.folder / MARK).is_file() and not (self.folder / TABLES).is_file():
+                return self._unfinished()
+            if self.folder.is_dir() and any(self.folder.iterdir()):
+                with warnings.catch_warnings(action="ignore"):  # a picture that fails is named on the page
+                    return report(load_any(self.folder), str(self.folder))
+            said = "There are no results yet."
+        except (HetsimError, OSError) as problem:  # also of a file that is replaced while it is read
+            said = str(problem)
+        return _words(self.folder, said)
+
+    def _unfinished(self) -> str:
+        mark = _state([self.folder / MARK])
+        if self._plan is None or self._plan[0] != mark:
+            self._plan = mark, planned_again(self.folder)
+        sweep = so_far(self._plan[1], self.folder)
+        return _words(self.folder, "No run has ended yet.") if sweep is None else report(sweep, str(self.folder))
+
+
+def _state(paths: Iterable[Path]) -> str:
+    texts = []
+    for path in sorted(paths):
+        with suppress(OSError):  # gone by now
+            about = path.stat()
+            texts.append(f"{path} {about.st_size} {about.st_mtime_ns}")
+    return sha256("\n".join(texts).encode()).hexdigest()[:16]
+
+
+def _words(folder: Path, text: str) -> str:
+    waits = f"This page looks for results in {folder} every {PERIOD:g} s."
+    return elements.page(folder.name or str(folder), [text, waits], [])
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves the page of a directory on the loopback."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, port: int = 0):
+        """port: 0 for any that is free.  Raises: UsageError: the port cannot be had."""
+        self.watched = Watched(folder)
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as problem:
+            said = f"port {port} of {HOST} cannot be used: {problem.strerror}; give another --port"
+            raise UsageError(said) from None
+
+    @property
+    def address(self) -> str:
+        return f"http://{HOST}:{self.server_port}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+
+    def do_GET(self) -> None:  # noqa: N802
+        """Answer the page, or the stream of its changes; nothing else is served."""
+        path, _, state = self.path.partition("?")
+        # A page from elsewhere can give this machine a name of its own, and would read along under that name.
+        if self.headers.get("Host") not in {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}:
+            self.send_error(403)
+        elif path == "/":
+            text = self.server.watched.page().encode()
+            self._head("text/html; charset=utf-8")
+            self.wfile.write(text)
+        elif path == "/changes":
+            self._head("text/event-stream")
+            with suppress(OSError):  # the reader has closed the page
+                while True:
+                    self.wfile.write(b": same\n\n" if state == self.server.watched.state else b"data: other\n\n")
+                    time.sleep(PERIOD)
+        else:
+            self.send_error(404)
+
+    def _head(self, kind: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing: stderr is for people."""

@@ -1,0 +1,174 @@
+"""`hetsim report --watch`: pages of what is still being made, on the loopback alone."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import hetsim as hs
+from hetsim.cli import main
+from hetsim.errors import UsageError
+from hetsim.experiment.partial import planned_again, so_far
+from hetsim.page.watch import HOST, PageServer
+from hetsim.results.many_runs.sweep import EACH, TABLE, TABLES
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
+QUEUE: dict[str, Any] = {
+    "name": "queue",
+    "seed": 3,
+    "cluster": {"nodes": [{"count": 2, "cpus": 1}]},
+    "workload": [{"count": 40, "arrivals": {"process": "poisson", "rate": "1/s"},
+                  "cpu_time": {"distribution": "exponential", "mean": "1 s"}}],
+    "policy": "fcfs",
+}  # fmt: skip
+COUNTS = {"cluster.nodes.0.count": [2, 3, 4]}
+
+
+def unfinished(folder: Path, **options: Any) -> pd.DataFrame:
+    """Make a sweep, and take its end away; its table as it was."""
+    table = hs.sweep(QUEUE, COUNTS, out=folder, **options).table
+    for name in (TABLE, EACH, TABLES):
+        (folder / name).unlink()
+    return table
+
+
+def drop_runs(folder: Path, keep: set[int], **options: Any) -> None:
+    """Leave only runs of the points in `keep`, as a sweep of these alone keeps them."""
+    counts = [COUNTS["cluster.nodes.0.count"][point] for point in sorted(keep)]
+    shutil.rmtree(folder / "runs")
+    hs.sweep(QUEUE, {"cluster.nodes.0.count": counts}, out=folder.with_name("part"), **options)
+    shutil.move(folder.with_name("part") / "runs", folder / "runs")
+
+
+@pytest.mark.parametrize("policies", [None, ["fcfs", "sjf"], ["fcfs_skip", {"scheduler": {"name": "edf"}}]])
+@pytest.mark.parametrize("replications", [1, 3])
+def test_points_that_have_their_runs_are_those_of_the_finished_sweep(
+    tmp_path: Path, policies: list[Any] | None, replications: int
+) -> None:
+    options = {"policies": policies, "replications": replications}
+    table = unfinished(tmp_path / "sweep", **options)
+    drop_runs(tmp_path / "sweep", {0, 2}, **options)
+    found = so_far(planned_again(tmp_path / "sweep"), tmp_path / "sweep")
+    assert found is not None
+    expected = table[table["point"] != 1].reset_index(drop=True)
+    pd.testing.assert_frame_equal(found.table, expected)
+    left = replications * len(policies or ["fcfs"])
+    assert f"{left:,} runs are left" in found.remarks[-1]
+
+
+@pytest.mark.parametrize("over", [
+    {"seed": [1, 2]}, {"workload.0.arrivals.rate": ["1/s", "90/min"]}, {"cluster.nodes.0": [{"count": 3, "cpus": 1}]},
+])  # fmt: skip
+def test_every_kind_of_value_is_planned_again(tmp_path: Path, over: dict[str, Any]) -> None:
+    made = hs.sweep(QUEUE, over, out=tmp_path)
+    found = so_far(planned_again(tmp_path), tmp_path)
+    assert found is not None and found.table.equals(made.table)
+
+
+def test_a_sweep_without_runs_has_no_points_yet(tmp_path: Path) -> None:
+    unfinished(tmp_path)
+    shutil.rmtree(tmp_path / "runs")
+    assert so_far(planned_again(tmp_path), tmp_path) is None
+
+
+def test_points_that_the_files_do_not_name_come_at_the_end(tmp_path: Path) -> None:
+    hs.sweep(QUEUE, COUNTS, policies={"mine": {"scheduler": {"name": "sjf"}}}, out=tmp_path)
+    with pytest.raises(UsageError, match="can be shown once it has ended: its files do not say all that was swept"):
+        planned_again(tmp_path)
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[PageServer]:
+    with PageServer(folder) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def answer(server: PageServer, path: str, host: str | None = None) -> HTTPResponse:
+    connection = HTTPConnection(HOST, server.server_port, timeout=600)
+    connection.request("GET", path, headers={} if host is None else {"Host": host})
+    return connection.getresponse()
+
+
+def text(server: PageServer) -> str:
+    return answer(server, "/").read().decode()
+
+
+def test_the_page_follows_the_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    with served(folder) as server:
+        first = text(server)
+        assert "There are no results yet." in first
+        unfinished(folder, replications=2)
+        state = first.partition("/changes?")[2].partition('"')[0]
+        assert answer(server, f"/changes?{state}").readline() == b"data: other\n"
+        assert "so far: 3 of 3 rows have all their runs; 0 runs are left" in text(server)
+        hs.sweep(QUEUE, COUNTS, out=folder, replications=2)
+        assert "so far" not in text(server) and "3 points, 2 replications each" in text(server)
+        shutil.rmtree(folder)
+        hs.run(QUEUE).save(folder)
+        assert "fcfs" in text(server) and 'id="explorer"' in text(server)
+        before = text(server)
+        assert answer(server, f"/changes?{before.partition('/changes?')[2][:16]}").readline() == b": same\n"
+        (folder / "run.json").write_text("{")
+        assert "is damaged" in text(server)
+    assert [inner.name for inner in tmp_path.iterdir()] == ["sweep"]
+
+
+def test_only_the_page_is_served_and_only_by_the_names_of_this_machine(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        assert server.server_address[0] == HOST
+        own = f"localhost:{server.server_port}"
+        assert [answer(server, "/", host).status for host in (None, own, "example.org", "")] == [200, 200, 403, 403]
+        assert [answer(server, path).status for path in ("/run.json", "/../etc/passwd", "/changes/x")] == [404] * 3
+        with pytest.raises(UsageError, match=rf"port {server.server_port} of {HOST} cannot be used"):
+            PageServer(tmp_path, server.server_port)
+
+
+def test_ctrl_c_ends_it_and_nothing_stays(tmp_path: Path) -> None:
+    hs.run(QUEUE).save(tmp_path / "run")
+    before = sorted(path.name for path in (tmp_path / "run").iterdir())
+    program = "from hetsim.cli import main; main()"
+    command = [sys.executable, "-c", program, "report", "--watch", str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        host, port = process.stdout.readline().strip().removeprefix("http://").strip("/").split(":")
+        connection = HTTPConnection(host, int(port), timeout=600)
+        connection.request("GET", "/")
+        assert b"explorer" in connection.getresponse().read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(600) == 0 and "Traceback" not in process.stderr.read()
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--port", "80"], "--port goes with --watch"),
+    (["--watch", "--page", "a.html"], "--watch writes nothing: leave out --page"),
+])  # fmt: skip
+def test_options_that_do_not_go_together(tmp_path: Path, words: list[str], said: str) -> None:
+    done = CliRunner().invoke(main, ["report", str(tmp_path), *words])
+    assert done.exit_code == 2 and said in done.output
+
+
+def test_a_file_is_not_watched(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(main, ["report", "--watch", str(tmp_path / "file")])
+    assert done.exit_code == 2 and "there is no directory" in done.output
