@@ -380,13 +380,15 @@ class SlurmMultifactor(Scheduler):
         """
         if self.tiers.tiers or self._limited or self.rule is not None:
             return False
-        full = self._demands.keys() <= self._full.keys()
-        return full or not any(self._fits_somewhere(demand, view) for demand in self._demands)
+        for demand in self._demands:
+            if demand not in self._full and self._fits_somewhere(demand, view):
+                return False
+        return True
 
     def _fits_somewhere(self, demand: Demand, view: View) -> bool:
         if demand in self._full:
             return False
-        alone = not isinstance(demand, tuple) and len(demand.modes) == 1
+        alone = demand.__class__ is not tuple and len(demand.modes) == 1
         fits = view.fits(demand.modes[0]) if alone else not demand_fits_nowhere(demand, view)
         if not fits:
             self._full[demand] = None
@@ -421,7 +423,10 @@ class SlurmMultifactor(Scheduler):
         causes, limits, now = self._causes, bool(self.tiers.tiers), view.now
         max_kept, one_queue = self.bf_job_part_count_reserve, not (limits or view.cluster.partitions)
         fits = {demand for demand in self._demands if self._fits_somewhere(demand, view)}
-        fitting = [place for place, task in enumerate(order) if demand_of(task) in fits]
+        fitting = [
+            place for place, task in enumerate(order)
+            if (task.shape if task.allowed is None else demand_of(task)) in fits
+        ]  # fmt: skip
         if not fitting:
             return
         last = fitting[-1]
@@ -449,7 +454,7 @@ class SlurmMultifactor(Scheduler):
                 if reservation is not None and reservation.time <= now:
                     placement = reservation.placement(task, view)
                 if reservation is not None and (keeps or reservation.time <= now):
-                    plain = placement is None and not self.bf_resolution
+                    plain = not self.bf_resolution and (placement is None or len(reservation.nodes) == 1)
                     profile.occupy(reservation if plain else self._kept(reservation, task, placement))
                 if placement is not None:
                     yield self._begin(task, placement)
@@ -491,16 +496,18 @@ class SlurmMultifactor(Scheduler):
         profile: whose reservations leave room for it now.
         """
         ends: dict[Demand, float] = {}
+        now = view.now
         while fitting and fitting[-1] >= first:
             task = order[fitting[-1]]
-            demand = demand_of(task)
             if task.state == WAITING:
+                demand = task.shape if task.allowed is None else demand_of(task)
                 until = ends.get(demand)
                 if until is None:
                     fits = self._fits_somewhere(demand, view)
                     until = ends[demand] = max(map(profile.open_until, task.modes)) if fits else -math.inf
-                alone = len(task.shape.modes) == 1
-                if view.now + task.shortest_remaining <= until and (alone or profile.could_start(task)):
+                if now + task.shortest_remaining <= until and (
+                    len(task.shape.modes) == 1 or profile.could_start(task)
+                ):
                     return fitting[-1]
             fitting.pop()
         return -1
