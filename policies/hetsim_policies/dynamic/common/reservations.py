@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right, insort
-from functools import lru_cache
+from functools import lru_cache, partial
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -36,6 +36,9 @@ class Reservation(NamedTuple):
         if len(self.nodes) > 1:
             return view.first(self.mode, among=dict(self.nodes))
         return view.first(self.mode, task, node=self.nodes[0][0])
+
+
+_new = partial(tuple.__new__, Reservation)
 
 
 class FreeProfile:
@@ -118,7 +121,7 @@ class FreeProfile:
             seconds = _stages(only, task.estimates[0], 1.0)
             start, number = self._on_a_node(only, seconds, now, best)
             nodes = ((number, only.gpus),)
-            return None if number < 0 else tuple.__new__(Reservation, (start, start + seconds, only, nodes))
+            return None if number < 0 else _new((start, start + seconds, only, nodes))
         modes = task.shape.modes
         for position in task.modes_by_speed():
             mode = modes[position]
@@ -133,7 +136,7 @@ class FreeProfile:
                     break
                 else:
                     amount = mode.gpus if mode.unit is None else amount_of(mode)
-                    reservation = tuple.__new__(Reservation, (start, start + seconds, mode, ((number, amount),)))
+                    reservation = _new((start, start + seconds, mode, ((number, amount),)))
                 longer = seconds if steady else _seconds_there(task, reservation, view)
                 if longer <= seconds:
                     best, chosen = reservation.time, reservation
@@ -155,23 +158,24 @@ class FreeProfile:
                     if start <= now:
                         break
             return best, chosen
-        for number, until in self._open[mode].items() if mode in self._open else ():
-            if now + duration <= until:
-                return now, number
+        if (ends := self._open.get(mode)) is not None:
+            for number, until in ends.items():
+                if now + duration <= until:
+                    return now, number
         order, reserved, place = self._order.get(mode) or self._order_of(mode), self._reserved, 0
         while place < len(order):
             time, number = order[place]
             if time > best:
                 break
             own = reserved.get(number)
-            if own is not None or time == -math.inf:
-                first, start = (own or self._timeline(number)).first_gap(mode, duration, now, best, low=time)
+            if own is None and time > -math.inf:  # next to running tasks it has room from then on
+                start = time if time > now else now
+            else:
+                first, start = (own or self._timeline(number)).first_gap(mode, duration, now, best, time)
                 if first > time:
                     del order[place]
                     insort(order, (first, number), place)
                     continue
-            else:  # next to running tasks it has room from then on
-                start = time if time > now else now
             place += 1
             if start < best or (start == best and number < chosen):  # of equal times the one on the first node
                 best, chosen = start, number

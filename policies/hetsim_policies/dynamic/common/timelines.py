@@ -142,13 +142,6 @@ class Timeline:
             del self.times[:past], self.free[:past], self.shares[:past]
             self._amounts.clear()
 
-    def _split(self, position: int, time: float) -> None:
-        """Begin a span at a time, behind the one before a position."""
-        self.times.insert(position, time)
-        self.free.insert(position, self.free[position - 1])
-        if self.shares:
-            self.shares.insert(position, _copied(self.shares[position - 1]))
-
     def occupy(self, start: float, end: float, mode: Mode, count: int) -> None:
         """Add what `count` of a launch takes from `start` to `end`: see `occupied`."""
         if self.known_windows or self._amounts:
@@ -157,10 +150,16 @@ class Timeline:
         free, times = self.free, self.times
         first = bisect_left(times, start)
         if first and (first == len(times) or times[first] > start):
-            self._split(first, start)
+            times.insert(first, start)
+            free.insert(first, free[first - 1])
+            if self.shares:
+                self.shares.insert(first, _copied(self.shares[first - 1]))
         last = bisect_left(times, end)
         if end < math.inf and last and (last == len(times) or times[last] > end):
-            self._split(last, end)
+            times.insert(last, end)
+            free.insert(last, free[last - 1])
+            if self.shares:
+                self.shares.insert(last, _copied(self.shares[last - 1]))
         demand = self.fields.packed.get((mode, count)) or self.fields.demand(mode, count)
         for span in range(first, last):
             free[span] -= demand
@@ -266,18 +265,18 @@ class Timeline:
             return windows[0][0] if windows else math.inf, math.inf if start is None else start
         (need, mask), times, first = plain, self.times, -1.0
         spans: Iterator[tuple[float, int]] = zip(times, self.free)  # noqa: B905 (asked of each node of a search)
-        if low > times[0]:
+        if len(times) > 12 and low > times[6]:
             spans = islice(spans, bisect_right(times, low) - 1, None)
         for begin, free in spans:
             if free >= need and (not mask or (free - need) & mask == mask):
-                if first < 0:
+                if first < 0.0:
                     first = begin
                 if begin > until:
                     return first, math.inf
                 start = begin if begin > since else since
                 end = start + duration
                 for time, free in spans:  # on from this one
-                    if end <= time > since:
+                    if time >= end and time > since:
                         return first, start
                     if free < need or (mask and (free - need) & mask != mask):
                         break
