@@ -196,10 +196,8 @@ class Occupancy:
         if not times or len(changes) - count > len(times):
             if len(self._first) >= MAX_MODES:
                 self._first.clear()
-            times = [
-                -math.inf if number in shared else timeline.first_time(mode, now)
-                for number, timeline in enumerate(self.timelines)
-            ]
+            first = [timeline.first_time(mode, now) for timeline in self.timelines]
+            times = [-math.inf if number in shared else time for number, time in enumerate(first)]
             order = sorted((time, number) for number, time in enumerate(times))
         elif count < len(changes):
             for number in dict.fromkeys(changes[count:]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right, insort
-from functools import lru_cache, partial
+from functools import lru_cache
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -36,9 +36,6 @@ class Reservation(NamedTuple):
         if len(self.nodes) > 1:
             return view.first(self.mode, among=dict(self.nodes))
         return view.first(self.mode, task, node=self.nodes[0][0])
-
-
-_new = partial(tuple.__new__, Reservation)
 
 
 class FreeProfile:
@@ -121,10 +118,9 @@ class FreeProfile:
             seconds = _stages(only, task.estimates[0], 1.0)
             start, number = self._on_a_node(only, seconds, now, best)
             nodes = ((number, only.gpus),)
-            return None if number < 0 else _new((start, start + seconds, only, nodes))
-        modes = task.shape.modes
+            return None if number < 0 else tuple.__new__(Reservation, (start, start + seconds, only, nodes))
         for position in task.modes_by_speed():
-            mode = modes[position]
+            mode = task.shape.modes[position]
             part = 1.0 - task.done
             seconds = _stages(mode, task.estimates[position] * part, part)
             seconds += 0.0 if part == 1.0 else task.shape.stopping.restore
@@ -136,7 +132,7 @@ class FreeProfile:
                     break
                 else:
                     amount = mode.gpus if mode.unit is None else amount_of(mode)
-                    reservation = _new((start, start + seconds, mode, ((number, amount),)))
+                    reservation = tuple.__new__(Reservation, (start, start + seconds, mode, ((number, amount),)))
                 longer = seconds if steady else _seconds_there(task, reservation, view)
                 if longer <= seconds:
                     best, chosen = reservation.time, reservation
@@ -158,10 +154,9 @@ class FreeProfile:
                     if start <= now:
                         break
             return best, chosen
-        if (ends := self._open.get(mode)) is not None:
-            for number, until in ends.items():
-                if now + duration <= until:
-                    return now, number
+        for number, until in self._open[mode].items() if mode in self._open else ():
+            if now + duration <= until:
+                return now, number
         order, reserved, place = self._order.get(mode) or self._order_of(mode), self._reserved, 0
         while place < len(order):
             time, number = order[place]

@@ -62,8 +62,7 @@ class Fields:
             offset = self.offsets.setdefault(device.type.name, (len(self.offsets) + 2) * WIDTH)
             self.free += device.type.streams * (device.local not in gone) << offset
         self.spare = sum(SPARE << WIDTH * number for number in range(len(self.offsets) + 2))
-        self.one_field = len(self.offsets) == 1
-        """True if nothing else than accelerators of one type was ever taken."""
+        self.one_field = len(self.offsets) == 1  # nothing but accelerators of one type was ever taken
         self.packed: dict[tuple[Mode, int], int] = {}
         self.needs: dict[Mode, tuple[int, int] | None] = {}
 
@@ -77,8 +76,7 @@ class Fields:
             plain = mode.node_count == 1 and self.allows(mode) and (not mode.gpus or mode.whole_devices)
             need = (self.pack(mode, mode.gpus, mode.millicores, mode.memory), self.mask(mode)) if plain else None
             if need is not None and self.one_field and mode.gpus and not (mode.millicores or mode.memory):
-                offset = self.offsets[mode.type.name]  # of the highest field; those below stay as they are
-                need = self.spare + self.free - (self.free >> offset << offset) + need[0], 0
+                need = self.spare + self.free % (1 << 2 * WIDTH) + need[0], 0  # cores and memory stay as they are
             self.needs[mode] = need
         return need
 
@@ -246,10 +244,7 @@ class Timeline:
         if plain is None:
             return next((begin for begin, end in self.windows(mode) if end > now), math.inf)
         times, (need, mask) = self.times, plain
-        spans: Iterator[tuple[float, int]] = zip(times, self.free)  # noqa: B905 (asked of each node that changed)
-        if len(times) > 1 and times[1] <= now:
-            spans = islice(spans, bisect_right(times, now) - 1, None)
-        for time, free in spans:
+        for time, free in islice(zip(times, self.free, strict=True), max(0, bisect_right(times, now) - 1), None):
             if free >= need and (not mask or (free - need) & mask == mask):
                 return time
         return math.inf
@@ -291,7 +286,7 @@ class Timeline:
             return next((end for begin, end in self.windows(mode) if begin <= now < end), -math.inf)
         until, (need, mask), times = -math.inf, plain, self.times
         for time, free in islice(zip(times, self.free, strict=True), max(0, bisect_right(times, now) - 1), None):
-            if not (free >= need and (not mask or (free - need) & mask == mask)):
+            if free < need or (mask and (free - need) & mask != mask):
                 return until if until < 0 else time
             until = time
         return math.inf
