@@ -67,9 +67,9 @@ class Fields:
         self.needs: dict[Mode, tuple[int, int] | None] = {}
 
     def need(self, mode: Mode) -> tuple[int, int] | None:
-        """A launch's demand on this node alone, and its `mask`; 0: it fits in all that is at least this demand.
+        """A launch's demand on this node alone, and its `mask`.
 
-        None if it never fits or takes fractions of accelerators.
+        Mask 0: it fits where no less than this is free.  None: it never fits, or takes fractions of accelerators.
         """
         need = self.needs.get(mode)
         if need is None and mode not in self.needs:
