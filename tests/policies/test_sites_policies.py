@@ -325,3 +325,16 @@ def test_a_pass_at_each_change_waits_for_no_time_where_a_job_was_preempted(tmp_p
 def test_the_next_multiple_is_later_than_now(now, period, due):
     """43 × 0.2 is 8.6 in floating point too, and 8.6 // 0.2 is 42."""
     assert _next_multiple(now, period) == pytest.approx(due, abs=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["suspend", "requeue"])
+@pytest.mark.parametrize("depth", [100, 0], ids=["backfill", "main pass"])
+def test_a_preemptor_takes_the_room_of_its_victim_where_the_rule_waits_for_other_devices(tmp_path, depth, mode):
+    """Job 2 is fastest on the GPU, which is busy; job 1 comes first in order and would resume at the same instant."""
+    rows = "arrival,cpus,gpus,cpu_time,gpu_time,qos\n0,1,1,,100,high\n1,2,0,10,,low\n2,2,1,4,3,high\n"
+    nodes = [{"cpus": 3, "gpus": {"type": "g", "count": 1}}]
+    tiers = {"high": {"preempts": ["low"]}, "low": {"preempt_mode": mode}}
+    policy = slurm(qos=tiers, service=0, size=0, bf_max_job_test=depth, sched_interval=0, bf_interval=0, calc_period=0)
+    tasks = run(tmp_path, rows, nodes=nodes, policy={"placement": "fastest_device", **policy}).tasks
+    assert tasks["preemptions"].tolist() == [0, 1, 0]
+    assert tasks["finish"].tolist() == [100, 15 if mode == "suspend" else 16, 6]

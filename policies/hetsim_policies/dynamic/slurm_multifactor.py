@@ -380,13 +380,12 @@ class SlurmMultifactor(Scheduler):
         """
         if self.tiers.tiers or self._limited or self.rule is not None:
             return False
-        full = self._demands.keys() <= self._full.keys()
-        return full or not any(self._fits_somewhere(demand, view) for demand in self._demands)
+        return not any(self._fits_somewhere(demand, view) for demand in self._demands if demand not in self._full)
 
     def _fits_somewhere(self, demand: Demand, view: View) -> bool:
         if demand in self._full:
             return False
-        alone = not isinstance(demand, tuple) and len(demand.modes) == 1
+        alone = demand.__class__ is not tuple and len(demand.modes) == 1
         fits = view.fits(demand.modes[0]) if alone else not demand_fits_nowhere(demand, view)
         if not fits:
             self._full[demand] = None
@@ -414,14 +413,17 @@ class SlurmMultifactor(Scheduler):
         for victim in room[1]:
             yield Stop(victim, keep=self.tiers.tier(victim).preempt_mode == "suspend")
             self._full.clear()
-        return view.fit(task, self.rule)
+        placement = view.fit(task, self.rule)
+        # Where the rule waits for other devices, the victims could resume at once and be stopped again, without end.
+        return room[0] if placement is None and view.fits(room[0].mode, room[0], (task,)) else placement
 
     def _backfill(self, order: list[Task], view: View) -> Iterator[Decision]:
         """Give jobs reservations in their order; start those that are due."""
         causes, limits, now = self._causes, bool(self.tiers.tiers), view.now
         max_kept, one_queue = self.bf_job_part_count_reserve, not (limits or view.cluster.partitions)
         fits = {demand for demand in self._demands if self._fits_somewhere(demand, view)}
-        fitting = [place for place, task in enumerate(order) if demand_of(task) in fits]
+        demands = [task.shape if task.allowed is None else demand_of(task) for task in order]
+        fitting = [place for place, demand in enumerate(demands) if demand in fits]
         if not fitting:
             return
         last = fitting[-1]
@@ -449,7 +451,7 @@ class SlurmMultifactor(Scheduler):
                 if reservation is not None and reservation.time <= now:
                     placement = reservation.placement(task, view)
                 if reservation is not None and (keeps or reservation.time <= now):
-                    plain = placement is None and not self.bf_resolution
+                    plain = not self.bf_resolution and (placement is None or len(reservation.nodes) == 1)
                     profile.occupy(reservation if plain else self._kept(reservation, task, placement))
                 if placement is not None:
                     yield self._begin(task, placement)
@@ -490,17 +492,17 @@ class SlurmMultifactor(Scheduler):
         fitting: the positions in question; those behind that position are taken out.
         profile: whose reservations leave room for it now.
         """
-        ends: dict[Demand, float] = {}
+        ends, now = dict[Demand, float](), view.now
         while fitting and fitting[-1] >= first:
             task = order[fitting[-1]]
-            demand = demand_of(task)
             if task.state == WAITING:
+                demand = task.shape if task.allowed is None else demand_of(task)
                 until = ends.get(demand)
                 if until is None:
                     fits = self._fits_somewhere(demand, view)
                     until = ends[demand] = max(map(profile.open_until, task.modes)) if fits else -math.inf
                 alone = len(task.shape.modes) == 1
-                if view.now + task.shortest_remaining <= until and (alone or profile.could_start(task)):
+                if now + task.shortest_remaining <= until and (alone or profile.could_start(task)):
                     return fitting[-1]
             fitting.pop()
         return -1

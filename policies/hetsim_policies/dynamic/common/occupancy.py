@@ -192,15 +192,16 @@ class Occupancy:
         Perhaps a time that is past; inf: never.  Of nodes with fractions nothing is known: -inf.
         """
         times, order, count = self._first.get(mode, ([], [], 0))
-        changes = self._changes
+        changes, shared, now = self._changes, self.shared, self._view.now
         if not times or len(changes) - count > len(times):
             if len(self._first) >= MAX_MODES:
                 self._first.clear()
-            times = [self._first_time(number, mode) for number in range(len(self.timelines))]
+            first = [timeline.first_time(mode, now) for timeline in self.timelines]
+            times = [-math.inf if number in shared else time for number, time in enumerate(first)]
             order = sorted((time, number) for number, time in enumerate(times))
         elif count < len(changes):
             for number in dict.fromkeys(changes[count:]):
-                time = self._first_time(number, mode)
+                time = -math.inf if number in shared else self.timelines[number].first_time(mode, now)
                 if time != times[number]:
                     del order[bisect_left(order, (times[number], number))]
                     insort(order, (time, number))
@@ -209,8 +210,3 @@ class Occupancy:
             return order
         self._first[mode] = times, order, len(changes)
         return order
-
-    def _first_time(self, number: int, mode: Mode) -> float:
-        if number in self.shared:
-            return -math.inf
-        return self.timelines[number].first_time(mode, self._view.now)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
+from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import View
 from hetsim_policies.dynamic.common.occupancy import Occupancy
 from hetsim_policies.dynamic.common.timelines import LimitedPool, Timeline, amount_of
@@ -67,22 +67,22 @@ class FreeProfile:
 
     def occupy(self, reserved: Reservation) -> None:
         """Add a reservation."""
-        mode, now = reserved.mode, self._view.now
-        for number, count in reserved.nodes:
+        (start, end, mode, nodes), now = reserved, self._view.now
+        for number, count in nodes:
             timeline = self._reserved.get(number)
             if timeline is None:
                 timeline = self._reserved[number] = self._occupancy.timelines[number].copy(now)
             elif now > self._made:
                 timeline.forget(now)
-            timeline.occupy(reserved.time, reserved.end, mode, count)
+            timeline.occupy(start, end, mode, count)
             for other, ends in self._open.items() if number in self._is_open else ():
                 if number in ends:
                     until = timeline.open_until(other, now)
                     if until != ends[number]:
                         ends[number] = until
                         self.version += 1
-        if mode.partition in self.pools:
-            self.pools[mode.partition].occupy(reserved.time, reserved.end, mode)
+        if self.pools and mode.partition in self.pools:
+            self.pools[mode.partition].occupy(start, end, mode)
 
     def could_start(self, task: Task) -> bool:
         """Return True if a reservation could begin now.
@@ -113,15 +113,14 @@ class FreeProfile:
 
     def find(self, task: Task, view: View) -> Reservation | None:
         """The earliest start of a task, in the fastest mode that can start then."""
-        best, chosen, now, steady = math.inf, None, view.now, view.changes.steady
-        modes = task.shape.modes
-        if steady and len(modes) == 1 and modes[0].unit is None and not (modes[0].span_any or task.done):  # most jobs
-            mode, seconds = modes[0], _stages(modes[0], task.estimates[0], 1.0)
-            start, number = self._on_a_node(mode, seconds, now, math.inf)
-            nodes = ((number, mode.gpus),)
-            return None if number < 0 else tuple.__new__(Reservation, (start, start + seconds, mode, nodes))
+        best, chosen, now, steady, only = math.inf, None, view.now, view.changes.steady, _only_mode(task.shape)
+        if only is not None and steady and not task.done:  # most jobs
+            seconds = _stages(only, task.estimates[0], 1.0)
+            start, number = self._on_a_node(only, seconds, now, best)
+            nodes = ((number, only.gpus),)
+            return None if number < 0 else tuple.__new__(Reservation, (start, start + seconds, only, nodes))
         for position in task.modes_by_speed():
-            mode = modes[position]
+            mode = task.shape.modes[position]
             part = 1.0 - task.done
             seconds = _stages(mode, task.estimates[position] * part, part)
             seconds += 0.0 if part == 1.0 else task.shape.stopping.restore
@@ -146,7 +145,7 @@ class FreeProfile:
     def _on_a_node(self, mode: Mode, duration: float, now: float, before: float) -> tuple[float, int]:
         """The first time before another with room on a node, and that node; -1: none."""
         best, chosen = before, -1
-        if mode.partition in self.pools:
+        if self.pools and mode.partition in self.pools:
             pool = self.pools[mode.partition]
             for number, timeline in enumerate(self._timelines()):
                 start = self._within_limit(timeline, pool, mode, duration=duration, now=now, before=best)
@@ -164,14 +163,14 @@ class FreeProfile:
             if time > best:
                 break
             own = reserved.get(number)
-            if own is not None or time == -math.inf:
+            if own is None and time > -math.inf:  # next to running tasks it has room from then on
+                start = time if time > now else now
+            else:
                 first, start = (own or self._timeline(number)).first_gap(mode, duration, now, best, low=time)
                 if first > time:
                     del order[place]
                     insort(order, (first, number), place)
                     continue
-            else:  # next to running tasks it has room from then on
-                start = time if time > now else now
             place += 1
             if start < best or (start == best and number < chosen):  # of equal times the one on the first node
                 best, chosen = start, number
@@ -274,6 +273,13 @@ class FreeProfile:
                 first = sorted(position for _, position in open_)[: mode.node_count]
                 return Reservation(start, start + duration, mode, tuple((position, 1) for position in first))
         return None
+
+
+@lru_cache(4096)
+def _only_mode(shape: Shape) -> Mode | None:
+    """The mode of tasks that have one, of accelerators of one node."""
+    mode = shape.modes[0]
+    return mode if len(shape.modes) == 1 and mode.unit is None and not mode.span_any else None
 
 
 @lru_cache(4096)

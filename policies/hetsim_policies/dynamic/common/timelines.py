@@ -62,19 +62,21 @@ class Fields:
             offset = self.offsets.setdefault(device.type.name, (len(self.offsets) + 2) * WIDTH)
             self.free += device.type.streams * (device.local not in gone) << offset
         self.spare = sum(SPARE << WIDTH * number for number in range(len(self.offsets) + 2))
+        self.one_field = len(self.offsets) == 1  # nothing but accelerators of one type was ever taken
         self.packed: dict[tuple[Mode, int], int] = {}
         self.needs: dict[Mode, tuple[int, int] | None] = {}
 
     def need(self, mode: Mode) -> tuple[int, int] | None:
         """A launch's demand on this node alone, and its `mask`.
 
-        None if it never fits or takes fractions of accelerators.
+        Mask 0: it fits where no less than this is free.  None: it never fits, or takes fractions of accelerators.
         """
         need = self.needs.get(mode)
         if need is None and mode not in self.needs:
             plain = mode.node_count == 1 and self.allows(mode) and (not mode.gpus or mode.whole_devices)
-            demand = mode.gpus, mode.millicores, mode.memory
-            need = (self.pack(mode, *demand), self.mask(mode)) if plain else None
+            need = (self.pack(mode, mode.gpus, mode.millicores, mode.memory), self.mask(mode)) if plain else None
+            if need is not None and self.one_field and mode.gpus and not (mode.millicores or mode.memory):
+                need = self.spare + self.free % (1 << 2 * WIDTH) + need[0], 0  # cores and memory stay as they are
             self.needs[mode] = need
         return need
 
@@ -96,6 +98,9 @@ class Fields:
         packed = self.packed.get((mode, count))
         if packed is None:
             gpus, cores, memory = occupied(mode, count)
+            if self.one_field and (cores or memory):
+                self.one_field = False
+                self.needs.clear()
             packed = self.packed[mode, count] = self.pack(mode, gpus * mode.whole_devices, cores, memory)
         return packed
 
@@ -135,24 +140,24 @@ class Timeline:
             del self.times[:past], self.free[:past], self.shares[:past]
             self._amounts.clear()
 
-    def _split(self, position: int, time: float) -> None:
-        """Begin a span at a time, behind the one before a position."""
-        self.times.insert(position, time)
-        self.free.insert(position, self.free[position - 1])
-        if self.shares:
-            self.shares.insert(position, _copied(self.shares[position - 1]))
-
     def occupy(self, start: float, end: float, mode: Mode, count: int) -> None:
         """Add what `count` of a launch takes from `start` to `end`: see `occupied`."""
-        self.known_windows.clear()
-        self._amounts.clear()
+        if self.known_windows or self._amounts:
+            self.known_windows.clear()
+            self._amounts.clear()
         free, times = self.free, self.times
         first = bisect_left(times, start)
         if first and (first == len(times) or times[first] > start):
-            self._split(first, start)
+            times.insert(first, start)
+            free.insert(first, free[first - 1])
+            if self.shares:
+                self.shares.insert(first, _copied(self.shares[first - 1]))
         last = bisect_left(times, end)
         if end < math.inf and last and (last == len(times) or times[last] > end):
-            self._split(last, end)
+            times.insert(last, end)
+            free.insert(last, free[last - 1])
+            if self.shares:
+                self.shares.insert(last, _copied(self.shares[last - 1]))
         demand = self.fields.packed.get((mode, count)) or self.fields.demand(mode, count)
         for span in range(first, last):
             free[span] -= demand
@@ -223,7 +228,7 @@ class Timeline:
                 demand = mode.gpus, mode.millicores, mode.memory
                 need, mask, spans = 0, 1, [int(room and self._fits(mode, span, *demand)) for span in range(len(spans))]
             for time, free in zip(self.times, spans, strict=True):
-                if (free - need) & mask == mask:
+                if free >= need and (not mask or (free - need) & mask == mask):
                     if begun < 0:
                         begun = time
                 elif begun >= 0:
@@ -238,10 +243,10 @@ class Timeline:
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:
             return next((begin for begin, end in self.windows(mode) if end > now), math.inf)
-        times, free, (need, mask) = self.times, self.free, plain
-        for span in range(max(0, bisect_right(times, now) - 1), len(times)):
-            if (free[span] - need) & mask == mask:
-                return times[span]
+        times, (need, mask) = self.times, plain
+        for time, free in islice(zip(times, self.free, strict=True), max(0, bisect_right(times, now) - 1), None):
+            if free >= need and (not mask or (free - need) & mask == mask):
+                return time
         return math.inf
 
     def first_gap(self, mode: Mode, duration: float, since: float, until: float, low: float = 0) -> tuple[float, float]:
@@ -255,20 +260,20 @@ class Timeline:
             return windows[0][0] if windows else math.inf, math.inf if start is None else start
         (need, mask), times, first = plain, self.times, -1.0
         spans: Iterator[tuple[float, int]] = zip(times, self.free)  # noqa: B905 (asked of each node of a search)
-        if low > times[0]:
+        if len(times) > 12 and low > times[6]:
             spans = islice(spans, bisect_right(times, low) - 1, None)
         for begin, free in spans:
-            if (free - need) & mask == mask:
-                if first < 0:
+            if free >= need and (not mask or (free - need) & mask == mask):
+                if first < 0.0:
                     first = begin
                 if begin > until:
                     return first, math.inf
                 start = begin if begin > since else since
                 end = start + duration
                 for time, free in spans:  # on from this one
-                    if end <= time > since:
+                    if time >= end and time > since:
                         return first, start
-                    if (free - need) & mask != mask:
+                    if free < need or (mask and (free - need) & mask != mask):
                         break
                 else:
                     return first, start
@@ -279,11 +284,12 @@ class Timeline:
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:
             return next((end for begin, end in self.windows(mode) if begin <= now < end), -math.inf)
-        (need, mask), times, free = plain, self.times, self.free
-        first = span = max(0, bisect_right(times, now) - 1)
-        while span < len(free) and (free[span] - need) & mask == mask:
-            span += 1
-        return -math.inf if span == first else math.inf if span == len(free) else times[span]
+        until, (need, mask), times = -math.inf, plain, self.times
+        for time, free in islice(zip(times, self.free, strict=True), max(0, bisect_right(times, now) - 1), None):
+            if free < need or (mask and (free - need) & mask != mask):
+                return until if until < 0 else time
+            until = time
+        return math.inf
 
     def earliest(self, mode: Mode, duration: float, since: float, before: float) -> float | None:
         """First time in [since, before) at which the mode has room long enough."""
