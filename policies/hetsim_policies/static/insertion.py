@@ -147,8 +147,6 @@ class Cpop(InsertionPlanner):
 class Peft(InsertionPlanner):
     """PEFT, for sequential and parallel tasks with or without a task graph.
 
-    Parallel tasks go by the table of their shortest options, each where it finishes first; neither option is used.
-
     Predict earliest finish time: each task where it and the shortest way from there to the end finish first.
 
     Decides where and in which order, for task graphs.  The optimistic cost of a task on a lane is the longest of the
@@ -160,7 +158,7 @@ class Peft(InsertionPlanner):
     Reference: Arabnejad, Barbosa, List Scheduling Algorithm for Heterogeneous Systems by an Optimistic Cost Table
     (2014).  No ratio is proven.  What moving data costs is counted as in `heft`.  Lanes of one host share their data
     here, so nothing moves between them; without any transfers the optimistic cost is the same on every lane, and only
-    the order differs from that of `heft`.
+    the order differs from that of `heft`.  For parallel tasks it is of their shortest options, and no gap is filled.
     Weakness: the table knows of no lane that is busy, so on graphs that are wider than the cluster it looks ahead to
     lanes that others will have taken.
     """

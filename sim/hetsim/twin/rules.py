@@ -130,9 +130,7 @@ class Rules:
         return not job.runs and not modeled and LIMIT.search(job.reason) is not None
 
 
-def learned(
-    jobs: Sequence[SnapshotJob], now: float, history: JobHistory, earlier: Weights | None = None
-) -> Rules:  # fmt: skip
+def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory, earlier: Weights | None = None) -> Rules:
     """Learn rules from a snapshot and the history before it.
 
     earlier: weights of an earlier forecast, taken where this snapshot has thin evidence.
@@ -211,27 +209,25 @@ def _cap(
             occupied[job.user if each else ""] += job.gpus if gpus else 1.0
     above = min((occupied[job.user if each else ""] + (job.gpus if gpus else 1.0) for job in capped), default=math.inf)
     low, (ever, users) = max(occupied.values(), default=0.0), _ever_held(qos, each, gpus, jobs=jobs, past=past)
-    if len(capped) < MIN_CAPPED and (not each or users < MIN_CAPPED or not low <= ever < above - SLACK):
-        return None, f" not taken: thin evidence, {MIN_CAPPED} are enough"
     if len(capped) < MIN_CAPPED:
-        return ever, f": {ever:g}, never more held, and by {users:,} users whose next job waited"
+        if each and users >= MIN_CAPPED and low <= ever < above - SLACK:
+            return ever, f": {ever:g}, never more held, and by {users:,} users whose next job waited"
+        return None, f" not taken: thin evidence, {MIN_CAPPED} are enough"
     if not 0 < low < above - SLACK:
         return None, f" not taken: {low:g} are held now, and with jobs that wait for it {above:g}; so it is not one cap"
     value = ever if low <= ever < above - SLACK else low
     return value, f": {value:g}, {f'held now, though {ever:g} before' if ever > value else 'never more held'}"
 
 
-def _ever_held(
-    qos: str, each: bool, gpus: bool, jobs: Sequence[SnapshotJob], past: JobHistory
-) -> tuple[float, int]:  # fmt: skip
-    """The most that was ever held, and the number of users that held it while another job waited."""
+def _ever_held(qos: str, each: bool, gpus: bool, jobs: Sequence[SnapshotJob], past: JobHistory) -> tuple[float, int]:
+    """Maximum ever held, and the number of users that held it and waited."""
     peaks, running = [(0.0, False)], [job for job in jobs if job.runs and job.qos == qos]
     ended = past.take(np.flatnonzero(past.labels["qos"] == qos))
     for user in sorted({*ended.labels["user"].tolist(), *(job.user for job in running)}) if each else [""]:
         log = ended.take(np.flatnonzero(ended.labels["user"] == user)) if each else ended
-        own = [(job.start, job.gpus) for job in running if not each or job.user == user]
-        start, amount = np.append(log.start, [at for at, _ in own]), np.append(log.gpus, [one for _, one in own])
-        amount = amount if gpus else np.ones(len(amount))
+        own = [job for job in running if not each or job.user == user]
+        start = np.append(log.start, [job.start for job in own])
+        amount = np.append(log.gpus, [job.gpus for job in own]) if gpus else np.ones(len(start))
         held = HeldOverTime(start, np.append(log.end, np.full(len(own), math.inf)), amount)
         peak, late = held.peak(), log.start - log.submit > MOMENT
         peaks.append((peak, bool((late & (held.at(log.submit) + amount[: len(log)] > peak + SLACK)).any())))

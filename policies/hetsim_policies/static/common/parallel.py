@@ -432,21 +432,21 @@ def wide_mct(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
 
 def wide_heft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
     """Place tasks by descending upward rank of mean option times."""
-    before = ways(graph_of(instance.problem.tasks))
-    order = topological(graph_of(instance.problem.tasks))
-    rank = upward(_mean(instance, allowed), before, order)
+    graph = graph_of(instance.problem.tasks)
+    order = topological(graph)
+    rank = upward(_mean(instance, allowed), ways(graph), order)
     position = {task: number for number, task in enumerate(order)}
     return in_order(instance, allowed, sorted(order, key=lambda task: (-rank[task], position[task])))
 
 
 def wide_peft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
-    """Place tasks by descending optimistic cost: the longest way after them of shortest options."""
-    before = ways(graph_of(instance.problem.tasks))
+    """Place tasks by descending optimistic cost, that of their shortest options."""
+    graph = graph_of(instance.problem.tasks)
     least = np.full(instance.size, np.inf)
     np.minimum.at(least, instance.task[allowed], instance.seconds[allowed])
-    ahead = upward(least, before, topological(graph_of(instance.problem.tasks))) - least
+    ahead = upward(least, ways(graph), topological(graph)) - least
     keys = np.stack([-ahead, -_mean(instance, allowed)], axis=1).tolist()
-    return in_order(instance, allowed, by_key(keys, before))
+    return in_order(instance, allowed, by_key(keys, ways(graph)))
 
 
 def _mean(instance: WideTasks, allowed: np.ndarray) -> np.ndarray:
