@@ -363,7 +363,9 @@ class Prioritized(PlannedScheduler):
         else:
             instance = runnable(problem, "prioritized")
             order = by_criterion(tasks, instance.time, self.by)
-            schedule = prioritized(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors)
+            schedule = prioritized(
+                instance.time, instance.counts, order, ready=tasks.arrival, predecessors=tasks.predecessors
+            )
             plan, finish = plan_of(instance, schedule), schedule.finish
         plan.notes |= missed(finish, tasks)
         return plan

@@ -228,9 +228,9 @@ def _ever_held(qos: str, each: bool, gpus: bool, jobs: Sequence[SnapshotJob], pa
         own = [job for job in running if not each or job.user == user]
         start = np.append(log.start, [job.start for job in own])
         amount = np.append(log.gpus, [job.gpus for job in own]) if gpus else np.ones(len(start))
-        held = HeldOverTime(start, np.append(log.end, np.full(len(own), math.inf)), amount)
-        peak, late = held.peak(), log.start - log.submit > MOMENT
-        peaks.append((peak, bool((late & (held.at(log.submit) + amount[: len(log)] > peak + SLACK)).any())))
+        usage = HeldOverTime(start, np.append(log.end, np.full(len(own), math.inf)), amount)
+        peak, late = usage.peak(), log.start - log.submit > MOMENT
+        peaks.append((peak, bool((late & (usage.at(log.submit) + amount[: len(log)] > peak + SLACK)).any())))
     ever = max(peak for peak, _ in peaks)
     return ever, sum(pressed and peak > ever - SLACK for peak, pressed in peaks)
 

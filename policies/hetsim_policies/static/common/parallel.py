@@ -442,11 +442,10 @@ def wide_heft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
 def wide_peft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
     """Place tasks by descending optimistic cost, that of their shortest options."""
     graph = graph_of(instance.problem.tasks)
-    least = np.full(instance.size, np.inf)
-    np.minimum.at(least, instance.task[allowed], instance.seconds[allowed])
-    ahead = upward(least, ways(graph), topological(graph)) - least
-    keys = np.stack([-ahead, -_mean(instance, allowed)], axis=1).tolist()
-    return in_order(instance, allowed, by_key(keys, ways(graph)))
+    fastest = np.full(instance.size, np.inf)
+    np.minimum.at(fastest, instance.task[allowed], instance.seconds[allowed])
+    ahead = upward(fastest, ways(graph), topological(graph)) - fastest
+    return in_order(instance, allowed, by_key(list(zip(-ahead, -_mean(instance, allowed), strict=True)), ways(graph)))
 
 
 def _mean(instance: WideTasks, allowed: np.ndarray) -> np.ndarray:
