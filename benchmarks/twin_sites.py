@@ -262,7 +262,7 @@ def forecasts(site: Site, instants: Iterable[float], samples: int, rules: str, f
         if rules == "true":
             given = true_rules(site)
         elif rules == "learned":
-            given = learned(snapshot.jobs, EPOCH + now, log)
+            given = learned(snapshot.jobs, EPOCH + now, log, past.weights(EPOCH + now))
         policy, ruled = with_policy(None, given) if given.caps or given.weights else ("easy_backfill", Rules())
         cluster = SnapshotCluster(listed)
         twin = Twin(snapshot.jobs, EPOCH + now, log, cluster, policy=policy, rules=ruled)

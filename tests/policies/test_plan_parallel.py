@@ -21,7 +21,7 @@ from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
 from hetsim_policies.static.common.parallel import PoolLanes, parallel, wide, wide_bound
 from hetsim_policies.static.vertices import MoldableDual, min_guess
 
-GRAPHS = ["graham", "heft", "mct", "genetic", "simulated_annealing"]
+GRAPHS = ["graham", "heft", "mct", "peft", "prioritized", "genetic", "simulated_annealing"]
 LISTS = [*GRAPHS, "min_min", "max_min", "sufferage"]
 PLANNERS = [*LISTS, "moldable_dual"]
 SHORT = {name: {"name": name, "evaluations": 1000} if name in ("genetic", "simulated_annealing") else name

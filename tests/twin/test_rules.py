@@ -95,8 +95,59 @@ def test_caps_need_evidence_that_agrees(seen, waiting, occupied, said, cap):
     jobs = [of("r", start=0.0, gpus=8.0), of("b", "bob", 0.0, occupied)]
     jobs += [of(f"w{k}", reason="QOSMaxGRESPerUser") for k in range(waiting)]
     rules = learned(jobs, EPOCH + 5.6 * DAY, seen[2])
-    assert rules.evidence[0].startswith(f"cap of GPUs of a user in QOS q{said}")
+    assert any(one.startswith(f"cap of GPUs of a user in QOS q{said}") for one in rules.evidence)
+    assert rules.caps.get("q") == (None if cap is None else {"max_gpus_per_user": cap})
+
+
+def held_before(log, held, submit):
+    """Of each user a job with so many GPUs from 0 to 2,000 s, and one with two GPUs that starts then."""
+    log = log.take(np.arange(2 * len(held)))
+    second = np.arange(len(log)) % 2 == 1
+    log.submit[:], log.start[:] = np.where(second, submit, 0.0), np.where(second, 2000.0, 0.0)
+    log.runtime[:], log.gpus[:] = 2000.0, np.where(second, 2.0, np.repeat(held, 2))
+    log.labels["user"][:] = [f"u{k // 2}" for k in range(len(log))]
+    log.labels["qos"][:] = "q"
+    return log
+
+
+@pytest.mark.parametrize(
+    ("held", "submit", "reasons", "cap"),
+    [
+        ((6.0, 6.0, 6.0), 600.0, 0, 6.0),
+        ((6.0, 6.0, 6.0, 5.0), 600.0, 2, 6.0),
+        ((6.0, 6.0, 4.0), 600.0, 0, None),  # two users are not enough
+        ((6.0, 6.0, 6.0), 2000.0, 0, None),  # their next jobs did not wait
+        ((6.0, 6.0, 6.0, 8.0), 600.0, 0, None),  # one held more
+    ],
+)
+def test_a_cap_is_what_several_users_held_and_waited_with(seen, held, submit, reasons, cap):
+    """The same amount is the largest of three users, and each had a job that waited."""
+    log = held_before(seen[2], held, submit)
+    jobs = [of("r", start=9000.0, gpus=5.0), *(of(f"w{k}", reason="QOSMaxGRESPerUser") for k in range(reasons))]
+    rules = learned(jobs, 9500.0, log)
     assert rules.caps == ({} if cap is None else {"q": {"max_gpus_per_user": cap}})
+    text = f"in QOS q: 6, never more held, and by 3 users whose next job waited (REASON of {reasons} jobs)"
+    assert (text in " ".join(rules.evidence)) == (cap is not None)
+    over = learned([replace(jobs[0], gpus=7.0), *jobs[1:]], 9500.0, log)
+    assert not over.caps  # more is held now
+
+
+def test_weights_of_an_earlier_forecast_are_taken_where_evidence_is_thin(seen, tmp_path):
+    _, jobs, log = seen
+    now, few = EPOCH + 5.6 * DAY, [job for job in jobs if job.runs]
+    rules = learned(few, now, log, WEIGHTS)
+    assert rules.weights is WEIGHTS and "those of an earlier forecast; now thin evidence" in " ".join(rules.evidence)
+    random = np.random.default_rng(1)
+    drawn = [replace(job, priority=float(random.integers(1, 10_000))) for job in jobs]
+    assert learned(drawn, now, log, WEIGHTS).weights is None  # what is seen now has another order
+    shadow = ShadowLog(tmp_path)
+    cluster = SnapshotCluster([{"name": "n", "cpus": 64, "gpus": {"type": "g", "count": 8}}])
+    for number, weights in enumerate((None, WEIGHTS, None)):
+        one = Twin([of("a")], now, log, cluster).forecast(1)
+        one.rules = Rules(weights=weights)
+        shadow.keep(one, now + 60.0 * number)
+    kept = [ShadowLog(tmp_path).weights(now + later) for later in (60.0, 61.0, 500.0)]
+    assert kept == [None, WEIGHTS, WEIGHTS]
 
 
 def test_an_order_that_weights_do_not_explain_is_not_taken(seen):
@@ -106,7 +157,7 @@ def test_an_order_that_weights_do_not_explain_is_not_taken(seen):
     rules = learned(drawn, EPOCH + 5.6 * DAY, log)
     assert rules.weights is None and "of the pairs of one half" in " ".join(rules.evidence)
     few = learned([job for job in jobs if job.user == jobs[0].user], EPOCH + 5.6 * DAY, log)
-    assert few.weights is None and "not taken: thin evidence, 20 jobs of 4 users" in " ".join(few.evidence)
+    assert few.weights is None and "not taken: thin evidence, 12 jobs of 4 users" in " ".join(few.evidence)
 
 
 def test_limits_that_no_rule_has_are_counted(seen):
@@ -114,7 +165,7 @@ def test_limits_that_no_rule_has_are_counted(seen):
     jobs = [of("r", start=0.0), *(of(reason, reason=reason) for reason in reasons)]
     assert learned(jobs, EPOCH + 5.6 * DAY, seen[2]).limits == {"AssocGrpCpuLimit": 1, "Licenses": 1}
     thin = learned([*jobs, of("x", reason="QOSMaxGRESPerUser")], EPOCH + 5.6 * DAY, seen[2])
-    assert thin.limits == {"AssocGrpCpuLimit": 1, "Licenses": 1, "QOSMaxGRESPerUser": 1} and not thin.caps
+    assert thin.limits == {"AssocGrpCpuLimit": 1, "Licenses": 1, "QOSMaxGRESPerUser": 1} and "q" not in thin.caps
 
 
 def test_caps_of_jobs_are_learned_and_simulated(seen):
@@ -124,8 +175,8 @@ def test_caps_of_jobs_are_learned_and_simulated(seen):
     own = [of(f"r{k}", start=now - 60.0, gpus=1.0) for k in range(2)]
     own += [of(f"w{k}", gpus=1.0, reason="QOSMaxJobsPerUserLimit") for k in range(3)]
     rules = learned(own, now, log)
-    assert rules.caps == {"q": {"max_jobs_per_user": 2.0}} and not rules.limits
-    assert "cap of jobs of a user in QOS q: 2" in rules.evidence[0]
+    assert rules.caps["q"] == {"max_jobs_per_user": 2.0} and not rules.limits
+    assert "cap of jobs of a user in QOS q: 2" in " ".join(rules.evidence)
     policy, rules = with_policy(None, rules)
     cluster = SnapshotCluster([{"name": "n", "cpus": 64, "gpus": {"type": "g", "count": 8}}])
     own = [replace(job, partition="") for job in own]
@@ -138,7 +189,7 @@ def test_caps_of_jobs_are_learned_and_simulated(seen):
 def test_a_cap_without_a_column_of_qos_is_not_taken(seen):
     jobs = [of("r", start=0.0, qos=""), *(of(f"w{k}", reason="QOSMaxGRESPerUser", qos="") for k in range(3))]
     rules = learned(jobs, EPOCH + 5.6 * DAY, seen[2])
-    assert not rules.caps and "squeue has no column QOS" in rules.evidence[0]
+    assert "" not in rules.caps and "squeue has no column QOS" in rules.evidence[0]
 
 
 @pytest.mark.parametrize(("period", "count", "cycle"), [(120, 60, 120), (45, 60, 45), (120, 15, None), (1, 60, None)])

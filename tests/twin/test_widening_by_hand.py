@@ -17,16 +17,23 @@ def past(count: int, known_at: float = 0.0, shift: float = 0.0) -> Past:
 
 
 def test_quantiles_are_moved_by_the_errors_of_earlier_ones():
-    """Of 39 errors of 1 to 39 s: 95 % of 40 are the 38th, 75 % the 30th; below, the least that were too late."""
+    """Of 39 errors of 1 to 39 s: 90 % of 40 are the 36th, half of them the 20th, whichever end was missed."""
     found = widening([past(39)], 0.0)
-    moves = (1.0 + 1, 9.0 + 1, 0.0, 30.0, 38.0)
+    moves = (-36.0, -20.0, 0.0, 20.0, 36.0)
     assert found == Widening(moves, 39, 1, by_group={"": moves})
     early = widening([past(39, shift=-40.0)], 5.0)  # 39 to 1 s too early
-    assert early is not None and early.moves == (-38.0, -30.0, 0.0, -10.0, -2.0)
+    assert early is not None and early.moves == moves
+    wide = past(39)
+    wide.forecast += np.array([-90.0, -50.0, 0.0, 50.0, 90.0])  # from 10 to 190, and starts from 101 to 139
+    inward = widening([wide], 0.0)
+    assert inward is not None and inward.moves == (90.0 - 36, 50.0 - 20, 0.0, 20.0 - 50, 36.0 - 90)
+    both_ends = Past(0.0, np.full((40, 5), 100.0), 100.0 + np.repeat([10.0, -30.0], [36, 4]))
+    late = widening([both_ends], 0.0)  # the 37th of 40 missed the lower end
+    assert late is not None and late.moves == (-30.0, -10.0, 0.0, 10.0, 30.0)
     assert widening([past(ENOUGH_STARTS - 1)], 0.0) is None and widening([past(39, 3.0)], 2.9) is None
     both = widening([past(15, 1.0), past(0), past(15, 2.0), past(40, 9.0)], 2.0)
     assert both is not None and (both.starts, both.snapshots) == (30, 2)
-    assert both.moves[4] == 15.0 and both.moves[0] == 1.0  # the 30th of 30: no more is known
+    assert both.moves[4] == 14.0 == -both.moves[0]  # the 28th of 30
     assert SHARES == (0.05, 0.25, 0.5, 0.75, 0.95)
 
 

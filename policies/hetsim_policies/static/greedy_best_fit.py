@@ -40,7 +40,7 @@ class GreedyBestFit(PlannedScheduler):
         instance = runnable(problem, "greedy_best_fit", everywhere=False)
         schedule = best_fit(instance, MemoryRoom.from_instance(instance))
         plan = plan_of(instance, schedule)
-        plan.notes |= missed(schedule, problem.tasks)
+        plan.notes |= missed(schedule.finish, problem.tasks)
         return plan
 
 

@@ -20,7 +20,7 @@ from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim_policies.static.common.graph_bounds import graph_bound
 from hetsim_policies.static.common.instance import Free, Schedule, runnable
 from hetsim_policies.static.common.outcome import plan_of
-from hetsim_policies.static.common.parallel import listed, parallel, wide_heft
+from hetsim_policies.static.common.parallel import in_order, listed, parallel, wide_heft, wide_peft
 from hetsim_policies.static.common.ranks import Needs, Traffic, by_key, needs, ranking, traffic_of, ways
 from hetsim_policies.task_graphs import Graph, Ways, downward, graph_of, topological, upward
 
@@ -145,7 +145,7 @@ class Cpop(InsertionPlanner):
 
 
 class Peft(InsertionPlanner):
-    """PEFT, for sequential tasks with or without a task graph.
+    """PEFT, for sequential and parallel tasks with or without a task graph.
 
     Predict earliest finish time: each task where it and the shortest way from there to the end finish first.
 
@@ -158,12 +158,17 @@ class Peft(InsertionPlanner):
     Reference: Arabnejad, Barbosa, List Scheduling Algorithm for Heterogeneous Systems by an Optimistic Cost Table
     (2014).  No ratio is proven.  What moving data costs is counted as in `heft`.  Lanes of one host share their data
     here, so nothing moves between them; without any transfers the optimistic cost is the same on every lane, and only
-    the order differs from that of `heft`.
+    the order differs from that of `heft`.  For parallel tasks it is of their shortest options, and no gap is filled.
     Weakness: the table knows of no lane that is busy, so on graphs that are wider than the cluster it looks ahead to
     lanes that others will have taken.
     """
 
+    spreads = frozenset({"gpus", "cores", "nodes"})
+
     name = "peft"
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        return listed(problem, "peft", wide_peft) if parallel(problem) else super().plan(problem)
 
     @classmethod
     def priorities(cls, lanes: Insertion) -> tuple[list[int], Choice]:
@@ -321,12 +326,12 @@ Criterion = Literal["deadline", "demand", "importance"]
 class Prioritized(PlannedScheduler):
     """Priorities: tasks in a given order, each in the first free interval.
 
-    For sequential tasks, with or without a task graph.
+    For sequential and parallel tasks, with or without a task graph.
     Decides where and when.  `by: deadline` takes the earliest deadline first (those without last), `demand` the longest
     task first (by its time on its fastest device), `importance` the highest priority first, then the greatest weight.
     Ties go by arrival, then as in the table; in a task graph a task is next once its predecessors have been placed.  It
-    goes where it ends first, into a gap between tasks placed before if one is long enough, and these never move: what
-    comes first is served first, and no later task can delay it.
+    goes where it ends first, into a gap between tasks placed before if one is long enough (parallel tasks fill none),
+    and these never move: what comes first is served first, and no later task can delay it.
     Reference: Liu and Layland, Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment (1973), for
     deadlines; Graham, Bounds on Multiprocessing Timing Anomalies (1969), for the longest first; Coffman (ed.), Computer
     and Job-Shop Scheduling Theory (1976), for both.
@@ -339,6 +344,8 @@ class Prioritized(PlannedScheduler):
     by: what goes first; the earliest `deadline`, the greatest `demand` of time, or the highest `importance`.
     """
 
+    spreads = frozenset({"gpus", "cores", "nodes"})
+
     def __init__(self, by: Criterion = "deadline"):
         super().__init__()
         if by not in ("deadline", "demand", "importance"):
@@ -346,23 +353,31 @@ class Prioritized(PlannedScheduler):
         self.by = by
 
     def plan(self, problem: PlanProblem) -> Plan:
-        instance, tasks = runnable(problem, "prioritized"), problem.tasks
-        order = by_criterion(tasks, instance.time, self.by)
-        schedule = prioritized(
-            instance.time, instance.counts, order, ready=tasks.arrival, predecessors=tasks.predecessors
-        )
-        plan = plan_of(instance, schedule)
-        plan.notes |= missed(schedule, tasks)
+        tasks = problem.tasks
+        if parallel(problem):
+            plan, finish = listed(problem, "prioritized", lambda instance, allowed: in_order(
+                instance, allowed, by_criterion(tasks, instance.fastest()[:, None], self.by)
+            )), np.zeros(len(tasks))  # fmt: skip
+            assert plan.timetable is not None
+            finish[[step.task for step in plan.steps]] = plan.timetable[:, 1]
+        else:
+            instance = runnable(problem, "prioritized")
+            order = by_criterion(tasks, instance.time, self.by)
+            schedule = prioritized(
+                instance.time, instance.counts, order, ready=tasks.arrival, predecessors=tasks.predecessors
+            )
+            plan, finish = plan_of(instance, schedule), schedule.finish
+        plan.notes |= missed(finish, tasks)
         return plan
 
 
-def missed(schedule: Schedule, tasks: Tasks) -> dict[str, float]:
+def missed(finish: np.ndarray, tasks: Tasks) -> dict[str, float]:
     """Number of missed deadlines, and maximum lateness; {} without any."""
     if tasks.deadline is None or np.isnan(tasks.deadline).all():
         return {}
     # A request with stages ends with its last one, and counts once.
     ends = slice(len(tasks)) if tasks.staged is None else tasks.staged.last
-    finish = schedule.finish[ends]
+    finish = finish[ends]
     late = finish - tasks.deadline[ends]
     late = late[late > 1e-9 * np.abs(finish)]  # NaN, no deadline, is not
     return {"deadlines_missed": len(late), "deadline_missed_by": float(late.max(initial=0.0))}

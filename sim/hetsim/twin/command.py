@@ -17,7 +17,7 @@ from hetsim.cli.options import FILE, PAGE, SET, TELLING, Whole
 
 if TYPE_CHECKING:
     from hetsim.twin.forecast import SnapshotCluster
-    from hetsim.twin.rules import Rules
+    from hetsim.twin.rules import Rules, Weights
     from hetsim.twin.shadow import ShadowLog
     from hetsim.twin.widening import Past
     from hetsim.workload.logs.history import JobHistory
@@ -105,7 +105,7 @@ def twin(
     instant = _time_of(snapshot, now)
     now_known = {job.id: job.start if job.runs else math.inf for job in snapshot.jobs}
     past.learn({**_starts(table, shift), **now_known}, instant)
-    site_rules = _site_rules(policy, rules, snapshot.jobs, now=instant, log=log)
+    site_rules = _site_rules(policy, rules, snapshot.jobs, now=instant, log=log, earlier=past.weights(instant))
     policy = policy or (None if site_rules else "easy_backfill")
     base, remarks = _ruled(policy, site_rules, snapshot.jobs, "--policy ")
     kept, other, altered = _changed(listed, changes, base[0])
@@ -302,11 +302,14 @@ def _starts(table: Any, shift: float) -> dict[str, float]:
     return {str(name): start for name, start in zip(table.id, starts, strict=True) if start == start}
 
 
-def _site_rules(policy: str | None, rules: str | None, jobs: list[SnapshotJob], now: float, log: JobHistory) -> Rules:
+def _site_rules(
+    policy: str | None, rules: str | None, jobs: list[SnapshotJob], now: float, log: JobHistory,
+    earlier: Weights | None = None,
+) -> Rules:  # fmt: skip
     """The rules of the site; no cycle alone without a policy that would take it."""
     from hetsim.twin.rules import Rules, learned
 
-    site = Rules() if rules == "none" else learned(jobs, now, log)
+    site = Rules() if rules == "none" else learned(jobs, now, log, earlier)
     if policy is None and site.cycle and not (site.caps or site.weights):
         text = "cycle of backfilling not taken: easy_backfill runs, as neither caps nor weights are learned"
         site = replace(site, cycle=None, evidence=[*site.evidence[:-1], f"{text} ({site.evidence[-1]})"])

@@ -1,7 +1,8 @@
 """The rules of a site from what Slurm prints: caps, weights, the backfill cycle.
 
 Caps     of GPUs or jobs, by QOS: of each user, or in all.  REASON names them (QOSMaxGRESPerUser); what users hold and
-         what the jobs so named ask for bounds them, and the largest amount ever held decides in between.
+         what the jobs so named ask for bounds them, and the largest amount ever held decides in between.  Where REASON
+         says nothing, GPUs of a user are capped at the largest amount ever held if several users held it and waited.
 Weights  of age, fair share and size, and an amount by partition and QOS: least squares on one half of the PRIORITY of
          waiting jobs, taken if it orders the other half.  Fair share is computed from the history, by Slurm's classic
          formula and by Fair Tree with equal shares; half-life and maximum age are those that fit best.
@@ -26,7 +27,7 @@ from pydantic import Field
 from hetsim.workload.logs.history import DAY, JobHistory
 from hetsim.workload.logs.recorded_log import SLACK
 from hetsim.workload.readers.snapshot import SnapshotJob
-from hetsim.workload.rows.held import HeldOverTime
+from hetsim.workload.rows.held import MOMENT, HeldOverTime
 
 NAME = "slurm_multifactor"
 NONE = dict.fromkeys(("age", "fair_share", "size", "partition", "priority", "service"), 0.0)
@@ -38,8 +39,8 @@ SAME: dict[str, dict[str, Any]] = {
 """By policy the parameters under which it decides as that does; the head and 100 behind it are looked at."""
 PRIORITY = NONE.keys() | {"partitions", "usage", "accounts", "half_life", "max_age"}
 """Parameters of priority; where --policy gives one of them, no weights are taken."""
-MIN_CAPPED, MIN_RANKED, MIN_USERS, MIN_TIMED = 3, 20, 4, 20
-"""Evidence, at least: jobs kept by a cap, jobs with a PRIORITY and their users, starts that show a cycle."""
+MIN_CAPPED, MIN_RANKED, MIN_USERS, MIN_TIMED = 3, 12, 4, 20
+"""Evidence, at least: jobs (or users) kept by a cap, jobs with a PRIORITY and their users, starts that show a cycle."""
 MIN_ORDERED, BETTER = 0.9, 0.9
 """Pairs in the order of PRIORITY, at least; the error of another form relative to the one before, at most."""
 HALF_LIVES = tuple(DAY * 2.0 ** (k / 2) for k in range(-2, 13))
@@ -129,11 +130,14 @@ class Rules:
         return not job.runs and not modeled and LIMIT.search(job.reason) is not None
 
 
-def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory) -> Rules:
-    """Learn rules from a snapshot and the history before it."""
+def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory, earlier: Weights | None = None) -> Rules:
+    """Learn rules from a snapshot and the history before it.
+
+    earlier: weights of an earlier forecast, taken where this snapshot has thin evidence.
+    """
     past = history.take(np.flatnonzero(history.end <= now))
     caps, evidence = _caps(jobs, past)
-    weights, text = _weights(jobs, now, past)
+    weights, text = _weights(jobs, now, past, earlier)
     cycle, more = _cycle(past)
     return Rules(caps, weights, cycle, evidence=[*evidence, *text, *more]).for_jobs(jobs)
 
@@ -176,10 +180,12 @@ def _caps(jobs: Sequence[SnapshotJob], past: JobHistory) -> tuple[dict[str, dict
     evidence = []
     for key, pattern in CAPS.items():
         named = [job for job in jobs if not job.runs and re.fullmatch(pattern, job.reason)]
-        for qos in sorted({job.qos for job in named}):
+        unnamed = set(past.labels["qos"].tolist()) - {""} if key == "max_gpus_per_user" else set()
+        for qos in sorted({job.qos for job in named} | unnamed):
             capped = [job for job in named if job.qos == qos]
             value, text = _cap(key, qos, capped, jobs=jobs, past=past)
-            evidence.append(f"{_cap_name(key, qos)}{text} (REASON of {len(capped):,} jobs)")
+            if capped or value is not None:
+                evidence.append(f"{_cap_name(key, qos)}{text} (REASON of {len(capped):,} jobs)")
             if value is not None:
                 caps.setdefault(qos, {})[key] = value
     return caps, evidence
@@ -195,24 +201,38 @@ def _cap(
 ) -> tuple[float | None, str]:  # fmt: skip
     """The cap that jobs kept by it show, or None, and a text."""
     each, gpus = key.endswith("user"), "gpus" in key
-    if len(capped) < MIN_CAPPED:
-        return None, f" not taken: thin evidence, {MIN_CAPPED} are enough"
     if not qos:
         return None, " not taken: squeue has no column QOS (%q) to tell whose cap it is"
     occupied = defaultdict[str, float](float)
     for job in jobs:
         if job.runs and job.qos == qos:
             occupied[job.user if each else ""] += job.gpus if gpus else 1.0
-    above = min(occupied[job.user if each else ""] + (job.gpus if gpus else 1.0) for job in capped)
-    low = max(occupied.values())
+    above = min((occupied[job.user if each else ""] + (job.gpus if gpus else 1.0) for job in capped), default=math.inf)
+    low, (ever, users) = max(occupied.values(), default=0.0), _ever_held(qos, each, gpus, jobs=jobs, past=past)
+    if len(capped) < MIN_CAPPED:
+        if each and users >= MIN_CAPPED and low <= ever < above - SLACK:
+            return ever, f": {ever:g}, never more held, and by {users:,} users whose next job waited"
+        return None, f" not taken: thin evidence, {MIN_CAPPED} are enough"
     if not 0 < low < above - SLACK:
         return None, f" not taken: {low:g} are held now, and with jobs that wait for it {above:g}; so it is not one cap"
-    ever, amount = 0.0, past.gpus if gpus else np.ones(len(past))
-    for user in sorted(set(past.labels["user"].tolist())) if each else [""]:
-        own = np.flatnonzero((past.labels["qos"] == qos) & (not each or past.labels["user"] == user))
-        ever = max(ever, HeldOverTime(past.start[own], past.end[own], amount[own]).peak())
     value = ever if low <= ever < above - SLACK else low
     return value, f": {value:g}, {f'held now, though {ever:g} before' if ever > value else 'never more held'}"
+
+
+def _ever_held(qos: str, each: bool, gpus: bool, jobs: Sequence[SnapshotJob], past: JobHistory) -> tuple[float, int]:
+    """Maximum ever held, and the number of users that held it and waited."""
+    peaks, running = [(0.0, False)], [job for job in jobs if job.runs and job.qos == qos]
+    ended = past.take(np.flatnonzero(past.labels["qos"] == qos))
+    for user in sorted({*ended.labels["user"].tolist(), *(job.user for job in running)}) if each else [""]:
+        log = ended.take(np.flatnonzero(ended.labels["user"] == user)) if each else ended
+        own = [job for job in running if not each or job.user == user]
+        start = np.append(log.start, [job.start for job in own])
+        amount = np.append(log.gpus, [job.gpus for job in own]) if gpus else np.ones(len(start))
+        usage = HeldOverTime(start, np.append(log.end, np.full(len(own), math.inf)), amount)
+        peak, late = usage.peak(), log.start - log.submit > MOMENT
+        peaks.append((peak, bool((late & (usage.at(log.submit) + amount[: len(log)] > peak + SLACK)).any())))
+    ever = max(peak for peak, _ in peaks)
+    return ever, sum(pressed and peak > ever - SLACK for peak, pressed in peaks)
 
 
 def usage_of(jobs: Sequence[SnapshotJob], now: float, past: JobHistory, half_life: float) -> Usage:
@@ -240,7 +260,9 @@ def fair_shares(usage: Usage, tree: bool) -> dict[tuple[str, str], float]:
     return {one: 2.0 ** (-totals[one[1]] / every * len(totals)) for one in usage}
 
 
-def _weights(jobs: Sequence[SnapshotJob], now: float, past: JobHistory) -> tuple[Weights | None, list[str]]:
+def _weights(
+    jobs: Sequence[SnapshotJob], now: float, past: JobHistory, earlier: Weights | None
+) -> tuple[Weights | None, list[str]]:  # fmt: skip
     from scipy.optimize import nnls
 
     ranked = sorted((job for job in jobs if not job.runs and job.priority > 0), key=lambda job: job.id)
@@ -249,6 +271,8 @@ def _weights(jobs: Sequence[SnapshotJob], now: float, past: JobHistory) -> tuple
     enough = max(MIN_USERS, len(partitions) + 1)
     if len(ranked) < MIN_RANKED or len(users) < enough:
         thin = f"thin evidence, {MIN_RANKED} jobs of {enough} users are enough"
+        if earlier is not None:
+            return earlier, [f"weights of priority: those of an earlier forecast; now {thin} ({what})"]
         return None, [f"weights of priority not taken: {thin} ({what})"] if ranked else []
     priority = np.array([job.priority for job in ranked])
     marks = [(f"partition {job.partition}", f"qos {job.qos}") for job in ranked]

@@ -24,7 +24,7 @@ from hetsim.report import terminal
 from hetsim.results.stored_files import parse_json, read_stored
 from hetsim.twin.forecast import TwinForecast
 from hetsim.twin.report import moment
-from hetsim.twin.rules import Positive, Rules
+from hetsim.twin.rules import Positive, Rules, Weights
 from hetsim.twin.widening import SHARES, Past
 
 WIDTH = 2 * len(SHARES) + 1
@@ -89,6 +89,11 @@ class ShadowLog:
         return [Past(one.now + horizon, one.table[one.rows, : len(SHARES)], one.actual[one.rows],
                      groups=[one.groups[row] for row in one.rows])
                 for one in self.judged if (one.horizon, one.policy) == (horizon, policy)]  # fmt: skip
+
+    def weights(self, now: float) -> Weights | None:
+        """The weights of priority of the latest earlier forecast that has any."""
+        earlier = (one.rules.weights for one in reversed(self.forecasts) if one.now < now)
+        return next((weights for weights in earlier if weights is not None), None)
 
     def keep(self, told: TwinForecast, now: float, policy: str = "") -> None:
         """Store a forecast; one of the same instant is replaced."""

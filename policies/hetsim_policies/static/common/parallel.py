@@ -28,7 +28,7 @@ from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.graph_bounds import Paths
 from hetsim_policies.static.common.instance import Instance, occupied, slowest_way, staged, undisturbed
 from hetsim_policies.static.common.outcome import coverage, finished, notes_of
-from hetsim_policies.static.common.ranks import ways
+from hetsim_policies.static.common.ranks import by_key, ways
 from hetsim_policies.static.common.unrelated import good_prices, priced
 from hetsim_policies.task_graphs import graph_of, successors, topological, upward
 
@@ -367,7 +367,7 @@ def _timetable(instance: WideTasks, placed: Sequence[LanePlacing]) -> tuple[list
     return steps, times
 
 
-# List algorithms for parallel tasks: `graham`, `mct`, `heft`, and rounds (`min_min`, ...).
+# List algorithms for parallel tasks: `graham`, `mct`, `heft`, `peft`, `prioritized`, and rounds (`min_min`, ...).
 #
 # Decides where, when and, of a moldable task, on how many lanes.  Each works as its sequential namesake, with a task's
 # options (`parallel`) in the place of types: `graham` starts the first task of its list that fits what is idle, in the
@@ -434,11 +434,24 @@ def wide_heft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
     """Place tasks by descending upward rank of mean option times."""
     graph = graph_of(instance.problem.tasks)
     order = topological(graph)
-    total = np.bincount(instance.task[allowed], instance.seconds[allowed], minlength=instance.size)
-    mean = total / np.maximum(1, np.bincount(instance.task[allowed], minlength=instance.size))
-    rank = upward(mean, ways(graph), order)
+    rank = upward(_mean(instance, allowed), ways(graph), order)
     position = {task: number for number, task in enumerate(order)}
     return in_order(instance, allowed, sorted(order, key=lambda task: (-rank[task], position[task])))
+
+
+def wide_peft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
+    """Place tasks by descending optimistic cost, that of their shortest options."""
+    graph = graph_of(instance.problem.tasks)
+    fastest = np.full(instance.size, np.inf)
+    np.minimum.at(fastest, instance.task[allowed], instance.seconds[allowed])
+    ahead = upward(fastest, ways(graph), topological(graph)) - fastest
+    return in_order(instance, allowed, by_key(list(zip(-ahead, -_mean(instance, allowed), strict=True)), ways(graph)))
+
+
+def _mean(instance: WideTasks, allowed: np.ndarray) -> np.ndarray:
+    """Mean seconds of each task over its allowed options."""
+    total = np.bincount(instance.task[allowed], instance.seconds[allowed], minlength=instance.size)
+    return total / np.maximum(1, np.bincount(instance.task[allowed], minlength=instance.size))
 
 
 Choice = Callable[[np.ndarray, np.ndarray], np.ndarray]
