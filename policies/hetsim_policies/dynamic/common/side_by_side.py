@@ -123,7 +123,7 @@ class PairRoom(RoundRoom):
 
     def stay(self, job: PairedJob, view: View) -> bool:
         """Keep a job on its devices; return False if it runs with a partner or stops."""
-        if self.keep(job, view):
+        if self.keep(job):
             return True
         if job.partner is not None:
             self.stay_beside(job, view)
@@ -161,7 +161,7 @@ class PairRoom(RoundRoom):
     def _at_home(self, some: Sequence[SeatedJob], view: View) -> SeatedJob | None:
         """The one that may go on where it runs; those that have to stay are tried first."""
         for one in sorted(some, key=lambda one: one.row not in self.kept):
-            if one.job.mode == one.position and (one.row in self.kept or self.keep(one.job, view)):
+            if one.job.mode == one.position and (one.row in self.kept or self.keep(one.job)):
                 return one
         return None
 
@@ -294,7 +294,7 @@ class SideBySideScheduler(RoundScheduler):
                     mode = job.task.modes[job.mode]
                     free[mode.type.name] -= mode.width
         chosen = self._choose_ways(free, stays)
-        room.expect([(one.job, one.position) for some in chosen for one in some], view)
+        room.expect([(one.job, one.position) for some in chosen for one in some])
         for some in sorted(chosen, key=lambda some: -some[0].mode.width):
             room.seat(some, view)
         stopped = [job for job in map(paired, self._running_by_urgency()) if self._has_to_go(job, room, view)]
@@ -344,7 +344,7 @@ class SideBySideScheduler(RoundScheduler):
         index, partner = job.task.index, job.partner
         if index in room.places:
             return True
-        if index in room.kept or (self.spare and room.keep(job, view)):
+        if index in room.kept or (self.spare and room.keep(job)):
             return False
         # Two jobs that were not chosen go on together as long as no job needs their devices.
         idle = partner is not None and partner.task.index in room.kept and partner.task.index not in room.chosen
