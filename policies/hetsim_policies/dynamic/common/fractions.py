@@ -24,8 +24,7 @@ from scipy.sparse import csr_array, diags_array, hstack, vstack
 SLACK = 1e-7
 """A level that was reached is asked for again with this relative slack, or rounding would make it impossible."""
 
-MAX_STEPS = 30
-"""Programs in a row for a ratio; each is strictly better than the one before, and five or so are enough."""
+MAX_STEPS = 30  # programs in a row for a ratio; each is strictly better than the one before, and five or so are enough
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,8 @@ def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray
     Of each program the jobs with a positive price cannot get more: they are fixed there, and the next program raises
     the others.  After `levels` programs a last one maximizes the sum of progress / base of those left.
     A job with a base of 0 (nothing that it can use is up) is left out.
-    Cost: `levels` + 1 programs of jobs × modes columns at most; jobs that are alike count once.  Without a program where
-    each job has one mode, alone: its progress then says its fraction.
+    Cost: `levels` + 1 programs of jobs × modes columns at most, jobs that are alike count once; a few sorts in place of
+    each program where every job has one mode.
     """
     if offers.partner is None and (np.diff(offers.job) > 0).all():
         return _fill_up(offers, base, levels)
@@ -134,7 +133,7 @@ def _max_min(offers: ModeOffers, base: np.ndarray, levels: int) -> np.ndarray:
 
 
 def _fill_up(offers: ModeOffers, base: np.ndarray, levels: int) -> np.ndarray:
-    """`max_min` where each job has one offer: the levels and the last sum in closed form."""
+    """`max_min` in closed form, where each job has one offer."""
     served = base[offers.job] > 0
     gain = np.divide(offers.rate, base[offers.job], out=np.ones(len(served)), where=served)
     kind, width = offers.kind, np.where(served, offers.width, 0.0)
@@ -243,17 +242,13 @@ class _Groups:
     """Jobs that are alike after scaling by their base, as columns of one group."""
 
     size: int
-    count: np.ndarray
-    """Jobs by group."""
-    group: np.ndarray
-    """By column."""
+    count: np.ndarray  # jobs by group
+    group: np.ndarray  # by column
     kind: np.ndarray
     width: np.ndarray
-    gain: np.ndarray
-    """Progress / base by column."""
+    gain: np.ndarray  # progress / base by column
     capacity: np.ndarray
-    column: np.ndarray
-    """By offer; -1 for jobs that are left out."""
+    column: np.ndarray  # by offer; -1 for jobs that are left out
     ties: Ties | None
 
     @staticmethod

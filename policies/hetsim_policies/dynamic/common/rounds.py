@@ -41,17 +41,12 @@ from hetsim_policies.dynamic.common.fractions import ModeOffers
 RoundLength = Annotated[Seconds, Field(gt=0)]
 Rule = Literal["ratio", "deficit"]
 
-NOTHING = 1e-6
-"""A smaller fraction is rounding of the program."""
-
-SHORTEST = 1e-9
-"""Seconds that a task of no length is taken to last."""
-
+NOTHING = 1e-6  # a smaller fraction is rounding of the program
+SHORTEST = 1e-9  # seconds that a task of no length is taken to last
 ROUND_COST = 3e-6
 """Seconds that a waiting job adds to an instant at which jobs come or go, with rounds of 6 minutes (docs/speed.md)."""
 
-TURN = 0.5
-"""A job that has computed for less than this part of a round since its start is not stopped."""
+TURN = 0.5  # a job that has computed for less than this part of a round since its start is not stopped
 
 
 class RoundJob:
@@ -64,25 +59,16 @@ class RoundJob:
     def __init__(self, task: Task):
         self.task = task
         count = len(task.modes)
-        self.target = [0.0] * count
-        """Fraction of the time."""
-        self.due = [0.0] * count
-        """Seconds that its fractions gave it so far."""
-        self.received = [0.0] * count
-        """Seconds for which it ran."""
-        self.mode = -1
-        """Position of the mode in which it runs; -1 while it waits."""
-        self.way = -1
-        """The way that this is."""
+        self.target = [0.0] * count  # fraction of the time
+        self.due = [0.0] * count  # seconds that its fractions gave it so far
+        self.received = [0.0] * count  # seconds for which it ran
+        self.mode = -1  # position of the mode in which it runs; -1 while it waits
+        self.way = -1  # the way that this is
         self.since = 0.0
-        self.attained = 0.0
-        """Device-seconds it had received when it started."""
-        self.share = 0.0
-        """Its progress, jobs per second, on an equal share."""
-        self.alone = 0.0
-        """The part of it that would be done by now on an equal share since its arrival."""
-        self.placement: Placement | None = None
-        """Where it runs, or ran last."""
+        self.attained = 0.0  # device-seconds it had received when it started
+        self.share = 0.0  # its progress, jobs per second, on an equal share
+        self.alone = 0.0  # the part of it that would be done by now on an equal share since its arrival
+        self.placement: Placement | None = None  # where it runs, or ran last
         self.rows: list[tuple[int, float, float, int]] = []
         """Type, devices, seconds and position of each mode that it could be offered, once asked for."""
 
@@ -111,8 +97,7 @@ class RoundScheduler(Scheduler):
 
     rejects = False
 
-    spare = True
-    """True if jobs may run beyond their fractions on devices that would else stand idle."""
+    spare = True  # true if jobs may run beyond their fractions on devices that would else stand idle
 
     moving = False
     """True if the fractions depend on more than which jobs and devices there are, so that every round has its own."""
@@ -125,14 +110,12 @@ class RoundScheduler(Scheduler):
         self.mid_round = mid_round
         self.jobs: dict[int, RoundJob] = {}
         self._down: set[int] = set()
-        self._held: dict[int, None] = {}
-        """Accelerators that replicas of language models keep."""
+        self._held: dict[int, None] = {}  # accelerators that replicas of language models keep
         self._kinds: dict[str, int] = {}
         self._next = -math.inf
         self._counted = 0.0
         self._stale = True
-        self._tried = -1
-        """Releases when waiting jobs were last tried; -1: others have come since."""
+        self._tried = -1  # releases when waiting jobs were last tried; -1: others have come since
 
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
         """The fraction of time for each offer."""
@@ -395,8 +378,7 @@ class RoundRoom:
         self._free: list[dict[Mode, list[Device]]] = [{} for _ in cluster.nodes]
         """By node what is free there for a mode, as far as asked for since something was last taken there."""
         self.kept: dict[int, None] = {}
-        self.expected: dict[int, float] = {}
-        """Devices of a node that jobs hope to keep."""
+        self.expected: dict[int, float] = {}  # devices of a node that jobs hope to keep
 
     def keep(self, job: RoundJob) -> bool:
         """Keep a job where it runs, if its devices are still free."""

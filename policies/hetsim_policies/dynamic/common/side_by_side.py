@@ -50,11 +50,9 @@ class PairedJob(RoundJob):
 
     def __init__(self, task: Task, labels: list[int]):
         super().__init__(task)
-        self.labels = labels
-        """Its own label by position; -1: it shares with no job there."""
+        self.labels = labels  # its own label by position; -1: it shares with no job there
         self.ways = [(position, -1) for position in range(len(task.modes))]
-        self.partner: PairedJob | None = None
-        """The job that runs on the same devices."""
+        self.partner: PairedJob | None = None  # the job that runs on the same devices
         self._numbers = {way: number for number, way in enumerate(self.ways)}
 
     def way_of(self, position: int, label: int) -> int:
@@ -116,10 +114,8 @@ class PairRoom(RoundRoom):
                     self.room[device.index] = WHOLE
         self.chosen: dict[int, None] = {}
         """Jobs to run in this round; others may go on where no job needs their devices."""
-        self.places: dict[int, Placement] = {}
-        """Jobs to start, and where."""
-        self.beside: dict[int, PairedJob] = {}
-        """The partners on the same devices, of the jobs that start."""
+        self.places: dict[int, Placement] = {}  # jobs to start, and where
+        self.beside: dict[int, PairedJob] = {}  # the partners on the same devices, of the jobs that start
 
     def stay(self, job: PairedJob, view: View) -> bool:
         """Keep a job on its devices; return False if it runs with a partner or stops."""
