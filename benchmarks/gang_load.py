@@ -30,11 +30,12 @@ class Sizes:
     fewer: int = 100_000
     peer_jobs: int = 100_000
     peer_nodes: tuple[int, ...] = (64, 512)
+    fair_jobs: tuple[int, ...] = (400, 4_000)
     saturated: tuple[int, ...] = (1_000, 4_000, 16_000)
     backfilled: tuple[int, ...] = (2_000, 4_000, 8_000, 16_000)
 
 
-QUICK = Sizes(1, 30_000, 4_000, 1_000, 1_000, (64,), (50, 100), (200, 400))
+QUICK = Sizes(1, 30_000, 4_000, 1_000, 1_000, (64,), (100,), (50, 100), (200, 400))
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,11 @@ def draw(count: int, gpus: int, load: float, seed: int = SEED) -> Jobs:
 
 def run_input(
     jobs: Jobs, nodes: int, policy: str, span: bool = False, *, sizes: int = 1, pairs: bool = False, users: int = 1,
-    placement: str | None = None, **parameters: Any,
+    placement: str | None = None, per_node: int = 8, **parameters: Any,
 ) -> Any:
     """placement: a rule instead of the first nodes that fit.  sizes: of each job, twice the GPUs for 1.8 times the
     speed, up to a node.  pairs: devices that two jobs of four classes share, with measured speeds.  users: the number
-    of users, each as likely as another."""
+    of users, each as likely as another.  per_node: GPUs of a node."""
     from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Sharing
     from hetsim.model.record import RunInput
     from hetsim.model.tasks import Mode, Shape, Tasks
@@ -82,7 +83,7 @@ def run_input(
         users=[f"user {number}" for number in range(users)],
         user_code=np.random.default_rng(SEED).integers(0, users, len(times)),
     )  # fmt: skip
-    cluster = Cluster([NodeSpec(cpus=32, accelerators=((kind, 8),), count=nodes)])
+    cluster = Cluster([NodeSpec(cpus=32, accelerators=((kind, per_node),), count=nodes)])
     if policy == "easy_backfill":
         parameters["depth"] = DEPTH
     if placement:

@@ -8,6 +8,8 @@ AccaSim an environment that has it:
     helios   S-Lab-System-Group/HeliosArtifact: the simulator of Helios (SC 2021)
     pai      alibaba/clusterdata: the simulator of the trace of 2020 (NSDI 2022)
     cqsim    SPEAR-UIC/CQSim
+    gavel    stanford-futuredata/gavel (OSDI 2020); its Python needs cvxpy and ecos
+             (python -m venv FOLDER && FOLDER/bin/pip install cvxpy ecos)
 
 A peer runs with FOLDER/bin/python if there is one, else with this Python; Helios and PAI want pandas and matplotlib.
 A run of a peer that takes longer than --limit seconds is made again with fewer jobs; the figure says how many.
@@ -15,6 +17,7 @@ A run of a peer that takes longer than --limit seconds is made again with fewer 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import signal
@@ -29,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gang_load import Jobs, Sizes, draw, simulate
+from benchmarks.gang_load import SEED, Jobs, Sizes, draw, simulate
 from benchmarks.measure import Row
 
 BEGIN = r"""
@@ -132,6 +135,35 @@ first = jobs[0]["arrival"]  # CQSim's clock begins with the first job
 with open("out.rst") as file:
     starts = {int(line.split(";")[0]): first + float(line.split(";")[7]) for line in file if line.strip()}
 """
+GAVEL = r"""
+import logging, types
+sys.path.insert(0, os.path.join(peer, "scheduler"))
+class Blank(types.ModuleType):
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+for name in ("matrix_completion", "psutil", "throughput_estimator", "runtime", "runtime.rpc"):
+    sys.modules[name] = Blank(name)  # what it needs on real clusters only
+logging.disable(logging.CRITICAL)
+import scheduler, utils
+from job import Job
+utils.get_ip_address = lambda: "localhost"
+name, _, renewed = policy.partition(" ")
+kinds = {"max_min_fairness": "max_min_fairness", "isolated": "isolated", "fcfs_rounds": "fifo",
+         "finish_time_fairness": "finish_time_fairness"}
+with open("types.json", "w") as file:
+    json.dump({"v100": {"('x', 1)": {"null": 1.0}}}, file)  # steps of a second
+began = time.process_time()
+with contextlib.redirect_stdout(io.StringIO()):
+    made = scheduler.Scheduler(
+        utils.get_policy(kinds[name], solver="ECOS", seed=0), throughputs_file="types.json", simulate=True,
+        minimum_time_between_allocation_resets=0 if renewed else 1920)
+    made.simulate({"v100": nodes}, arrival_times=[job["arrival"] for job in jobs],
+                  jobs=[Job(None, "x", "", "", "", job["duration"], job["duration"]) for job in jobs])
+spent = time.process_time() - began
+starts = {key[0] + 1: jobs[key[0]]["arrival"] + value for key, value in made._job_completion_times.items()}  # ends
+"""
 
 
 @dataclass(frozen=True)
@@ -162,6 +194,10 @@ PEERS = {
                 "it looks again only where numbers of free GPUs or of jobs have changed", exact=("fcfs_skip", "sjf")),
     "cqsim": Peer(CQSIM, ("fcfs", "sjf", "easy_backfill"), "gangs across nodes", ANYWHERE,
                   "its backfilling looks at the whole queue"),
+    "gavel": Peer(GAVEL, tuple(f"{name}{more}" for name in ("fcfs_rounds", "isolated", "max_min_fairness",
+                                                            "finish_time_fairness") for more in ("", " renewed")),
+                  "rounds", apart="it renews fractions every 32 minutes at most (renewed: whenever jobs come or go), "
+                  "and forgets then what jobs had received", exact=("fcfs_rounds renewed",)),
 }  # fmt: skip
 
 
@@ -202,6 +238,11 @@ def peer_run(
 def peer_figures(sizes: Sizes, name: str, path: Path, limit: float) -> Iterator[Row | str]:
     """Jobs per second beside the peer, and whether the starts are the same."""
     peer = PEERS[name]
+    if name == "gavel":
+        for count, policy in itertools.product(sizes.fair_jobs, peer.policies):
+            yield from in_rounds(path, count, policy, limit)
+        yield f"{name}: {peer.apart}"
+        return
     for nodes in sizes.peer_nodes:
         for load in (0.7, 0.95):
             for policy in peer.policies:
@@ -234,3 +275,34 @@ def beside(
     text = f"{same:.2%} of the jobs, on average {float(np.nanmean(begun - record.start)):+.2g} s"
     exact = policy in peer.exact
     yield Row(f"  same starts, {peer.model}", text, "100 %" if exact else "", same == 1 if exact else None)
+
+
+FAIR_GPUS, FAIR_LOAD = 36, 1.1
+"""Gavel's cluster has 36 GPUs of each type; at a lower load most of its jobs never wait."""
+
+
+def in_rounds(path: Path, count: int, policy: str, limit: float) -> Iterator[Row | str]:
+    """Shares in rounds of six minutes beside Gavel: jobs of one GPU of one type, durations as Gavel draws them."""
+    random = np.random.default_rng(SEED)
+    minutes = 10 ** np.where(random.random(count) < 0.2, random.uniform(3, 4, count), random.uniform(1.5, 3, count))
+    mean = 60 * (0.8 * (1_000 - 10**1.5) / (1.5 * math.log(10)) + 0.2 * 9_000 / math.log(10))
+    arrival = np.floor(np.cumsum(random.exponential(mean / (FAIR_LOAD * FAIR_GPUS), count)))
+    jobs = Jobs(arrival - arrival[0], np.ones(count, dtype=int), np.ceil(60 * minutes))
+    name = policy.partition(" ")[0]
+    more = {"isolated": {"spare": True}}.get(name, {})
+    ours = [simulate(jobs, FAIR_GPUS, name, per_node=1, mid_round=False, **more) for _ in range(2)]
+    theirs = peer_run("gavel", path, jobs, FAIR_GPUS, policy, limit)
+    spent = min(seconds for seconds, _ in ours)
+    figure = f"gavel, {FAIR_GPUS} GPUs, {FAIR_LOAD}: {policy}, {count:,} jobs"
+    if theirs is None:
+        yield Row(figure, f"{spent:.2f} s; more than {limit:g} s")
+        return
+    ratio = theirs[0] / spent
+    yield Row(figure, f"{spent:.2f} against {theirs[0]:.1f} s: {ratio:.1f} ×", "≥ 10 ×", ratio >= 10)
+    ends = np.array([theirs[1][row + 1] for row in range(count)])
+    means = [float((end - jobs.arrival).mean()) for end in (ours[0][1].finish, ends)]
+    same = float((np.abs(ends - ours[0][1].finish) < 1e-6).mean())
+    apart = f"{means[0]:,.0f} against {means[1]:,.0f} s: {means[0] / means[1] - 1:+.2%}"
+    text = f"mean response {apart}; {same:.1%} of the ends"
+    exact = policy in PEERS["gavel"].exact
+    yield Row("  the same", text, "100 %" if exact else "", same == 1 if exact else None)

@@ -275,16 +275,15 @@ def test_jobs_that_are_kept_take_their_devices_first():
     mode = gpu_mode(GPU, 3, millicores=2000, memory=30)
     devices = tuple(room.cluster.nodes[0].accelerators)
     launches = {1: Placement(mode, devices[:3]), 2: Placement(gpu_mode(GPU, 2), devices[2:]), 3: None}
-    view: Any = SimpleNamespace(launch_of=lambda task: SimpleNamespace(placement=launches[task.index]))
 
     def job(index: int, mode: int = 0) -> Any:
-        return SimpleNamespace(task=SimpleNamespace(index=index), mode=mode)
+        return SimpleNamespace(task=SimpleNamespace(index=index), mode=mode, placement=launches[index])
 
-    room.expect([(job(1), 0), (job(2), 1), (job(3), 0)], view)
+    room.expect([(job(1), 0), (job(2), 1), (job(3), 0)])
     assert room.expected == {0: 3}
-    assert room.keep(job(1), view) is True and room.kept == {1: None}
+    assert room.keep(job(1)) is True and room.kept == {1: None}
     assert (room.cores[0], room.memory[0]) == (6000, 70)
-    assert room.keep(job(2), view) is False and room.keep(job(3), view) is False
+    assert room.keep(job(2)) is False and room.keep(job(3)) is False
     assert room.kept == {1: None}
     placement = room.place(gpu_mode(GPU))  # the tightest of the nodes on which no job hopes to stay
     assert placement is not None and placement.devices[0].node == 2

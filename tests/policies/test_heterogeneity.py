@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy as np
@@ -120,6 +121,66 @@ def test_alike_jobs_count_once_and_get_the_same():
     fraction = max_min(found, found.progress(equal_share(found))).reshape(4, 2)
     assert np.allclose(fraction[0], fraction[1])
     assert np.allclose(fraction[0], fraction[2])
+
+
+def one_mode_each(seed):
+    """Random jobs with one mode each, on one to three types, and their bases."""
+    random = np.random.default_rng(seed)
+    count, kinds = int(random.integers(1, 30)), int(random.integers(1, 4))
+    width = random.choice([1.0, 2.0, 4.0, 8.0], count) if seed % 2 else np.ones(count)
+    times = random.choice([128.0, 256.0, 512.0], count) if seed % 3 else random.lognormal(7, 1.5, count)
+    found = ModeOffers(
+        np.arange(count), random.integers(0, kinds, count), width, time=times,
+        capacity=random.integers(8, 40, kinds).astype(float), weight=random.choice([1.0, 2.0], count),
+    )  # fmt: skip
+    return found, found.fair_progress if seed % 5 else random.lognormal(-7, 1, count)
+
+
+def filled_exactly(found, base):
+    """Progress / base by water filling in fractions of whole numbers, job by job."""
+    gain = [Fraction(rate) / Fraction(one) for rate, one in zip(found.rate.tolist(), base.tolist(), strict=True)]
+    width, kind = [Fraction(one) for one in found.width.tolist()], found.kind.tolist()
+    free = [Fraction(one) for one in found.capacity.tolist()]
+    levels, rises = [Fraction(0)] * found.jobs, set(range(found.jobs))
+    while rises:
+        asked = [sum(width[job] / gain[job] for job in rises if kind[job] == one) for one in range(len(free))]
+        full = [room / some if some else None for room, some in zip(free, asked, strict=True)]
+        level = min([gain[job] for job in rises] + [one for one in full if one is not None])
+        near = level * (1 + Fraction(1, 10**9))  # the bases are rounded
+        fixed = {job for job in rises if gain[job] <= near or full[kind[job]] <= near}
+        for job in fixed:
+            levels[job] = level
+            free[kind[job]] -= width[job] * level / gain[job]
+        rises -= fixed
+    return np.array([float(level) for level in levels])
+
+
+@pytest.mark.parametrize("seed", spread(range(40), 20))
+def test_jobs_of_one_mode_are_filled_up_without_a_program(seed, monkeypatch):
+    """To 1e-9 as in exact arithmetic; to the slack of the programs as by them, which agree on the least and the sum."""
+    found, base = one_mode_each(seed)
+    by_programs = [fractions._max_min(found, base, levels) for levels in (60, 1)]
+    monkeypatch.setattr(fractions, "linprog", None)
+    all_levels, one_level = (max_min(found, base, levels) for levels in (60, 1))
+    for fraction in (all_levels, one_level):
+        check_feasible(found, fraction)
+    assert found.progress(all_levels) / base == pytest.approx(filled_exactly(found, base), rel=1e-9)
+    assert found.progress(all_levels) == pytest.approx(found.progress(by_programs[0]), rel=20 * fractions.SLACK)
+    ours, theirs = (found.progress(fraction) / base for fraction in (one_level, by_programs[1]))
+    assert ours.min() == pytest.approx(theirs.min(), rel=2 * fractions.SLACK)
+    assert ours.sum() == pytest.approx(theirs.sum(), rel=20 * fractions.SLACK)
+
+
+def test_what_is_above_the_levels_goes_to_the_greatest_progress_for_a_device():
+    """Three jobs on two devices: the first, on its base all the time, needs one; of the others one gains twice as much
+    for a device.  Two that are alike have equal parts."""
+    capacity, weight = np.array([2.0]), np.ones(3)
+    found = ModeOffers(np.arange(3), np.zeros(3, dtype=int), np.ones(3), np.array([1.0, 0.25, 0.125]), capacity, weight)
+    assert max_min(found, np.ones(3), 1).tolist() == pytest.approx([1, 0.25, 0.75])
+    alike = ModeOffers(np.arange(3), np.zeros(3, dtype=int), np.ones(3), np.array([1.0, 0.25, 0.25]), capacity, weight)
+    assert max_min(alike, np.ones(3), 1).tolist() == pytest.approx([1, 0.5, 0.5])
+    absent = ModeOffers(np.arange(1, 3), np.zeros(2, dtype=int), np.ones(2), np.ones(2), np.ones(1), weight)
+    assert max_min(absent, np.array([1.0, 0.0, 2.0]), 4).tolist() == [0, 1]
 
 
 @pytest.mark.slow

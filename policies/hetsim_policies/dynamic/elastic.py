@@ -80,23 +80,15 @@ class Elastic(Scheduler):
     def __init__(self, interval: Interval = 600.0):
         self.interval = interval
         self._total: dict[str, float] = {}
-        self._sizes: dict[int, Mode] = {}
-        """The mode in which a running job was started, by row."""
-        self._next = -math.inf
-        """When running jobs may be resized again."""
-        self._idle: dict[str, float] = {}
-        """By type: GPUs that no running job holds, less those just given to others."""
+        self._sizes: dict[int, Mode] = {}  # the mode in which a running job was started, by row
+        self._next = -math.inf  # when running jobs may be resized again
+        self._idle: dict[str, float] = {}  # by type: GPUs that no running job holds, less those just given to others
         self._jobs: int = 1
-        self._of: dict[int, Sizes] = {}
-        """By row: the sizes of a job."""
-        self._speeds: dict[int, dict[Mode, float]] = {}
-        """By row: the speeds of a job's modes."""
-        self._rigid = RigidJobs()
-        """Waiting jobs that have one size."""
-        self._elastic: dict[int, None] = {}
-        """Rows of all others that wait or run."""
-        self._whole = True
-        """True if all sizes have been whole numbers."""
+        self._of: dict[int, Sizes] = {}  # by row: the sizes of a job
+        self._speeds: dict[int, dict[Mode, float]] = {}  # by row: the speeds of a job's modes
+        self._rigid = RigidJobs()  # waiting jobs that have one size
+        self._elastic: dict[int, None] = {}  # rows of all others that wait or run
+        self._whole = True  # true if all sizes have been whole numbers
 
     def round_cost(self, problem: PlanProblem) -> float:
         """Cost of a round: jobs of one size are handled mode by mode."""
@@ -211,8 +203,7 @@ class Elastic(Scheduler):
         wishes = self.wishes(remaining)
         waiting = sorted(jobs, key=lambda task: (self.first(task, remaining[task.index]), task.arrival, task.index))
         waiting = self._begin_all(waiting, sizes, free, chosen=chosen, wishes=wishes)
-        too_wide: dict[str, list[GrowthStep]] = {}
-        """By type: steps for which there is no room."""
+        too_wide: dict[str, list[GrowthStep]] = {}  # by type: steps for which there is no room
         while (step := wishes.take()) is not None:
             row, name, old = step.task.index, step.there.type.name, step.here.type.name
             if chosen[row] is not step.here:

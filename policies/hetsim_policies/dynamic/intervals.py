@@ -34,12 +34,9 @@ class IntervalJob:
     """State of a job at an allocation of GPUs."""
 
     task: Task
-    sizes: dict[int, Mode]
-    """Its modes by number of GPUs, in ascending order."""
-    share: Share = field(default_factory=dict)
-    """Its GPUs now; empty while it waits."""
-    done: float = 0.0
-    """Fraction of its work that is done, by estimate."""
+    sizes: dict[int, Mode]  # its modes by number of GPUs, in ascending order
+    share: Share = field(default_factory=dict)  # its GPUs now; empty while it waits
+    done: float = 0.0  # fraction of its work that is done, by estimate
     attained: float = 0.0
 
     def estimate(self, gpus: int) -> float:
@@ -79,16 +76,13 @@ class AtIntervals(Scheduler):
 
     def __init__(self, interval: Annotated[Seconds, Field(gt=0)] = 60.0):
         self.interval = interval
-        self._last = 0
-        """Number of the last interval that has begun."""
+        self._last = 0  # number of the last interval that has begun
         self._kind = ""
         self._down: set[int] = set()
-        self._devices: list[tuple[Node, list[Device]]] = []
-        """Accelerators of the type, by node."""
+        self._devices: list[tuple[Node, list[Device]]] = []  # accelerators of the type, by node
         self._modes: dict[tuple[Shape, tuple[int, ...] | None], dict[int, Mode]] = {}
         """Cache of `_sizes`, by shape and the modes that admission left."""
-        self._here: dict[int, None] = {}
-        """Rows of the tasks that have been ready and have not ended."""
+        self._here: dict[int, None] = {}  # rows of the tasks that have been ready and have not ended
         self._others: dict[int, Task] = {}
         """By row: tasks without modes on whole devices of the type, in the order in which they became ready."""
 
@@ -281,8 +275,7 @@ class LasIntervals(AtIntervals):
     ):
         super().__init__(interval)
         self.thresholds = sorted(thresholds or [57600.0])
-        self._queued: dict[int, tuple[int, int]] = {}
-        """By row: the queue, and the sequence number of the entry into it."""
+        self._queued: dict[int, tuple[int, int]] = {}  # by row: the queue, and the sequence number of the entry into it
         self._entries = 0
 
     def finished(self, task: Task) -> None:
@@ -419,10 +412,8 @@ class Pollux(AtIntervals):
         self.population = population
         self.generations = generations
         self.restart = restart
-        self._widest: dict[int, int] = {}
-        """By row: most GPUs that the job has had for an interval."""
-        self._starts: dict[int, int] = {}
-        """By row: how often the job has been given GPUs."""
+        self._widest: dict[int, int] = {}  # by row: most GPUs that the job has had for an interval
+        self._starts: dict[int, int] = {}  # by row: how often the job has been given GPUs
         self._last_rows: list[int] = []
         self._last_nodes: list[int] = []
         self._last_matrices: Matrices = np.zeros((0, 0, 0), dtype=np.int64)

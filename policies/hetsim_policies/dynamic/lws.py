@@ -39,12 +39,10 @@ class Worker:
 
     device: Device
     number: int
-    room: int
-    """Thousandths of cores, or millionths of GPUs, that may work at a time."""
+    room: int  # thousandths of cores, or millionths of GPUs, that may work at a time
     used: int = 0
     up: bool = True
-    deques: dict[Shape, TwoEnded] = field(default_factory=dict)
-    """Tasks before it, by shape."""
+    deques: dict[Shape, TwoEnded] = field(default_factory=dict)  # tasks before it, by shape
 
     def runs(self, shape: Shape) -> list[Mode]:
         """Modes of a shape for devices of this worker's type."""
@@ -60,18 +58,13 @@ class Lws(Scheduler):
         self._tickets = count()
         self._turn = 0
         self._before: Any = None
-        self._last: tuple[int, Worker | None] = (-1, None)
-        """The task that ended last, and where."""
+        self._last: tuple[int, Worker | None] = (-1, None)  # the task that ended last, and where
         self._running: dict[int, list[Worker]] = {}
-        self._taken: dict[int, int] = {}
-        """Room of each of its workers that a running task has."""
+        self._taken: dict[int, int] = {}  # room of each of its workers that a running task has
         self._new: list[tuple[Task, Worker]] = []
-        self._freed: dict[int, None] = {}
-        """Nodes where something has ended."""
-        self._busy: list[int] = []
-        """Nodes with a deque that is not known to be empty, in order."""
-        self._open: list[int] = []
-        """Nodes with a worker that is not known to be full, in order."""
+        self._freed: dict[int, None] = {}  # nodes where something has ended
+        self._busy: list[int] = []  # nodes with a deque that is not known to be empty, in order
+        self._open: list[int] = []  # nodes with a worker that is not known to be full, in order
         self._down: set[int] = set()
 
     def check(self, problem: PlanProblem) -> None:

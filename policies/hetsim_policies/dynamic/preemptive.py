@@ -190,10 +190,8 @@ class RunningList:
     __slots__ = ("_entries", "_limit")
 
     def __init__(self) -> None:
-        self._entries: list[tuple[Any, int, Task]] = []
-        """Key, number of the start, task."""
-        self._limit = 64
-        """Maximum number of entries before void ones are removed."""
+        self._entries: list[tuple[Any, int, Task]] = []  # key, number of the start, task
+        self._limit = 64  # maximum number of entries before void ones are removed
 
     def push(self, key: Any, task: Task) -> None:
         """Add a task before it starts, with its memo set."""
@@ -339,8 +337,7 @@ class Srtf(PreemptiveList):
         self._worst = math.inf  # nothing is noted of it while ends are
         self._steady = True
         self._starts = 0
-        self._ends = RunningList()
-        """Running tasks by -end: the latest end first."""
+        self._ends = RunningList()  # running tasks by -end: the latest end first
 
     def rank(self, task: Task, view: View) -> float:
         """The remaining fraction of a running task times its estimate on its best mode."""
@@ -399,15 +396,12 @@ class Las(PreemptiveList):
     ):
         super().__init__(self._key, placement, discipline)
         self.thresholds = sorted(thresholds or [3600.0])
-        self.order_of_levels = list(range(len(self.thresholds) + 1))
-        """The rank of each queue; the least goes first."""
-        self._level: dict[int, int] = {}
-        """Queues of tasks that have crossed a threshold, by row."""
+        self.order_of_levels = list(range(len(self.thresholds) + 1))  # the rank of each queue; the least goes first
+        self._level: dict[int, int] = {}  # queues of tasks that have crossed a threshold, by row
         self._starts = 0
         self._running = [RunningList() for _ in self.order_of_levels]
         """By level: running tasks, the latest arrival first."""
-        self._crossings = RunningList()
-        """When running tasks reach their next thresholds."""
+        self._crossings = RunningList()  # when running tasks reach their next thresholds
 
     def _key(self, task: Task) -> tuple[int, float, int]:
         return self.order_of_levels[self._level.get(task.index, 0)], task.arrival, task.index

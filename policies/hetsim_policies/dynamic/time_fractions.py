@@ -58,7 +58,7 @@ class MaxMinFairness(SideBySideScheduler):
         self.levels = levels
 
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
-        return max_min(offers, offers.progress(equal_share(offers)), self.levels)
+        return max_min(offers, offers.fair_progress, self.levels)
 
 
 class FinishTimeFairness(SideBySideScheduler):
@@ -87,12 +87,11 @@ class FinishTimeFairness(SideBySideScheduler):
         self.levels = levels
 
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
-        share = offers.progress(equal_share(offers))
         elapsed = np.array([view.now - job.task.arrival for job in jobs])
         remaining = np.array([job.remaining(view) for job in jobs])
         done = np.array([min(job.alone, 0.99) for job in jobs])
         with np.errstate(divide="ignore"):
-            alone = elapsed + (1.0 - done) / share
+            alone = elapsed + (1.0 - done) / offers.fair_progress
         return min_worst_ratio(offers, elapsed, remaining, alone=alone, levels=self.levels)
 
 

@@ -54,8 +54,7 @@ class RoundRobin(ListScheduler):
         self.quantum = quantum
         self.rule = placement
         self.turn_ends: dict[int, float] = {}
-        self.received: dict[int, float] = {}
-        """Device-seconds that a task had received when its turn began."""
+        self.received: dict[int, float] = {}  # device-seconds that a task had received when its turn began
 
     def _ticket(self, _: Task) -> int:
         """The order is that of entries into the queue, not of arrivals."""
@@ -166,8 +165,7 @@ class Themis(Scheduler):
     def __init__(self, lease: Annotated[Seconds, Field(gt=0)] = 1200.0, placement: PlacementRule | None = None):
         self.lease = lease
         self.rule = placement
-        self._leases: dict[int, float] = {}
-        """When the lease of each running task ends, by row."""
+        self._leases: dict[int, float] = {}  # when the lease of each running task ends, by row
         self._gpus = 1.0
 
     def begin(self, view: View) -> None:

@@ -77,11 +77,9 @@ class AlloX(Scheduler):
         self.alpha = alpha
         self.window = window
         self.waiting: dict[int, WaitingJobs] = {}
-        self._order: list[WaitingJobs] = []
-        """The same, shortest first."""
+        self._order: list[WaitingJobs] = []  # the same, shortest first
         self._kinds: dict[str, int] = {}
-        self._having: dict[str, np.ndarray] = {}
-        """Nodes by type of processor."""
+        self._having: dict[str, np.ndarray] = {}  # nodes by type of processor
         self._ends: list[list[float]] = []
         """By type, when running jobs will have ended, ascending, once for each device."""
         self._held: dict[int, tuple[int, float, int]] = {}

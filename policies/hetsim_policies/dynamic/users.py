@@ -48,8 +48,7 @@ class ByUser(ListScheduler):
     def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "skip"):
         super().__init__(placement=placement, discipline=discipline)
         self.of_user: dict[Line, TaskQueue] = {}
-        self._full: dict[Demand, None] = {}
-        """Demands that fit nowhere since the last release."""
+        self._full: dict[Demand, None] = {}  # demands that fit nowhere since the last release
         self._seen = -1
 
     def standing(self, user: str) -> Any:
@@ -146,8 +145,7 @@ class Wfq(ListScheduler):
         self.weights = weights or {}
         self.rule = placement
         self._virtual = 0.0
-        self._last: dict[str, float] = {}
-        """By user: the finish tag of the last task that came."""
+        self._last: dict[str, float] = {}  # by user: the finish tag of the last task that came
         self._tags: dict[int, tuple[float, float]] = {}
         """Start and finish tag of waiting and running tasks, by row; kept through stops."""
 
@@ -273,8 +271,7 @@ class QuotaBorrow(ByUser):
         self.reclaim = reclaim
         self.tiers = tiers or {}
         self.used: dict[str, float] = {}
-        self._of: dict[int, tuple[Task, float]] = {}
-        """Running tasks in the order of their start, and their GPUs."""
+        self._of: dict[int, tuple[Task, float]] = {}  # running tasks in the order of their start, and their GPUs
 
     def check(self, problem: PlanProblem) -> None:
         present = self._owners(problem.tasks)

@@ -24,8 +24,7 @@ from scipy.sparse import csr_array, diags_array, hstack, vstack
 SLACK = 1e-7
 """A level that was reached is asked for again with this relative slack, or rounding would make it impossible."""
 
-MAX_STEPS = 30
-"""Programs in a row for a ratio; each is strictly better than the one before, and five or so are enough."""
+MAX_STEPS = 30  # programs in a row for a ratio; each is strictly better than the one before, and five or so are enough
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,11 @@ class ModeOffers:
     def progress(self, fraction: np.ndarray) -> np.ndarray:
         """Jobs per second by job."""
         return np.bincount(self.job, self.rate * fraction, self.jobs)
+
+    @cached_property
+    def fair_progress(self) -> np.ndarray:
+        """Progress of each job on an equal share."""
+        return self.progress(equal_share(self))
 
     def fastest(self) -> np.ndarray:
         """Progress of each job alone in its fastest mode that has devices."""
@@ -99,8 +103,11 @@ def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray
     Of each program the jobs with a positive price cannot get more: they are fixed there, and the next program raises
     the others.  After `levels` programs a last one maximizes the sum of progress / base of those left.
     A job with a base of 0 (nothing that it can use is up) is left out.
-    Cost: `levels` + 1 programs of jobs × modes columns at most; jobs that are alike count once.
+    Cost: `levels` + 1 programs of jobs × modes columns at most, jobs that are alike count once; a few sorts in place of
+    each program where every job has one mode.
     """
+    if offers.partner is None and (np.diff(offers.job) > 0).all():
+        return _fill_up(offers, base, levels)
     try:
         return _max_min(offers, base, levels)
     except ArithmeticError:  # a level near the solver's tolerance, as of jobs of days: in units in which it is not
@@ -123,6 +130,36 @@ def _max_min(offers: ModeOffers, base: np.ndarray, levels: int) -> np.ndarray:
     if not fixed.all():
         fraction = groups.raise_sum(floor)
     return groups.by_offer(fraction, len(offers.job))
+
+
+def _fill_up(offers: ModeOffers, base: np.ndarray, levels: int) -> np.ndarray:
+    """`max_min` in closed form, where each job has one offer."""
+    served = base[offers.job] > 0
+    gain = np.divide(offers.rate, base[offers.job], out=np.ones(len(served)), where=served)
+    kind, width = offers.kind, np.where(served, offers.width, 0.0)
+    fraction, free = np.zeros(len(gain)), offers.capacity.astype(float)
+    rises = served.copy()
+    for _ in range(levels):
+        if not rises.any():
+            return fraction
+        asked = np.bincount(kind[rises], (width / gain)[rises], len(free))
+        full = np.divide(free, asked, out=np.full(len(free), np.inf), where=asked > 0)
+        level = min(full.min(), gain[rises].min())
+        fraction[rises] = np.minimum(level / gain[rises], 1.0)
+        near = level * (1 + 1e-9)  # jobs that are alike but for rounding are fixed together
+        fixed = rises & ((gain <= near) | (full[kind] <= near))
+        free = np.maximum(free - np.bincount(kind[fixed], (width * fraction)[fixed], len(free)), 0.0)
+        rises &= ~fixed
+    # The rest goes to the greatest progress / base for a device; equals have equal parts of what they lack.
+    free -= np.bincount(kind[rises], (width * fraction)[rises], len(free))
+    worth = np.round(np.log(np.where(rises, gain / np.maximum(width, 1e-3), 1.0)), 9)
+    for number in np.unique(kind[rises]):
+        mine = np.flatnonzero(rises & (kind == number))
+        _, rank = np.unique(-worth[mine], return_inverse=True)
+        lack = np.bincount(rank, width[mine] * (1.0 - fraction[mine]))
+        part = np.clip((free[number] - (np.cumsum(lack) - lack)) / np.maximum(lack, 1e-12), 0.0, 1.0)
+        fraction[mine] += (1.0 - fraction[mine]) * part[rank]
+    return fraction
 
 
 def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndarray:
@@ -205,17 +242,13 @@ class _Groups:
     """Jobs that are alike after scaling by their base, as columns of one group."""
 
     size: int
-    count: np.ndarray
-    """Jobs by group."""
-    group: np.ndarray
-    """By column."""
+    count: np.ndarray  # jobs by group
+    group: np.ndarray  # by column
     kind: np.ndarray
     width: np.ndarray
-    gain: np.ndarray
-    """Progress / base by column."""
+    gain: np.ndarray  # progress / base by column
     capacity: np.ndarray
-    column: np.ndarray
-    """By offer; -1 for jobs that are left out."""
+    column: np.ndarray  # by offer; -1 for jobs that are left out
     ties: Ties | None
 
     @staticmethod

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
+from operator import itemgetter
 from typing import Annotated, Literal
 
 import numpy as np
@@ -35,49 +36,41 @@ from hetsim.model.task import RUNNING, Task
 from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
-from hetsim_policies.dynamic.common.fractions import ModeOffers, equal_share
+from hetsim_policies.dynamic.common.fractions import ModeOffers
 
 RoundLength = Annotated[Seconds, Field(gt=0)]
 Rule = Literal["ratio", "deficit"]
 
-NOTHING = 1e-6
-"""A smaller fraction is rounding of the program."""
-
-SHORTEST = 1e-9
-"""Seconds that a task of no length is taken to last."""
-
+NOTHING = 1e-6  # a smaller fraction is rounding of the program
+SHORTEST = 1e-9  # seconds that a task of no length is taken to last
 ROUND_COST = 3e-6
 """Seconds that a waiting job adds to an instant at which jobs come or go, with rounds of 6 minutes (docs/speed.md)."""
 
-TURN = 0.5
-"""A job that has computed for less than this part of a round since its start is not stopped."""
+TURN = 0.5  # a job that has computed for less than this part of a round since its start is not stopped
 
 
 class RoundJob:
     """The state of a job with its modes, by position."""
 
-    __slots__ = ("task", "target", "due", "received", "mode", "way", "since", "attained", "share", "alone")
+    __slots__ = (
+        "task", "target", "due", "received", "mode", "way", "since", "attained", "share", "alone", "placement", "rows",
+    )  # fmt: skip
 
     def __init__(self, task: Task):
         self.task = task
         count = len(task.modes)
-        self.target = [0.0] * count
-        """Fraction of the time."""
-        self.due = [0.0] * count
-        """Seconds that its fractions gave it so far."""
-        self.received = [0.0] * count
-        """Seconds for which it ran."""
-        self.mode = -1
-        """Position of the mode in which it runs; -1 while it waits."""
-        self.way = -1
-        """The way that this is."""
+        self.target = [0.0] * count  # fraction of the time
+        self.due = [0.0] * count  # seconds that its fractions gave it so far
+        self.received = [0.0] * count  # seconds for which it ran
+        self.mode = -1  # position of the mode in which it runs; -1 while it waits
+        self.way = -1  # the way that this is
         self.since = 0.0
-        self.attained = 0.0
-        """Device-seconds it had received when it started."""
-        self.share = 0.0
-        """Its progress, jobs per second, on an equal share."""
-        self.alone = 0.0
-        """The part of it that would be done by now on an equal share since its arrival."""
+        self.attained = 0.0  # device-seconds it had received when it started
+        self.share = 0.0  # its progress, jobs per second, on an equal share
+        self.alone = 0.0  # the part of it that would be done by now on an equal share since its arrival
+        self.placement: Placement | None = None  # where it runs, or ran last
+        self.rows: list[tuple[int, float, float, int]] = []
+        """Type, devices, seconds and position of each mode that it could be offered, once asked for."""
 
     def positions(self) -> range | tuple[int, ...]:
         return self.task.allowed or range(len(self.task.modes))
@@ -94,18 +87,6 @@ class RoundJob:
         return min(1.0, max(0.01, part))
 
 
-def held_by_replicas(view: View) -> dict[int, None]:
-    """Indexes of accelerators that replicas of language models occupy for good."""
-    own: dict[int, None] = {}
-    for task in view.running("start", own=True):
-        placement = view.launch_of(task).placement
-        own.update((device.index, None) for device in (() if placement is None else placement.devices))
-    return {
-        device.index: None for node in view.cluster.nodes for device in node.accelerators
-        if device.index not in own and view.load(device) > 0 and view.free_at(device) == math.inf
-    }  # fmt: skip
-
-
 class RoundScheduler(Scheduler):
     """Base of the policies that give jobs fractions of time in rounds.
 
@@ -116,8 +97,7 @@ class RoundScheduler(Scheduler):
 
     rejects = False
 
-    spare = True
-    """True if jobs may run beyond their fractions on devices that would else stand idle."""
+    spare = True  # true if jobs may run beyond their fractions on devices that would else stand idle
 
     moving = False
     """True if the fractions depend on more than which jobs and devices there are, so that every round has its own."""
@@ -130,14 +110,12 @@ class RoundScheduler(Scheduler):
         self.mid_round = mid_round
         self.jobs: dict[int, RoundJob] = {}
         self._down: set[int] = set()
-        self._held: dict[int, None] = {}
-        """Accelerators that replicas of language models keep."""
+        self._held: dict[int, None] = {}  # accelerators that replicas of language models keep
         self._kinds: dict[str, int] = {}
         self._next = -math.inf
         self._counted = 0.0
         self._stale = True
-        self._tried = -1
-        """Releases when waiting jobs were last tried; -1: others have come since."""
+        self._tried = -1  # releases when waiting jobs were last tried; -1: others have come since
 
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
         """The fraction of time for each offer."""
@@ -191,21 +169,25 @@ class RoundScheduler(Scheduler):
 
     def _account(self, view: View) -> None:
         """Add the time due and the time received since the last round began."""
-        now, seconds = view.now, view.now - self._counted
+        now, counted = view.now, self._counted
+        seconds = now - counted
         for job in self.jobs.values():
+            due = job.due
             for position, target in enumerate(job.target):
-                job.due[position] += target * seconds
+                if target:
+                    due[position] += target * seconds
             job.alone += job.share * seconds
             if job.mode >= 0:
-                job.received[job.way] += now - max(self._counted, job.since)
+                since = job.since
+                job.received[job.way] += now - (counted if counted > since else since)
         self._counted = now
 
     def _set_targets(self, view: View) -> None:
         jobs = list(self.jobs.values())
-        self._held = held_by_replicas(view)
+        self._held = self._held_by_replicas(view)
         offers, ways = self.offers(jobs, view.cluster)
         fraction = self.fractions(offers, jobs, view)
-        for job, share in zip(jobs, offers.progress(equal_share(offers)).tolist(), strict=True):
+        for job, share in zip(jobs, offers.fair_progress.tolist(), strict=True):
             job.target = [0.0] * len(job.target)
             job.share = share
         for number, way, part in zip(offers.job.tolist(), ways, fraction.tolist(), strict=True):
@@ -217,22 +199,37 @@ class RoundScheduler(Scheduler):
         if not self._kinds:
             self._kinds = {name: number for number, name in enumerate(cluster.types)}
         capacity = self._capacity(cluster)
-        rows: list[tuple[int, int, float, float]] = []
-        positions: list[int] = []
+        room = capacity.tolist()
+        rows: list[tuple[int, float, float, int]] = []
+        numbers: list[int] = []
         for number, job in enumerate(jobs):
-            for position in job.positions():
-                mode, seconds = job.task.modes[position], job.seconds(position)
-                kind = self._kinds[mode.type.name]
-                if seconds < math.inf and mode.width <= capacity[kind]:
-                    rows.append((number, kind, max(mode.width, 1e-3), seconds))
-                    positions.append(position)
-        columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+            for row in job.rows or self._rows(job):
+                if row[1] <= room[row[0]]:
+                    rows.append(row)
+                    numbers.append(number)
+        kinds, widths, seconds, positions = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
         weight = np.array([job.task.weight for job in jobs])
         offers = ModeOffers(
-            np.array(columns[0], dtype=int), np.array(columns[1], dtype=int), np.array(columns[2], dtype=float),
-            time=np.array(columns[3], dtype=float), capacity=capacity, weight=np.maximum(weight, 1e-9),
+            np.array(numbers, dtype=int), np.array(kinds, dtype=int), np.maximum(np.array(widths, dtype=float), 1e-3),
+            time=np.array(seconds, dtype=float), capacity=capacity, weight=np.maximum(weight, 1e-9),
         )  # fmt: skip
         return offers, positions
+
+    def _rows(self, job: RoundJob) -> list[tuple[int, float, float, int]]:
+        modes = [(job.task.modes[position], job.seconds(position), position) for position in job.positions()]
+        job.rows = [(self._kinds[m.type.name], m.width, seconds, p) for m, seconds, p in modes if seconds < math.inf]
+        return job.rows
+
+    def _held_by_replicas(self, view: View) -> dict[int, None]:
+        """Indexes of accelerators that replicas of language models occupy for good."""
+        own = {
+            device.index for job in self.jobs.values() if job.mode >= 0 and job.placement is not None
+            for device in job.placement.devices
+        }  # fmt: skip
+        return {
+            device.index: None for node in view.cluster.nodes for device in node.accelerators
+            if device.index not in own and view.load(device) > 0 and view.free_at(device) == math.inf
+        }  # fmt: skip
 
     def _capacity(self, cluster: Cluster) -> np.ndarray:
         """Devices that are up and not a replica's, by type; of CPUs the cores."""
@@ -258,27 +255,33 @@ class RoundScheduler(Scheduler):
 
     def _change_hands(self, view: View) -> Iterator[Decision]:
         """Choose the jobs of this round, stop those that make room, start the others."""
-        self._held = held_by_replicas(view)
-        room = RoundRoom(view.cluster, self._down | self._held.keys())
+        self._held = self._held_by_replicas(view)
         free = dict(zip(self._kinds, self._capacity(view.cluster).tolist(), strict=True))
-        for job in self.jobs.values():
-            if job.mode >= 0 and not self._may_stop(job, view):
-                room.keep(job, view)
-                mode = job.task.modes[job.mode]
-                free[mode.type.name] -= mode.width
-        chosen = self._choose(free, room.kept)
-        room.expect(chosen, view)
+        running = [job for job in self.jobs.values() if job.mode >= 0]
+        stays = {job.task.index: job for job in running if not self._may_stop(job, view)}
+        for job in stays.values():
+            mode = job.task.modes[job.mode]
+            free[mode.type.name] -= mode.width
+        chosen = self._choose(free, stays)
+        if all(job.mode == position for job, position in chosen) and (
+            self.spare or len(running) == len(stays) + len(chosen)
+        ):
+            return  # all go on where they are
+        room = RoundRoom(view.cluster, self._down | self._held.keys())
+        for job in stays.values():
+            room.keep(job)
+        room.expect(chosen)
         places: dict[int, Placement] = {}
         # The widest first: on nodes of equal size gangs of 1, 2, 4, 8 then always fit together.
         for job, position in sorted(chosen, key=lambda pair: -pair[0].task.modes[pair[1]].width):
-            if job.mode == position and room.keep(job, view):
+            if job.mode == position and room.keep(job):
                 continue
             placement = room.place(job.task.modes[position])
             if placement is not None:
                 places[job.task.index] = placement
         for job in self._running_by_urgency():  # one that is to run elsewhere, or has lost its devices, must go
             row = job.task.index
-            if row in places or not (row in room.kept or (self.spare and room.keep(job, view))):
+            if row in places or not (row in room.kept or (self.spare and room.keep(job))):
                 yield Stop(job.task)
         for index, placement in places.items():
             task = self.jobs[index].task
@@ -300,16 +303,16 @@ class RoundScheduler(Scheduler):
         computed = view.attained(task) - job.attained
         return computed >= part * TURN * self.round_length * task.modes[job.mode].width * (1 - 1e-9)
 
-    def _choose(self, free: dict[str, float], kept: dict[int, None]) -> list[tuple[RoundJob, int]]:
+    def _choose(self, free: dict[str, float], kept: Collection[int]) -> list[tuple[RoundJob, int]]:
         """Pairs of job and mode by urgency that the devices suffice for, each job once."""
         wanted = [
             (self.urgency(job, position), job, position)
             for job in self.jobs.values()
             if job.task.index not in kept
-            for position in job.positions()
-            if job.target[position] > 0 and (self.spare or self._lags(job, position))
+            for position, target in enumerate(job.target)
+            if target > 0 and (self.spare or self._lags(job, position))
         ]
-        wanted.sort(key=lambda entry: entry[0], reverse=True)  # stable: ties by arrival
+        wanted.sort(key=itemgetter(0), reverse=True)  # stable: ties by arrival
         chosen: dict[int, tuple[RoundJob, int]] = {}
         for _, job, position in wanted:
             mode = job.task.modes[position]
@@ -333,6 +336,9 @@ class RoundScheduler(Scheduler):
             return
         blocked: dict[Mode, None] = {}
         waiting = [job for job in self.jobs.values() if job.mode < 0]
+        modes = {job.task.modes[position]: None for job in waiting for position in job.positions()}
+        if not any(self.first(mode, view) for mode in modes):
+            waiting.clear()
         waiting.sort(key=lambda job: max(self.urgency(job, p) for p in job.positions()), reverse=True)
         for job in waiting:
             for position in sorted(job.positions(), key=lambda p: (-job.target[p], job.seconds(p))):
@@ -353,7 +359,7 @@ class RoundScheduler(Scheduler):
 
     def _start(self, job: RoundJob, placement: Placement, view: View) -> Start:
         job.mode = job.way = job.task.shape.position[placement.mode]
-        job.since = view.now
+        job.since, job.placement = view.now, placement
         job.attained = view.attained(job.task)
         return Start(job.task, placement)
 
@@ -372,21 +378,20 @@ class RoundRoom:
         self._free: list[dict[Mode, list[Device]]] = [{} for _ in cluster.nodes]
         """By node what is free there for a mode, as far as asked for since something was last taken there."""
         self.kept: dict[int, None] = {}
-        self.expected: dict[int, float] = {}
-        """Devices of a node that jobs hope to keep."""
+        self.expected: dict[int, float] = {}  # devices of a node that jobs hope to keep
 
-    def keep(self, job: RoundJob, view: View) -> bool:
+    def keep(self, job: RoundJob) -> bool:
         """Keep a job where it runs, if its devices are still free."""
-        placement = view.launch_of(job.task).placement
+        placement = job.placement
         if placement is None or not self._is_free(placement):
             return False
         self.kept[job.task.index] = None
         self._take(placement)
         return True
 
-    def expect(self, chosen: list[tuple[RoundJob, int]], view: View) -> None:
+    def expect(self, chosen: list[tuple[RoundJob, int]]) -> None:
         for job, position in chosen:
-            placement = view.launch_of(job.task).placement if job.mode == position else None
+            placement = job.placement if job.mode == position else None
             for device in placement.devices if placement is not None else ():
                 self.expected[device.node] = self.expected.get(device.node, 0.0) + 1
 

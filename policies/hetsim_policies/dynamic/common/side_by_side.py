@@ -50,11 +50,9 @@ class PairedJob(RoundJob):
 
     def __init__(self, task: Task, labels: list[int]):
         super().__init__(task)
-        self.labels = labels
-        """Its own label by position; -1: it shares with no job there."""
+        self.labels = labels  # its own label by position; -1: it shares with no job there
         self.ways = [(position, -1) for position in range(len(task.modes))]
-        self.partner: PairedJob | None = None
-        """The job that runs on the same devices."""
+        self.partner: PairedJob | None = None  # the job that runs on the same devices
         self._numbers = {way: number for number, way in enumerate(self.ways)}
 
     def way_of(self, position: int, label: int) -> int:
@@ -116,14 +114,12 @@ class PairRoom(RoundRoom):
                     self.room[device.index] = WHOLE
         self.chosen: dict[int, None] = {}
         """Jobs to run in this round; others may go on where no job needs their devices."""
-        self.places: dict[int, Placement] = {}
-        """Jobs to start, and where."""
-        self.beside: dict[int, PairedJob] = {}
-        """The partners on the same devices, of the jobs that start."""
+        self.places: dict[int, Placement] = {}  # jobs to start, and where
+        self.beside: dict[int, PairedJob] = {}  # the partners on the same devices, of the jobs that start
 
     def stay(self, job: PairedJob, view: View) -> bool:
         """Keep a job on its devices; return False if it runs with a partner or stops."""
-        if self.keep(job, view):
+        if self.keep(job):
             return True
         if job.partner is not None:
             self.stay_beside(job, view)
@@ -161,7 +157,7 @@ class PairRoom(RoundRoom):
     def _at_home(self, some: Sequence[SeatedJob], view: View) -> SeatedJob | None:
         """The one that may go on where it runs; those that have to stay are tried first."""
         for one in sorted(some, key=lambda one: one.row not in self.kept):
-            if one.job.mode == one.position and (one.row in self.kept or self.keep(one.job, view)):
+            if one.job.mode == one.position and (one.row in self.kept or self.keep(one.job)):
                 return one
         return None
 
@@ -294,7 +290,7 @@ class SideBySideScheduler(RoundScheduler):
                     mode = job.task.modes[job.mode]
                     free[mode.type.name] -= mode.width
         chosen = self._choose_ways(free, stays)
-        room.expect([(one.job, one.position) for some in chosen for one in some], view)
+        room.expect([(one.job, one.position) for some in chosen for one in some])
         for some in sorted(chosen, key=lambda some: -some[0].mode.width):
             room.seat(some, view)
         stopped = [job for job in map(paired, self._running_by_urgency()) if self._has_to_go(job, room, view)]
@@ -344,7 +340,7 @@ class SideBySideScheduler(RoundScheduler):
         index, partner = job.task.index, job.partner
         if index in room.places:
             return True
-        if index in room.kept or (self.spare and room.keep(job, view)):
+        if index in room.kept or (self.spare and room.keep(job)):
             return False
         # Two jobs that were not chosen go on together as long as no job needs their devices.
         idle = partner is not None and partner.task.index in room.kept and partner.task.index not in room.chosen
