@@ -51,7 +51,7 @@ def other_sources() -> str:
     except ModuleNotFoundError:
         return f"hetsim is not installed: {hint}"
     found = Path(str(hetsim.__file__)).parent
-    if getattr(hetsim, "__build__", "source") == "compiled" and all(
+    if getattr(hetsim, "__build__", "interpreted") == "compiled" and all(
         path.read_bytes() == (found / path.relative_to(SOURCES)).read_bytes() for path in SOURCES.rglob("*.py")
     ):
         return ""
