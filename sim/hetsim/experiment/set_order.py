@@ -98,7 +98,4 @@ def _frees(node: ast.AST) -> bool:
 
 def _name(call: ast.Call) -> str:
     """The last part of what is called."""
-    match call.func:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-    return ""
+    return str(getattr(call.func, "id", getattr(call.func, "attr", "")))
