@@ -1,4 +1,4 @@
-"""The command `hetsim`, and `python -m hetsim`: its version is printed without loading Click."""
+"""The command `hetsim`, whose version is printed without loading Click."""
 
 import sys
 from contextlib import suppress

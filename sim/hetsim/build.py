@@ -6,7 +6,7 @@ from importlib import import_module
 
 
 def _verified() -> str:
-    """Return `compiled` or `interpreted`; ImportError if a file changed after compiling."""
+    """Return `compiled` or `interpreted`; ImportError if a file changed since."""
     try:
         sources = import_module("hetsim._compiled").SOURCES
     except ModuleNotFoundError as missing:

@@ -39,7 +39,7 @@ def takes_order(function: types.FunctionType) -> bool:
 
 @cache
 def _above(text: str) -> tuple[_Above, list[ast.AST]]:
-    """Each node of a file's tree, and the one that it is a part of; those that define functions."""
+    """Each node of a file's tree with its parent; definitions of functions."""
     above = {child: node for node in ast.walk(ast.parse(text)) for child in ast.iter_child_nodes(node)}
     return above, [one for one in above if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)]
 
