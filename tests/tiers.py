@@ -104,12 +104,14 @@ ALWAYS = (
 what is short."""
 
 
-FEW_CASES = 8
+FEW_CASES = 5
 """Slow cases of a test, of which the whole suite runs all."""
+SHARE = 6
+"""Of more it runs one in this number."""
 
 
 def mark_nightly_cases(items: Iterable[pytest.Item]) -> None:
-    """Slow tests become nightly by their cost on record, and by turns: of a test with many slow cases a quarter stay.
+    """Slow tests become nightly by their cost on record, and by turns: of a test with many slow cases a sixth stay.
 
     These are spread evenly among the cases of which no cost is on record, so that they are short; where they are too
     few, those that cost the least come next.  `by_turns(N)` says another number.  Tests of a group share runs, so that
@@ -128,7 +130,7 @@ def mark_nightly_cases(items: Iterable[pytest.Item]) -> None:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for every in cases.values():
         mark = every[0].get_closest_marker("by_turns")
-        count = mark.args[0] if mark else max(FEW_CASES, len(every) // 4)
+        count = mark.args[0] if mark else max(FEW_CASES, len(every) // SHARE)
         every.sort(key=lambda item: cost_of(item.nodeid))
         short = sum(not cost_of(item.nodeid) for item in every)
         kept = evenly(short, count) if short > count else set(range(count))

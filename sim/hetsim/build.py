@@ -1,20 +1,20 @@
-"""Whether the engine runs compiled or from source."""
+"""Whether the engine runs compiled or interpreted."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 
 
 def _verified() -> str:
-    """Return `compiled` or `source`; ImportError if a file changed after compiling."""
+    """Return `compiled` or `interpreted`; ImportError if a file changed since."""
     try:
         sources = import_module("hetsim._compiled").SOURCES
     except ModuleNotFoundError as missing:
         if missing.name != "hetsim._compiled":
             raise
-        return "source"
+        return "interpreted"
     from hashlib import sha256
+    from pathlib import Path
 
     for name, digest in sources.items():
         path = Path(__file__).parent / name

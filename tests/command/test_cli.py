@@ -21,6 +21,7 @@ from tiers import spread
 
 import hetsim as hs
 from hetsim import registry
+from hetsim.__main__ import main
 from hetsim.cli import console, hetsim
 from hetsim.errors import PolicyError, UsageError
 from hetsim.experiment.progress import TerminalBar
@@ -129,6 +130,29 @@ def test_every_verb_has_help(verb: str):
 
 def test_version():
     assert call("--version").stdout == f"hetsim, version {hs.__version__} ({hs.__build__})\n"
+
+
+def test_the_version_is_printed_without_click_and_other_words_are_left_to_it(monkeypatch, capsys):
+    heavy = "{'click', 'hetsim.cli', 'pathlib', 'json', 'inspect'}"
+    code = f"import sys\nbefore = set(sys.modules)\nfrom hetsim.__main__ import main\nmain()\n" \
+           f"print(sorted({heavy} & (set(sys.modules) - before)), file=sys.stderr)"  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": pages.SOURCES}
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (0, call("--version").stdout, "[]\n")
+    monkeypatch.setattr(sys, "argv", ["hetsim", "--version", "run"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, capsys.readouterr().out) == (0, done.stdout)
+
+
+def test_a_reader_of_the_version_that_has_gone_ends_it_as_click_says():
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [sys.executable, "-m", "hetsim", "--version"]
+    environment = {**os.environ, "PYTHONPATH": pages.SOURCES}
+    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, env=environment)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 # Runs ---------------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def test_pip_installs_pure_python_without_a_compiler_and_builds_nothing_into_the
     assert done.returncode == 0, done.stderr
     assert listing(ROOT) == before
     assert not list((tmp_path / "site").rglob("*.so"))
-    assert loaded(tmp_path / "site").stdout == "source\n"
+    assert loaded(tmp_path / "site").stdout == "interpreted\n"
     code = "from hetsim.experiment.identity import fingerprint; print(fingerprint()['code'])"
     sources = os.pathsep.join(str(ROOT / name) for name in ("sim", "policies", "scenarios"))
     here = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean(PYTHONPATH=sources))

@@ -1378,6 +1378,30 @@ def test_packages_that_a_policy_imports_have_versions():
     assert identity.packages_of("hetsim_policies.static.lists") == {} == identity.packages_of("mine")
 
 
+def test_imports_are_seen_wherever_a_statement_can_stand(tmp_path, monkeypatch):
+    (tmp_path / "imports_everywhere.py").write_text("""
+import one, two.inner as three
+from four.inner import five, six
+class C:
+    def f(self):
+        while True:
+            with self as x: import seven
+        else: import eight
+    async def g(self):
+        async for x in y:
+            match x:
+                case 1: import nine
+try: import ten
+except ImportError: import eleven
+else: import twelve
+finally: import thirteen
+""")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = "one two.inner four.inner seven eight nine ten eleven twelve thirteen"
+    assert sorted(identity._imported("imports_everywhere")) == sorted(names.split())
+    assert identity._imported("imports_nowhere") == ()
+
+
 def test_a_precision_is_reached_at_the_precision():
     """Twenty runs with an interval of ± 5, 6 or 12 %, or with none; ± 6 % were asked for."""
 

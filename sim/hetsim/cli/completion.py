@@ -102,33 +102,22 @@ def _document(name: str) -> Any:
 
 def _plain(options: list[Schema], schema: Schema) -> list[Schema]:
     """The alternatives of a schema that have keys or entries, references followed."""
-    schemas: list[Schema] = []
     todo = list(options)
-    while todo:
-        one = todo.pop(0)
-        if "$ref" in one:
-            todo.append(schema["$defs"][one["$ref"].rpartition("/")[2]])
-            continue
-        todo += [*one.get("anyOf", ()), *one.get("oneOf", ())]
-        if "properties" in one or "items" in one or "additionalProperties" in one:
-            schemas.append(one)
-    return schemas
+    for one in todo:  # it grows
+        referred = [schema["$defs"][one["$ref"].rpartition("/")[2]]] if "$ref" in one else []
+        todo += referred or [*one.get("anyOf", ()), *one.get("oneOf", ())]
+    return [one for one in todo if "properties" in one or "items" in one or "additionalProperties" in one]
 
 
 def _under(one: Schema, key: str) -> list[Schema]:
     """Return the schemas below a key: of a property, or of an entry of a list."""
-    if key in one.get("properties", ()):
-        return [one["properties"][key]]
-    if "items" in one:
-        return [one["items"]]
-    further = one.get("additionalProperties")
-    return [further] if isinstance(further, dict) else []
+    below = one.get("properties", {}).get(key) or one.get("items") or one.get("additionalProperties")
+    return [below] if isinstance(below, dict) else []
 
 
 def _entry(document: Any, key: str) -> Any:
     if isinstance(document, list):
-        named = [entry for entry in document if isinstance(entry, dict) and entry.get("name") == key]
-        return named[0] if named else None
+        return next((entry for entry in document if isinstance(entry, dict) and entry.get("name") == key), None)
     return document.get(key) if isinstance(document, dict) else None
 
 
@@ -139,8 +128,5 @@ def _names(document: Any) -> list[str]:
 
 def _help(options: list[Schema], schema: Schema, key: str) -> str:
     """Return the first sentence of a key's description."""
-    for one in _plain(options, schema):
-        text: str = one.get("properties", {}).get(key, {}).get("description", "")
-        if text:
-            return text.partition(". ")[0].replace("\n", " ").rstrip(".")
-    return ""
+    texts = (str(one.get("properties", {}).get(key, {}).get("description", "")) for one in _plain(options, schema))
+    return next(filter(None, texts), "").partition(". ")[0].replace("\n", " ").rstrip(".")

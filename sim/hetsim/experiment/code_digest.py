@@ -150,13 +150,15 @@ def code_digest(item: Any, own: str = "") -> tuple[str, tuple[str, ...]]:
 def _patched() -> dict[str, Any]:
     """Functions of the user's code that are attributes of libraries, by their places."""
     patched: dict[str, Any] = {}
-    own = dict.fromkeys(_PATCHED, False)
+    own: dict[int, bool] = {}
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in _PATCHED:
             for attribute, value in list(vars(module).items()) if isinstance(module, types.ModuleType) else ():
                 if type(value) is types.FunctionType:
-                    package = str(value.__globals__.get("__name__")).partition(".")[0]
-                    if own[package] if package in own else own.setdefault(package, not _origin(package, "")):
+                    if (key := id(value.__globals__)) not in own:  # once for each module that functions are of
+                        package = str(value.__globals__.get("__name__")).partition(".")[0]
+                        own[key] = package not in _PATCHED and not _origin(package, "")
+                    if own[key]:
                         patched[f"{name}.{attribute}"] = value
     return patched
 

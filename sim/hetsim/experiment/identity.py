@@ -208,18 +208,27 @@ def _texts(value: Any) -> Iterator[str]:
 def packages_of(module: str) -> dict[str, str]:
     """Versions of the packages that one of hetsim's policies imports."""
     packages: dict[str, str] = {}
-    todo, seen = [module], set[str]()
+    todo, seen, others = [module], set[str](), {*OURS, *versions(), *sys.stdlib_module_names}
     while todo:
         one = todo.pop()
-        spec = find_spec(one) if one not in seen and one.startswith("hetsim_policies.") else None
+        names = _imported(one) if one not in seen and one.startswith("hetsim_policies.") else ()
         seen.add(one)
-        tree = ast.parse(b"" if spec is None or spec.origin is None else Path(spec.origin).read_bytes())
-        steps = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-        names = [getattr(node, "module", None) or inner.name for node in steps for inner in node.names]
         todo += names
-        for top in {name.partition(".")[0] for name in names} - {*OURS, *versions(), *sys.stdlib_module_names}:
-            packages[f"package {top}"] = package_version(top)
+        tops = {name.partition(".")[0] for name in names} - others
+        packages |= {f"package {top}": package_version(top) for top in tops}
     return packages
+
+
+@cache
+def _imported(module: str) -> tuple[str, ...]:
+    """Modules that the statements of a module import, at any depth."""
+    spec = find_spec(module)
+    steps: list[ast.AST] = [ast.parse(b"" if spec is None or spec.origin is None else Path(spec.origin).read_bytes())]
+    for node in steps:  # it grows; an expression imports nothing
+        inner = ast.iter_child_nodes(node)
+        steps += [one for one in inner if isinstance(one, ast.stmt | ast.ExceptHandler | ast.match_case)]
+    imports = [node for node in steps if isinstance(node, ast.Import | ast.ImportFrom)]
+    return tuple({getattr(node, "module", None) or one.name: None for node in imports for one in node.names})
 
 
 def _specs(scenario: Scenario) -> list[PolicySpec]:

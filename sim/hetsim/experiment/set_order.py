@@ -31,16 +31,17 @@ def takes_order(function: types.FunctionType) -> bool:
     """
     code = function.__code__
     with contextlib.suppress(SyntaxError):
-        above = _above("".join(linecache.getlines(code.co_filename, function.__globals__)))
-        inside = {node for top in above if _is_of(top, code) for node in ast.walk(top)}
+        above, definitions = _above("".join(linecache.getlines(code.co_filename, function.__globals__)))
+        inside = {node for top in definitions if _is_of(top, code) for node in ast.walk(top)}
         return any(_is_set(node) and _taken(node, above) for node in inside)
     return False
 
 
 @cache
-def _above(text: str) -> _Above:
-    """Each node of a file's tree, and the one that it is a part of."""
-    return {child: node for node in ast.walk(ast.parse(text)) for child in ast.iter_child_nodes(node)}
+def _above(text: str) -> tuple[_Above, list[ast.AST]]:
+    """Each node of a file's tree with its parent; definitions of functions."""
+    above = {child: node for node in ast.walk(ast.parse(text)) for child in ast.iter_child_nodes(node)}
+    return above, [one for one in above if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)]
 
 
 def _is_of(node: ast.AST, code: types.CodeType) -> bool:
@@ -97,7 +98,4 @@ def _frees(node: ast.AST) -> bool:
 
 def _name(call: ast.Call) -> str:
     """The last part of what is called."""
-    match call.func:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-    return ""
+    return str(getattr(call.func, "id", getattr(call.func, "attr", "")))

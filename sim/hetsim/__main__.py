@@ -1,0 +1,20 @@
+"""The command `hetsim`, whose version is printed without loading Click."""
+
+import sys
+from contextlib import suppress
+
+from hetsim import __build__, __version__
+
+
+def main() -> None:
+    """Run the command of the shell's words."""
+    if sys.argv[1:] == ["--version"]:
+        with suppress(BrokenPipeError):  # Click knows how a command ends whose output is closed
+            return print(f"hetsim, version {__version__} ({__build__})", flush=True)
+    from hetsim.cli import main as command
+
+    return command()
+
+
+if __name__ == "__main__":
+    main()
