@@ -8,8 +8,8 @@ AccaSim an environment that has it:
     helios   S-Lab-System-Group/HeliosArtifact: the simulator of Helios (SC 2021)
     pai      alibaba/clusterdata: the simulator of the trace of 2020 (NSDI 2022)
     cqsim    SPEAR-UIC/CQSim
-    gavel    stanford-futuredata/gavel (OSDI 2020); its Python needs cvxpy and ecos
-             (python -m venv FOLDER && FOLDER/bin/pip install cvxpy ecos)
+    gavel    stanford-futuredata/gavel (OSDI 2020), whose checkout is made an environment with what it needs:
+             python -m venv FOLDER && FOLDER/bin/pip install cvxpy ecos
 
 A peer runs with FOLDER/bin/python if there is one, else with this Python; Helios and PAI want pandas and matplotlib.
 A run of a peer that takes longer than --limit seconds is made again with fewer jobs; the figure says how many.
