@@ -195,7 +195,7 @@ VALIDATE = ["validate", "first-steps"]
     (VALIDATE, [("valid", "good")]),
     (["validate", "nowhere"], [("1 problem", "bad")]),
     (["gallery", "braun", "--recorded"], [("12 of 12 figures are within the tolerance", "good")]),
-    (["compare", "first-steps", "--policy", "fcfs", "--policy", "peft", "-q"], [("refuses", "bad")]),
+    (["compare", "first-steps", "--policy", "fcfs", "--policy", "cpop", "-q"], [("refuses", "bad")]),
 ])  # fmt: skip
 def test_verdicts_have_color(words: list[str], colored: list[tuple[str, str]]) -> None:
     text = call(*words, color=True).output

@@ -497,8 +497,12 @@ def test_planners_refuse_what_they_cannot_place(policy):
     with pytest.raises(ScenarioError, match="1 tasks can run on no core and no whole GPU"):
         policy().plan(problem([[1, 1], [math.inf, math.inf]], [1, 1]))
     wide = workload([(0, 0, 1)], [Shape([cpu_mode(2)])])
+    cores = PlanProblem(wide, Cluster([node(cpus=2)]))
+    if policy.spreads:
+        assert [step.mode for step in policy().plan(cores).steps] == [0]  # its only one, of two cores
+        return
     with pytest.raises(ScenarioError, match="one core or one whole GPU"):
-        policy().plan(PlanProblem(wide, Cluster([node(cpus=2)])))
+        policy().plan(cores)
 
 
 def test_lst_refuses_a_graph():
