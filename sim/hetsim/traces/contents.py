@@ -21,11 +21,7 @@ def contents(table: TaskTable) -> dict[str, Any]:
     durations = {}
     for name, values in table.times.items():
         finite = values[np.isfinite(values)]
-        quantiles = np.quantile(finite, [0, 0.5, 0.95, 1]).tolist() if len(finite) else [None] * 4
-        mean = float(finite.mean()) if len(finite) else None
-        durations[name] = {
-            "tasks": len(finite), "mean": mean, **dict(zip(("min", "p50", "p95", "max"), quantiles, strict=True))
-        }  # fmt: skip
+        durations[name] = {"tasks": len(finite), **_spread(finite)}
     labels = {"id": table.id, "class": table.class_, "user": table.user, "devices": table.devices}
     columns = [
         *(name for name, values in labels.items() if values is not None),
@@ -57,19 +53,21 @@ def _tokens(table: TaskTable) -> dict[str, Any]:
     """Lengths of the requests of a trace, and the share of prompts seen before."""
     import numpy as np
 
-    sizes = {}
-    for name in ("prompt_tokens", "output_tokens"):
-        if name in table.extra:
-            values = table.extra[name]
-            quantiles = np.quantile(values, [0, 0.5, 0.95, 1]).tolist()
-            ranks = dict(zip(("min", "p50", "p95", "max"), quantiles, strict=True))
-            sizes[name] = {"mean": float(values.mean()), **ranks}
-    tokens: dict[str, Any] = {"tokens": sizes}
+    names = [name for name in ("prompt_tokens", "output_tokens") if name in table.extra]
+    tokens: dict[str, Any] = {"tokens": {name: _spread(table.extra[name]) for name in names}}
     if table.hash_ids is not None and len(table.hash_ids.values):
         blocks = table.hash_ids.values
         tokens["blocks"] = len(blocks)
         tokens["repeated_blocks"] = 1 - len(np.unique(blocks)) / len(blocks)
     return tokens
+
+
+def _spread(values: Any) -> dict[str, float | None]:
+    """Mean and quantiles; None of no values."""
+    import numpy as np
+
+    figures = [values.mean(), *np.quantile(values, [0, 0.5, 0.95, 1])] if len(values) else []
+    return dict(zip(("mean", "min", "p50", "p95", "max"), map(float, figures) if figures else [None] * 5, strict=True))
 
 
 def _counts(values: Any) -> dict[str, int]:

@@ -204,13 +204,10 @@ def mapping(found: Identified) -> dict[str, Any]:
         for one in found.rules
     ]  # fmt: skip
     places = [{"name": one.name, "explained": one.explained, "alike": one.alike} for one in found.places]
-    limits, order = found.half.limits, found.half.order
     return {
         "jobs": len(found.half.jobs), "judged": len(found.rules[0].right), "cycle": found.cycle,
         "capacity": found.half.capacity, "unit": found.half.jobs.unit, "rules": rules, "placements": places,
-        "placement_by_chance": found.by_chance,
-        "limits": None if limits is None else {"kind": limits.kind, "most": limits.max_held},
-        "order": None if order is None else {"kind": order.kind, "pairs": [list(pair) for pair in order.pairs]},
+        "placement_by_chance": found.by_chance, **waits_report.rules_of(found.half),
     }  # fmt: skip
 
 
