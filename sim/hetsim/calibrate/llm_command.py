@@ -17,18 +17,21 @@ if TYPE_CHECKING:
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the kind of a table: `steps`, `log`, or None for a table of batches."""
-    from hetsim.calibrate import request_log, step_profile
+    """Return the kind of a table: `steps`, `log`, `perf`, or None for one of batches."""
+    from hetsim.calibrate import request_log, step_profile, tables
+    from hetsim.workload.mapped.picked_columns import PickedColumns
     from hetsim.workload.mapped.propose import form_of
     from hetsim.workload.mapped.rows import rows_of
 
     try:
-        names = list(rows_of(path, form_of(path)).names)
+        names = rows_of(path, form_of(path)).names
     except ScenarioError:
         return None
-    if request_log.is_log(names):
-        return "log"
-    return "steps" if step_profile.is_step_profile(names) else None
+    columns = PickedColumns.bare(list(names))
+    for kind, needed in (("log", request_log.NEEDED), ("steps", step_profile.NEEDED)):
+        if all(any(one in columns for one in wanted) for wanted in needed):
+            return kind
+    return "perf" if tables.PERF in names else None
 
 
 def steps(
@@ -38,13 +41,21 @@ def steps(
     from hetsim.calibrate import step_profile as read
 
     fitted = read.fit(str(path), read.read(path, unit, where), shape)
-    profile, stages = read.profile(fitted), {"prefill": fitted.prefill, "decode": fitted.decode}
+    stages = {"prefill": fitted.prefill, "decode": fitted.decode}
+    report(fitted.what, stages, read.profile(fitted), fitted.remarks, target, as_json, quiet)
+
+
+def report(
+    what: str, stages: dict[str, Shaped], profile: dict[str, Any], remarks: list[str], target: Path, as_json: bool,
+    quiet: bool,
+) -> None:  # fmt: skip
+    """Print how well each shape predicts the stages, with remarks; write the profile."""
     if as_json:
-        errors = {name: errors_of(one) for name, one in stages.items()}
+        errors = {name: _errors_of(one) for name, one in stages.items()}
         console.as_json({"profile": profile, "cross_validation": errors})
     else:
-        console.lines(judged_lines(fitted.what, stages))
-    console.warnings(fitted.remarks, quiet)
+        console.lines(_judged_lines(what, stages))
+    console.warnings(remarks, quiet)
     write_profile(target, profile, quiet)
 
 
@@ -53,14 +64,14 @@ def log(
 ) -> None:
     """Fit a server to a log of requests; write its profile and held-back error."""
     from hetsim.calibrate import request_log, server_log
-    from hetsim.calibrate.logged_server import Server
+    from hetsim.calibrate.logged_server import Server, entry_of
 
     if scenario is None:
         text = "a log of requests needs the server it is of: --server YAML (a scenario with its GPUs, memory, batching)"
         raise click.UsageError(text)
     server = Server(scenario, request_log.read(path, unit, where))
     fitted = server_log.fit(server, tell=lambda text: console.note(text, quiet))
-    service = _service(scenario)
+    service = {key: value for key, value in entry_of(scenario)["service"].items() if key != "profile"}
     given = dict(service.get("step") or {})
     step = _shown(fitted.step)
     if "roofline" in step:
@@ -102,13 +113,6 @@ def _shown(step: dict[Any, Any]) -> dict[Any, Any]:
     return shown
 
 
-def _service(scenario: Path) -> dict[str, Any]:
-    """The service of a scenario as it is written there, without its profile."""
-    from hetsim.calibrate.logged_server import entry_of
-
-    return {key: value for key, value in entry_of(scenario)["service"].items() if key != "profile"}
-
-
 def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
     import yaml
 
@@ -125,13 +129,13 @@ def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
     return [what, "", *terminal.table(rows, right=range(1, 4)), "", fitted_step, tried]
 
 
-def errors_of(one: Shaped) -> dict[str, Any]:
+def _errors_of(one: Shaped) -> dict[str, Any]:
     """How well each shape predicts a stage, for JSON."""
     shapes = {j.shape: {"error": j.error, "worst": j.worst, "worst_size": j.worst_size} for j in one.judged}
     return {"chosen": one.chosen, "worst_deviation": one.off, "shapes": shapes}
 
 
-def judged_lines(what: str, stages: dict[str, Shaped]) -> list[str]:
+def _judged_lines(what: str, stages: dict[str, Shaped]) -> list[str]:
     """How well each shape predicts the stages, as a table."""
     from hetsim.report import terminal
 

@@ -17,7 +17,7 @@ from hetsim.calibrate import log_steps
 from hetsim.calibrate.log_steps import Reading
 from hetsim.calibrate.request_log import Log
 from hetsim.engine.simulation import Simulation
-from hetsim.errors import Problem, ScenarioError, file_error
+from hetsim.errors import file_error
 from hetsim.model.files import write_text, write_whole
 from hetsim.model.record import COMPLETED, Record
 from hetsim.model.step_times import StepTimes
@@ -130,17 +130,6 @@ def _requests(log: Log) -> str:
         cells = [repr(float(log.arrival[place])), str(log.prompt[place]), str(log.output[place])]
         rows.writerow([*cells, *([log.user[place]] if log.user is not None else [])])
     return text.getvalue()
-
-
-def service_of(path: Path) -> LanguageModel:
-    """The language model of a scenario with one entry."""
-    entry_of(path)
-    service = load(path).model.workload[0].service
-    assert isinstance(service, LanguageModel)
-    if service.also_on:
-        text = "a log does not tell which type of device served a request; describe the server with one (no also_on)"
-        raise ScenarioError(Problem(text, file=str(path), key="workload.service.also_on"))
-    return service
 
 
 def entry_of(path: Path) -> dict[str, Any]:

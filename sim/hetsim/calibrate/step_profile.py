@@ -29,6 +29,8 @@ BATCH = ("batch_size", "batch", "sequences", "num_seqs")
 OUTPUT = ("token_size", "output_tokens", "output", "output_len")
 PREFILL = ("prompt_time", "prefill_time", "prefill", "ttft")
 DECODE = ("token_time", "decode_time", "decode", "tpot", "tbt")
+NEEDED = (PROMPT, BATCH, PREFILL, DECODE)
+"""By which a profile of steps is known."""
 SERVER = ("model", "hardware", "gpu", "device", "accelerator", "tensor_parallel", "tensor_parallel_size", "tp", "dtype",
           "quantization", "engine", "framework")  # fmt: skip
 """What the times of one profile have in common."""
@@ -62,12 +64,6 @@ class StepProfile:
     per_context_token: float
     settings: list[MeasuredSetting]
     remarks: list[str] = field(default_factory=list)
-
-
-def is_step_profile(names: list[str]) -> bool:
-    """Return True if these are the columns of step times by prompt and batch size."""
-    columns_by_name = PickedColumns.bare(names)
-    return all(any(one in columns_by_name for one in wanted) for wanted in (PROMPT, BATCH, PREFILL, DECODE))
 
 
 def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[MeasuredSetting]:
