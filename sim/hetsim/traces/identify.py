@@ -10,7 +10,9 @@ from typing import Any
 
 from hetsim.errors import Problem, ScenarioError
 from hetsim.report import terminal
+from hetsim.scenario.scenario import load
 from hetsim.traces import waits_report
+from hetsim.traces.from_log import take_in_limits
 from hetsim.traces.waits_command import Subject, capacity_of_cluster
 from hetsim.workload.logs.decisions import ranks_of
 from hetsim.workload.logs.identified import Identified, RuleScore, identify
@@ -35,8 +37,6 @@ MULTIFACTOR = {"size": 0, "priority": 0, "service": 0, "calc_period": 0, "bf_int
 
 def identified_of(file: str, subject: Subject) -> Identified:
     """Judge all rules on a log; ScenarioError if its starts tell nothing."""
-    from hetsim.scenario.scenario import load
-
     jobs = jobs_of(subject.table)
     if jobs is None:
         text = "has no recorded starts (column recorded_start), so nothing shows how they were decided"
@@ -84,8 +84,6 @@ def _partition(found: Identified, name: str) -> str:
 
 def scenario_of(subject: Subject, found: Identified) -> tuple[dict[str, Any], list[str]]:
     """The scenario of a log under the best rule, and what it leaves out."""
-    from hetsim.traces.from_log import take_in_limits
-
     best, half, notes = found.rules[0], found.half, list[str]()
     document = {**subject.document, "policy": policy_of(best, found)}
     document["workload"] = [dict(document["workload"][0])]

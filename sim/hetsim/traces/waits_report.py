@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetsim.report import terminal
+from hetsim.traces.from_log import Compared
 from hetsim.workload.logs.recorded_log import FULL
-
-if TYPE_CHECKING:
-    from hetsim.traces.from_log import Compared
-    from hetsim.workload.logs.waits import Explained
+from hetsim.workload.logs.waits import Explained
 
 MEANING = {
     "no room": "did not fit into what was free of the cluster",
