@@ -113,6 +113,7 @@ def calibrate(
             name=name, force=force, as_json=as_json, quiet=quiet
         )
         return
+    from hetsim.calibrate.llm_command import profile_path
     from hetsim.calibrate.load import load_device
 
     sizes = _sizes(batches)
@@ -123,12 +124,8 @@ def calibrate(
             as_json=as_json, quiet=quiet
         )
         return
-    from hetsim.experiment.directory import folder_name
-
-    begin = out / folder_name(name or model.partition(":")[2])
-    targets = [begin.with_name(f"{begin.name}.{kind}.yaml") for kind in ("service", "link")]
-    for target in targets:
-        console.check_replaceable(target, force)
+    name = name or model.partition(":")[2]
+    targets = [profile_path(out, name, kind, force) for kind in ("service", "link")]
     _measure(load_device(model, where), sizes, repeats, targets=targets, as_json=as_json, quiet=quiet)
 
 
@@ -145,15 +142,12 @@ def _from_tables(
     from hetsim.calibrate import tables as read
     from hetsim.calibrate.measure import from_elsewhere
     from hetsim.calibrate.shapes import shaped
-    from hetsim.experiment.directory import folder_name
     from hetsim.model.units import TIME
 
     if unit is not None and unit not in TIME:
         raise click.UsageError(f"--unit {unit}: one of {', '.join(TIME)}")
     files = [_sized(text) for text in tables]
-    begin = out / folder_name(name or files[0][1].stem)
-    target = begin.with_name(f"{begin.name}.service.yaml")
-    console.check_replaceable(target, force)
+    target = language.profile_path(out, name or files[0][1].stem, "service", force)
     wanted = None if shape is None else shape.replace("-", " ")
     kind = language.kind_of(files[0][1])
     if kind in ("log", "steps"):
@@ -301,8 +295,10 @@ def _verify(
         raise click.UsageError(f"{path} is a profile of a {device_type}, and the model runs on a {device.kind}")
     profile = ServiceProfile.from_service(service)
     wanted = rates or [share * profile.capacity for share in LOADS]
-    tell = lambda text: console.note(text, quiet)  # noqa: E731
-    rows = verify(device, data["service"], profile, rates=wanted, seconds=seconds, seed=seed, tell=tell)
+    rows = verify(
+        device, data["service"], profile, rates=wanted, seconds=seconds, seed=seed,
+        tell=lambda text: console.note(text, quiet),
+    )  # fmt: skip
     if as_json:
         console.as_json([
             {"policy": row.policy, "rate": row.rate, "requests": len(row.measured), "error": row.error}

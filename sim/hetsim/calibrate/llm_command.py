@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hetsim.calibrate import request_log, step_profile, tables
 from hetsim.cli import console
 from hetsim.errors import ScenarioError
+from hetsim.experiment.directory import folder_name
+from hetsim.model.files import write_text, write_whole
+from hetsim.report import terminal
+from hetsim.scenario.file.document import dump
+from hetsim.workload.mapped.picked_columns import PickedColumns
+from hetsim.workload.mapped.propose import form_of
+from hetsim.workload.mapped.rows import rows_of
 
 if TYPE_CHECKING:
     from hetsim.calibrate.server_log import Fitted
@@ -18,11 +26,6 @@ if TYPE_CHECKING:
 
 def kind_of(path: Path) -> str | None:
     """Return the kind of a table: `steps`, `log`, `perf`, or None for one of batches."""
-    from hetsim.calibrate import request_log, step_profile, tables
-    from hetsim.workload.mapped.picked_columns import PickedColumns
-    from hetsim.workload.mapped.propose import form_of
-    from hetsim.workload.mapped.rows import rows_of
-
     try:
         names = rows_of(path, form_of(path)).names
     except ScenarioError:
@@ -116,7 +119,6 @@ def _shown(step: dict[Any, Any]) -> dict[Any, Any]:
 def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
     import yaml
 
-    from hetsim.report import terminal
 
     rows = [[f"last {found.held_back:,} of {requests:,} requests", "measured", "simulated", "error"]]
     rows += [
@@ -137,8 +139,6 @@ def _errors_of(one: Shaped) -> dict[str, Any]:
 
 def _judged_lines(what: str, stages: dict[str, Shaped]) -> list[str]:
     """How well each shape predicts the stages, as a table."""
-    from hetsim.report import terminal
-
     rows = [["stage", "shape", "error on sizes left out", "worst", "at", ""]]
     for name, one in stages.items():
         for judged in one.judged:
@@ -150,11 +150,15 @@ def _judged_lines(what: str, stages: dict[str, Shaped]) -> list[str]:
     return [what, "", *terminal.table(rows, right=range(2, 5))]
 
 
+def profile_path(folder: Path, name: str, kind: str, force: bool) -> Path:
+    """Where a profile is written; UsageError if it is there and may not be replaced."""
+    target = folder / f"{folder_name(name)}.{kind}.yaml"
+    console.check_replaceable(target, force)
+    return target
+
+
 def write_profile(target: Path, profile: dict[str, Any], quiet: bool) -> None:
     """Write a profile, whole or not at all, and say where."""
-    from hetsim.model.files import write_text, write_whole
-    from hetsim.scenario.file.document import dump
-
     target.parent.mkdir(parents=True, exist_ok=True)
     write_whole(target, partial(write_text, text=dump(profile)))
     console.note(f"profile: {target}", quiet)
