@@ -258,12 +258,12 @@ def test_workers_do_not_change_what_comes_out(tmp_path, workers):
 
 def test_a_worker_that_is_killed_is_a_sentence_of_ours(tmp_path, monkeypatch):
     """As the system does that runs out of memory."""
-    monkeypatch.setattr(outcomes, "_ran_job", abort)
+    monkeypatch.setattr(outcomes, "ran_case", abort)
     with pytest.raises(RunError, match="a worker process was killed, perhaps for lack of memory"):
         outcomes.run(catalogue.entry(own(tmp_path)), workers=2)
 
 
-def abort(job):
+def abort(entry, case, count):
     os.kill(os.getpid(), signal.SIGKILL)
 
 

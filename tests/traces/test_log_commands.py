@@ -166,7 +166,7 @@ def test_the_best_scenario_of_a_log_is_written(files: Path, monkeypatch: pytest.
         compared.variants[0].document["name"] = "best"
         tell("simulating it")
 
-    monkeypatch.setattr("hetsim.traces.from_log.compare", compare)
+    monkeypatch.setattr(waits_command, "compare", compare)
     done = run("validate log.csv --scenario s.yaml --force --policy fcfs")
     assert asked == [(4, 2, "fcfs")] and "simulating it" in done.stderr
     assert yaml.safe_load(Path("s.yaml").read_text())["name"] == "best"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -466,7 +467,7 @@ def steps_of(explained: Explained, trace: dict[str, Any], **more: Any) -> tuple[
     pooled, names = more.pop("pooled", True), more.pop("names", ["a", "b", "c", "d"])
     document = {"workload": [{"trace": trace}], **more}
     compared = from_log.variants(document, explained, pooled, names)
-    last = from_log._copy(document)
+    last = deepcopy(document)
     for _, take_in in compared.steps:
         take_in(last)
     return [name for name, _ in compared.steps], compared.notes, last

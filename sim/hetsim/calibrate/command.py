@@ -113,6 +113,7 @@ def calibrate(
             name=name, force=force, as_json=as_json, quiet=quiet
         )
         return
+    from hetsim.calibrate.llm_command import profile_path
     from hetsim.calibrate.load import load_device
 
     sizes = _sizes(batches)
@@ -123,12 +124,8 @@ def calibrate(
             as_json=as_json, quiet=quiet
         )
         return
-    from hetsim.experiment.directory import folder_name
-
-    begin = out / folder_name(name or model.partition(":")[2])
-    targets = [begin.with_name(f"{begin.name}.{kind}.yaml") for kind in ("service", "link")]
-    for target in targets:
-        console.check_replaceable(target, force)
+    name = name or model.partition(":")[2]
+    targets = [profile_path(out, name, kind, force) for kind in ("service", "link")]
     _measure(load_device(model, where), sizes, repeats, targets=targets, as_json=as_json, quiet=quiet)
 
 
@@ -145,18 +142,15 @@ def _from_tables(
     from hetsim.calibrate import tables as read
     from hetsim.calibrate.measure import from_elsewhere
     from hetsim.calibrate.shapes import shaped
-    from hetsim.experiment.directory import folder_name
     from hetsim.model.units import TIME
 
     if unit is not None and unit not in TIME:
         raise click.UsageError(f"--unit {unit}: one of {', '.join(TIME)}")
     files = [_sized(text) for text in tables]
-    begin = out / folder_name(name or files[0][1].stem)
-    target = begin.with_name(f"{begin.name}.service.yaml")
-    console.check_replaceable(target, force)
+    target = language.profile_path(out, name or files[0][1].stem, "service", force)
     wanted = None if shape is None else shape.replace("-", " ")
     kind = language.kind_of(files[0][1])
-    if kind is not None:
+    if kind in ("log", "steps"):
         if len(files) > 1 or files[0][0] is not None:
             raise click.UsageError("--from takes one profile of steps, or one log of requests")
         if shape is not None and kind == "log":
@@ -169,12 +163,12 @@ def _from_tables(
     if scenario is not None:
         text = "--server is for logs of requests of language models"
         raise click.UsageError(f"{text}; {files[0][1]} has not the columns of one")
-    if kind is not None:
+    if kind == "steps":
         language.steps(files[0][1], unit, _picked(rows), shape=wanted, target=target, as_json=as_json, quiet=quiet)
         return
     if shape == "powers":
         raise click.UsageError("--as powers is for the steps of language models")
-    if read.is_perf_analyzer(files[0][1]):
+    if kind == "perf":
         elsewhere = read.perf_analyzer(files)
     elif len(files) > 1 or files[0][0] is not None:
         raise click.UsageError("--from SIZE=FILE, or several of them, is for files of perf_analyzer; give one table")
@@ -182,13 +176,8 @@ def _from_tables(
         elsewhere = read.table(files[0][1], batch, time, unit=unit, where=_picked(rows), samples=samples)
     stages = {stage: shaped(tuple(times), tuple(times.values()), wanted) for stage, times in elsewhere.stages.items()}
     profile = from_elsewhere(elsewhere.what, stages)
-    if as_json:
-        errors = {stage: language.errors_of(one) for stage, one in stages.items()}
-        console.as_json({"profile": profile, "cross_validation": errors})
-    else:
-        console.lines(language.judged_lines(elsewhere.what, stages))
-    console.warnings([*elsewhere.remarks, *_few(stages), *_falling(elsewhere.stages)], quiet)
-    language.write_profile(target, profile, quiet)
+    remarks = [*elsewhere.remarks, *_few(stages), *_falling(elsewhere.stages)]
+    language.report(elsewhere.what, stages, profile, remarks, target, as_json, quiet)
 
 
 def _sized(text: str) -> tuple[int | None, Path]:
@@ -253,8 +242,7 @@ def _measure(
         console.as_json({"service": profiles[0], "link": profiles[1]})
     else:
         console.lines(_table(stages))
-    for remark in stages.remarks:
-        console.warnings([remark], quiet)
+    console.warnings(stages.remarks, quiet)
     for target, profile in zip(targets, profiles, strict=True):
         if profile is not None:
             write_profile(target, profile, quiet)
@@ -307,8 +295,10 @@ def _verify(
         raise click.UsageError(f"{path} is a profile of a {device_type}, and the model runs on a {device.kind}")
     profile = ServiceProfile.from_service(service)
     wanted = rates or [share * profile.capacity for share in LOADS]
-    tell = lambda text: console.note(text, quiet)  # noqa: E731
-    rows = verify(device, data["service"], profile, rates=wanted, seconds=seconds, seed=seed, tell=tell)
+    rows = verify(
+        device, data["service"], profile, rates=wanted, seconds=seconds, seed=seed,
+        tell=lambda text: console.note(text, quiet),
+    )  # fmt: skip
     if as_json:
         console.as_json([
             {"policy": row.policy, "rate": row.rate, "requests": len(row.measured), "error": row.error}

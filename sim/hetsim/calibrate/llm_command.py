@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hetsim.calibrate import request_log, step_profile, tables
 from hetsim.cli import console
 from hetsim.errors import ScenarioError
+from hetsim.experiment.directory import folder_name
+from hetsim.model.files import write_text, write_whole
+from hetsim.report import terminal
+from hetsim.scenario.file.document import dump
+from hetsim.workload.mapped.picked_columns import PickedColumns
+from hetsim.workload.mapped.propose import form_of
+from hetsim.workload.mapped.rows import rows_of
 
 if TYPE_CHECKING:
     from hetsim.calibrate.server_log import Fitted
@@ -17,18 +25,16 @@ if TYPE_CHECKING:
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the kind of a table: `steps`, `log`, or None for a table of batches."""
-    from hetsim.calibrate import request_log, step_profile
-    from hetsim.workload.mapped.propose import form_of
-    from hetsim.workload.mapped.rows import rows_of
-
+    """Return the kind of a table: `steps`, `log`, `perf`, or None for one of batches."""
     try:
-        names = list(rows_of(path, form_of(path)).names)
+        names = rows_of(path, form_of(path)).names
     except ScenarioError:
         return None
-    if request_log.is_log(names):
-        return "log"
-    return "steps" if step_profile.is_step_profile(names) else None
+    columns = PickedColumns.bare(list(names))
+    for kind, needed in (("log", request_log.NEEDED), ("steps", step_profile.NEEDED)):
+        if all(any(one in columns for one in wanted) for wanted in needed):
+            return kind
+    return "perf" if tables.PERF in names else None
 
 
 def steps(
@@ -38,13 +44,21 @@ def steps(
     from hetsim.calibrate import step_profile as read
 
     fitted = read.fit(str(path), read.read(path, unit, where), shape)
-    profile, stages = read.profile(fitted), {"prefill": fitted.prefill, "decode": fitted.decode}
+    stages = {"prefill": fitted.prefill, "decode": fitted.decode}
+    report(fitted.what, stages, read.profile(fitted), fitted.remarks, target, as_json, quiet)
+
+
+def report(
+    what: str, stages: dict[str, Shaped], profile: dict[str, Any], remarks: list[str], target: Path, as_json: bool,
+    quiet: bool,
+) -> None:  # fmt: skip
+    """Print how well each shape predicts the stages, with remarks; write the profile."""
     if as_json:
-        errors = {name: errors_of(one) for name, one in stages.items()}
+        errors = {name: _errors_of(one) for name, one in stages.items()}
         console.as_json({"profile": profile, "cross_validation": errors})
     else:
-        console.lines(judged_lines(fitted.what, stages))
-    console.warnings(fitted.remarks, quiet)
+        console.lines(_judged_lines(what, stages))
+    console.warnings(remarks, quiet)
     write_profile(target, profile, quiet)
 
 
@@ -53,14 +67,14 @@ def log(
 ) -> None:
     """Fit a server to a log of requests; write its profile and held-back error."""
     from hetsim.calibrate import request_log, server_log
-    from hetsim.calibrate.logged_server import Server
+    from hetsim.calibrate.logged_server import Server, entry_of
 
     if scenario is None:
         text = "a log of requests needs the server it is of: --server YAML (a scenario with its GPUs, memory, batching)"
         raise click.UsageError(text)
     server = Server(scenario, request_log.read(path, unit, where))
     fitted = server_log.fit(server, tell=lambda text: console.note(text, quiet))
-    service = _service(scenario)
+    service = {key: value for key, value in entry_of(scenario)["service"].items() if key != "profile"}
     given = dict(service.get("step") or {})
     step = _shown(fitted.step)
     if "roofline" in step:
@@ -102,17 +116,9 @@ def _shown(step: dict[Any, Any]) -> dict[Any, Any]:
     return shown
 
 
-def _service(scenario: Path) -> dict[str, Any]:
-    """The service of a scenario as it is written there, without its profile."""
-    from hetsim.calibrate.logged_server import entry_of
-
-    return {key: value for key, value in entry_of(scenario)["service"].items() if key != "profile"}
-
-
 def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
     import yaml
 
-    from hetsim.report import terminal
 
     rows = [[f"last {found.held_back:,} of {requests:,} requests", "measured", "simulated", "error"]]
     rows += [
@@ -125,16 +131,14 @@ def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
     return [what, "", *terminal.table(rows, right=range(1, 4)), "", fitted_step, tried]
 
 
-def errors_of(one: Shaped) -> dict[str, Any]:
+def _errors_of(one: Shaped) -> dict[str, Any]:
     """How well each shape predicts a stage, for JSON."""
     shapes = {j.shape: {"error": j.error, "worst": j.worst, "worst_size": j.worst_size} for j in one.judged}
     return {"chosen": one.chosen, "worst_deviation": one.off, "shapes": shapes}
 
 
-def judged_lines(what: str, stages: dict[str, Shaped]) -> list[str]:
+def _judged_lines(what: str, stages: dict[str, Shaped]) -> list[str]:
     """How well each shape predicts the stages, as a table."""
-    from hetsim.report import terminal
-
     rows = [["stage", "shape", "error on sizes left out", "worst", "at", ""]]
     for name, one in stages.items():
         for judged in one.judged:
@@ -146,11 +150,15 @@ def judged_lines(what: str, stages: dict[str, Shaped]) -> list[str]:
     return [what, "", *terminal.table(rows, right=range(2, 5))]
 
 
+def profile_path(folder: Path, name: str, kind: str, force: bool) -> Path:
+    """Where a profile is written; UsageError if it is there and may not be replaced."""
+    target = folder / f"{folder_name(name)}.{kind}.yaml"
+    console.check_replaceable(target, force)
+    return target
+
+
 def write_profile(target: Path, profile: dict[str, Any], quiet: bool) -> None:
     """Write a profile, whole or not at all, and say where."""
-    from hetsim.model.files import write_text, write_whole
-    from hetsim.scenario.file.document import dump
-
     target.parent.mkdir(parents=True, exist_ok=True)
     write_whole(target, partial(write_text, text=dump(profile)))
     console.note(f"profile: {target}", quiet)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import tempfile
 from dataclasses import replace
@@ -12,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from hetsim.calibrate import log_steps
 from hetsim.calibrate.log_steps import Reading
 from hetsim.calibrate.request_log import Log
 from hetsim.engine.simulation import Simulation
-from hetsim.errors import Problem, ScenarioError, file_error
+from hetsim.errors import file_error
 from hetsim.model.files import write_text, write_whole
 from hetsim.model.record import COMPLETED, Record
 from hetsim.model.step_times import StepTimes
@@ -70,13 +69,6 @@ class Server:
             "front_end": front,
         }
 
-    def refused(self) -> str | None:
-        """The parts of the step that prevent fitting it."""
-        step = self.service.step
-        if step.decode is not None or step.prefill is not None:
-            return "its step is a table; give a line (fixed, per_prompt_token, per_context_token) or a roofline to fit"
-        return None
-
     def step_of(self, numbers: dict[str, float]) -> dict[str, Any]:
         """The service's `step` with these numbers, of those that `start` names."""
         change = {key: value for key, value in numbers.items() if key != "front_end"}
@@ -122,25 +114,9 @@ class Server:
 
 
 def _requests(log: Log) -> str:
-    names = ["arrival", "prompt_tokens", "output_tokens", *(["user"] if log.user is not None else [])]
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(names)
-    for place in range(len(log)):
-        cells = [repr(float(log.arrival[place])), str(log.prompt[place]), str(log.output[place])]
-        rows.writerow([*cells, *([log.user[place]] if log.user is not None else [])])
-    return text.getvalue()
-
-
-def service_of(path: Path) -> LanguageModel:
-    """The language model of a scenario with one entry."""
-    entry_of(path)
-    service = load(path).model.workload[0].service
-    assert isinstance(service, LanguageModel)
-    if service.also_on:
-        text = "a log does not tell which type of device served a request; describe the server with one (no also_on)"
-        raise ScenarioError(Problem(text, file=str(path), key="workload.service.also_on"))
-    return service
+    columns: dict[str, Any] = {"arrival": log.arrival, "prompt_tokens": log.prompt, "output_tokens": log.output}
+    users = {} if log.user is None else {"user": log.user}
+    return pd.DataFrame(columns | users).to_csv(index=False, lineterminator="\n")
 
 
 def entry_of(path: Path) -> dict[str, Any]:

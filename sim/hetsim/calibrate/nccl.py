@@ -228,15 +228,12 @@ def nccl(
     NAME.nvlink.yaml} between the GPUs of a node, network: {profile: NAME.network.yaml} between nodes. Dips are
     leveled, with a note; a fall to less than half is refused.
     """
-    from hetsim.calibrate.llm_command import write_profile
-    from hetsim.experiment.directory import folder_name
+    from hetsim.calibrate.llm_command import profile_path, write_profile
 
     measured = read_nccl(file, in_place)
     kind = link or _kind(measured, file)
     _suits(measured, kind, file)
-    begin = out / folder_name(name or file.stem)
-    target = begin.with_name(f"{begin.name}.{kind}.yaml")
-    console.check_replaceable(target, force)
+    target = profile_path(out, name or file.stem, kind, force)
     profile = _profile(measured, kind)
     if as_json:
         console.as_json({"profile": profile, "measured": dict(zip(measured.sizes, measured.measured, strict=True))})

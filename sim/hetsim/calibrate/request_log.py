@@ -20,6 +20,8 @@ TTFT = ("ttft", "time_to_first_token")
 END = ("end", "finish", "end_time", "finished_at")
 LATENCY = ("latency", "e2e", "e2e_latency", "response", "request_latency")
 USER = ("user", "client", "user_id", "adapter")
+NEEDED = (ARRIVAL, PROMPT, OUTPUT, (*FIRST, *TTFT))
+"""By which a log of requests with first tokens is known."""
 
 MIN_REQUESTS = 20
 
@@ -38,12 +40,6 @@ class Log:
 
     def __len__(self) -> int:
         return len(self.arrival)
-
-
-def is_log(names: list[str]) -> bool:
-    """Return True if these are the columns of a log of requests with first tokens."""
-    columns_by_name = PickedColumns.bare(names)
-    return all(any(one in columns_by_name for one in wanted) for wanted in (ARRIVAL, PROMPT, OUTPUT, (*FIRST, *TTFT)))
 
 
 def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:

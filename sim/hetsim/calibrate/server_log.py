@@ -135,9 +135,10 @@ def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
         assert isinstance(fitted.times, LinearSteps)
         step = log_steps.written(fitted.times)
     else:
-        refused = server.refused()
-        if refused is not None:
-            raise ScenarioError(Problem(refused, file=str(server.path), key="workload.service.step"))
+        given = server.service.step
+        if given.decode is not None or given.prefill is not None:
+            text = "its step is a table; give a line (fixed, per_prompt_token, per_context_token) or a roofline to fit"
+            raise ScenarioError(Problem(text, file=str(server.path), key="workload.service.step"))
         numbers, fitted = _by_simplex(search, tell)
         step = server.step_of(numbers)
         figures = figures_of(server, fitted.times, fitted.front_end, server.fitted)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ BATCH = ("batch_size", "batch", "sequences", "num_seqs")
 OUTPUT = ("token_size", "output_tokens", "output", "output_len")
 PREFILL = ("prompt_time", "prefill_time", "prefill", "ttft")
 DECODE = ("token_time", "decode_time", "decode", "tpot", "tbt")
+NEEDED = (PROMPT, BATCH, PREFILL, DECODE)
+"""By which a profile of steps is known."""
 SERVER = ("model", "hardware", "gpu", "device", "accelerator", "tensor_parallel", "tensor_parallel_size", "tp", "dtype",
           "quantization", "engine", "framework")  # fmt: skip
 """What the times of one profile have in common."""
@@ -62,12 +64,6 @@ class StepProfile:
     per_context_token: float
     settings: list[MeasuredSetting]
     remarks: list[str] = field(default_factory=list)
-
-
-def is_step_profile(names: list[str]) -> bool:
-    """Return True if these are the columns of step times by prompt and batch size."""
-    columns_by_name = PickedColumns.bare(names)
-    return all(any(one in columns_by_name for one in wanted) for wanted in (PROMPT, BATCH, PREFILL, DECODE))
 
 
 def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[MeasuredSetting]:
@@ -104,17 +100,15 @@ def slope(settings: list[MeasuredSetting]) -> float:
 
 def _by_sequences(settings: list[MeasuredSetting], each: float) -> dict[int, float]:
     """Return median seconds of decoding steps by sequences, without context."""
-    times: dict[int, list[float]] = defaultdict(list)
-    for one in settings:
-        times[one.batch].append(max(one.decode - each * one.context, 0.05 * one.decode))
-    return {batch: statistics.median(times[batch]) for batch in sorted(times)}
+    return _medians((one.batch, max(one.decode - each * one.context, 0.05 * one.decode)) for one in settings)
 
 
-def _by_tokens(settings: list[MeasuredSetting]) -> dict[int, float]:
+def _medians(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
+    """Return median seconds by size, in the order of the sizes."""
     times: dict[int, list[float]] = defaultdict(list)
-    for one in settings:
-        times[one.prompt * one.batch].append(one.prefill)
-    return {tokens: statistics.median(times[tokens]) for tokens in sorted(times)}
+    for size, seconds in pairs:
+        times[size].append(seconds)
+    return {size: statistics.median(times[size]) for size in sorted(times)}
 
 
 def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[int]]:
@@ -131,7 +125,7 @@ def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[in
 
 def fit(what: str, settings: list[MeasuredSetting], wanted: str | None = None) -> StepProfile:
     """Fit shapes of both stages; `wanted` names one, else cross-validation chooses."""
-    prefill, fallen = _without_falls(_by_tokens(settings))
+    prefill, fallen = _without_falls(_medians((one.prompt * one.batch, one.prefill) for one in settings))
     remarks = []
     if fallen:
         sizes = ", ".join(f"{tokens:,}" for tokens in fallen)

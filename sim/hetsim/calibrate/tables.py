@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hetsim.errors import ScenarioError, file_error
+from hetsim.errors import file_error
 from hetsim.workload.mapped import picked_columns
 from hetsim.workload.mapped.cells import bounded, plain
 from hetsim.workload.mapped.picked_columns import PickedColumns
@@ -49,14 +49,6 @@ class Elsewhere:
     what: str
     stages: dict[str, dict[int, float]]
     remarks: list[str] = field(default_factory=list)
-
-
-def is_perf_analyzer(path: Path) -> bool:
-    """Return True if perf_analyzer wrote this file."""
-    try:
-        return PERF in rows_of(path, form_of(path)).names
-    except ScenarioError:
-        return False
 
 
 def table(

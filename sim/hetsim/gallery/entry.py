@@ -6,11 +6,12 @@ import hashlib
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 from pydantic import ValidationError
 
 from hetsim.errors import Problem, ScenarioError, UnknownName, UsageError
@@ -18,9 +19,6 @@ from hetsim.gallery.schema import Axis, AxisValue, Expected, FiguresTable
 from hetsim.model.files import opened
 from hetsim.scenario.file import document as documents
 from hetsim.scenario.file.problems import translate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 EXPECTED = "expected.yaml"
 RECORDED = "recorded.csv"
@@ -89,8 +87,6 @@ class Entry:
         return {table.name: self._figures(number, table) for number, table in enumerate(self.expected.tables)}
 
     def _figures(self, number: int, table: FiguresTable) -> pd.DataFrame:
-        import pandas as pd
-
         key = ("tables", number, "figures")
         if isinstance(table.figures, str):
             frame = self._csv(table.figures, key)
@@ -119,8 +115,6 @@ class Entry:
         return frame.reset_index(drop=True)
 
     def _csv(self, name: str, key: Key) -> pd.DataFrame:
-        import pandas as pd
-
         path = self.folder / name
         if not path.is_file():
             raise self.problem(key, f"there is no file {path}")
@@ -141,20 +135,20 @@ class Entry:
 
     def ways(self, number: int, table: FiguresTable) -> dict[str, dict[str, AxisValue]]:
         """Changes to the scenario by axis and value, `extra_values` included."""
-        return {name: self._ways(number, table, name, axis) for name, axis in table.axes.items()}
-
-    def _ways(self, number: int, table: FiguresTable, name: str, axis: Axis) -> dict[str, AxisValue]:
-        key = ("tables", number, "axes", name)
-        figures = self.figures[table.name]
-        in_figures = list(dict.fromkeys(figures[name])) if name in figures else None
-        if axis.values is not None:
-            self._check_values(axis.values, in_figures, table, name=name, key=key)
-            return {**axis.values, **axis.extra_values}
-        assert axis.each is not None
-        rows = self._filling(axis, in_figures, table, name=name, key=key)
-        folder = str((self.inputs or self.folder).resolve())
-        ways = {value: filled(axis.each, value, row | {"inputs": folder}) for value, row in rows.items()}
-        return ways | dict(axis.extra_values)
+        ways, figures = {}, self.figures[table.name]
+        for name, axis in table.axes.items():
+            key = ("tables", number, "axes", name)
+            in_figures = list(dict.fromkeys(figures[name])) if name in figures else None
+            if axis.values is not None:
+                self._check_values(axis.values, in_figures, table, name=name, key=key)
+                ways[name] = axis.values | axis.extra_values
+                continue
+            assert axis.each is not None
+            rows = self._filling(axis, in_figures, table, name=name, key=key)
+            inputs = {"inputs": str((self.inputs or self.folder).resolve())}
+            ways[name] = {value: filled(axis.each, value, row | inputs) for value, row in rows.items()}
+            ways[name] |= axis.extra_values
+        return ways
 
     def _check_values(
         self, values: Mapping[str, AxisValue], found: list[str] | None, table: FiguresTable, name: str, key: Key
@@ -386,5 +380,5 @@ def read(path: Path) -> Entry:
     try:
         expected = Expected.model_validate(document.data)
     except ValidationError as error:
-        raise ScenarioError([replace(p) for p in translate(error, document, Expected)]) from None
+        raise ScenarioError(translate(error, document, Expected)) from None
     return Entry(path.resolve().parent.name, path, expected, document)

@@ -10,14 +10,14 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from hetsim.errors import RunError
 from hetsim.gallery.entry import RECORDED, Entry, TableCase
 from hetsim.gallery.schema import FiguresTable, FigureValue, Tolerance
 from hetsim.model.files import write_text, write_whole
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from hetsim.results.one_run.result import Result
 
 EQUAL = 1e-6
@@ -48,12 +48,8 @@ class Outcome:
         Columns: table, the axes, value, paper, paper_deviation, hetsim, deviation, runs, difference, allowed, within;
         hetsim is NaN and within missing where a case was not run.
         """
-        import pandas as pd
-
-        rows: list[dict[str, Any]] = []
-        for number, table in enumerate(self.entry.expected.tables):
-            rows += self._rows(number, table)
-        return pd.DataFrame(rows)
+        tables = enumerate(self.entry.expected.tables)
+        return pd.DataFrame([row for number, table in tables for row in self._rows(number, table)])
 
     def _rows(self, number: int, table: FiguresTable) -> list[dict[str, Any]]:
         found_rows: list[dict[str, Any]] = []
@@ -63,25 +59,20 @@ class Outcome:
         groups: dict[tuple[str, ...], list[tuple[tuple[str, str], ...]]] = {}
         for case in self.entry.cases_of(number, table):
             labels = dict(case.labels)
-            key = tuple(labels.get(axis, "") for axis in table.axes if axis in shown)
-            groups.setdefault(key, []).append(case.labels)
+            groups.setdefault(tuple(labels[axis] for axis in shown), []).append(case.labels)
         labels_of_rows = zip(*(figures[axis] for axis in shown), strict=True) if shown else [()] * len(figures)
         rows_of: dict[tuple[str, ...], list[int]] = {}
         for row, key in enumerate(labels_of_rows):
             rows_of.setdefault(key, []).append(row)
-        columns = {column: figures[column].to_numpy(float) for column in table.values if column in figures}
+        columns = {column: figures[column].to_numpy(float) for column in table.values}
         for key, cases in groups.items():
             rows = rows_of.get(key)
             for column, value in table.values.items():
                 paper = of_paper(columns[column][rows], value) if rows else (math.nan, math.nan)
                 ours = [figures_here.get((labels, column)) for labels in cases]
+                axes = dict(zip(shown, key, strict=True))
                 found_rows.append(
-                    {
-                        "table": table.name,
-                        **dict(zip(shown, key, strict=True)),
-                        "value": column,
-                        **judged(paper, ours, table.tolerance),
-                    }
+                    {"table": table.name, **axes, "value": column, **judged(paper, ours, table.tolerance)}
                 )
         if table.tolerance.mean_ratio is not None:
             on_average(found_rows, table.tolerance.mean_ratio)
@@ -228,8 +219,6 @@ def run(
 
 
 def frame(rows: Iterable[Mapping[Any, Any]]) -> pd.DataFrame:
-    import pandas as pd
-
     return pd.DataFrame(list(rows), columns=list(COLUMNS))
 
 
@@ -250,7 +239,7 @@ def _ran(entry: Entry, work: Sequence[tuple[TableCase, int | None]], workers: in
     pool: ProcessPoolExecutor = process_pool(min(processes, len(jobs)), as_worker)
     try:
         with pool:
-            yield from pool.map(_ran_job, jobs)
+            yield from pool.map(ran_case, *zip(*jobs, strict=True))
     except BrokenExecutor:
         raise RunError("a worker process was killed, perhaps for lack of memory: give fewer --workers") from None
 
@@ -260,10 +249,6 @@ def _sameness(entry: Entry, case: TableCase, count: int | None) -> str:
     table = entry.table(case.table)
     of_tasks = case.table if any(value.column is not None for value in table.values.values()) else ""
     return repr((case.source, case.policy, case.overrides, count, table.replications, table.values, of_tasks))
-
-
-def _ran_job(job: tuple[Entry, TableCase, int | None]) -> Ran:
-    return ran_case(*job)
 
 
 def ran_case(entry: Entry, case: TableCase, count: int | None = None) -> Ran:
@@ -349,8 +334,6 @@ def parsed(text: str) -> tuple[tuple[str, str], ...]:
 
 def recorded(entry: Entry) -> Outcome:
     """Read the outcome of the entry's last run; it is empty before the first."""
-    import pandas as pd
-
     path = entry.folder / RECORDED
     if not path.exists():
         return Outcome(entry, frame([]))
@@ -360,19 +343,14 @@ def recorded(entry: Entry) -> Outcome:
 
 def record(outcome: Outcome) -> None:
     """Store the results next to the entry; cases not run again stay."""
-    import pandas as pd
-
-
     before = recorded(outcome.entry).recorded
     key = ["table", "case", "value"]
     again = set(outcome.recorded[key].itertuples(index=False, name=None))
     kept = before[[row not in again for row in before[key].itertuples(index=False, name=None)]]
     together = pd.concat([kept, outcome.recorded]) if len(kept) else outcome.recorded
     order = {(case.table, written(case.labels)): place for place, case in enumerate(outcome.entry.cases())}
-    rows: list[dict[Any, Any]] = sorted(
-        together.to_dict("records"), key=lambda row: order.get((row["table"], row["case"]), len(order))
-    )
-    rows = [row for row in rows if (row["table"], row["case"]) in order]
+    rows = [row for row in together.to_dict("records") if (row["table"], row["case"]) in order]
+    rows.sort(key=lambda row: order[row["table"], row["case"]])
     write_whole(outcome.entry.folder / RECORDED, partial(write_text, text=frame(rows).to_csv(index=False)))
 
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+from hetsim.gallery.schema import FiguresTable
 from hetsim.plots import style
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from hetsim.gallery.schema import FiguresTable
 
 PAPER, OURS = "#9aa4b1", "#1f6fb4"
 BOTH = {"paper": PAPER, "hetsim": OURS}
@@ -56,8 +52,7 @@ def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
             subtitle = ", ".join(f"{axis} {name}" for axis, name in zip(panels, key, strict=True))
             place.set_title(subtitle, fontsize="medium", loc="left")
         style.tidy(place)
-    handles, names = grid[0, 0].get_legend_handles_labels()
-    style.legend_above(picture, handles, names)
+    style.legend_above(picture, grid[0, 0])
     return picture
 
 

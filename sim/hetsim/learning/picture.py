@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from hetsim.learning.agents.files import LearnedPolicy
 from hetsim.learning.environment.rewards import REWARDS, Reward
 from hetsim.plots.style import BLUE, DASHES, INK, PALETTE, figure, tidy, title
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
-    from hetsim.learning.agents.files import LearnedPolicy
 
 WIDE = 8.0
 """A range of costs beyond this factor is drawn on a logarithmic axis."""

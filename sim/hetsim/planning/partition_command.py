@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -117,9 +118,11 @@ def _drawn(
     return pipeline(replace(schedule, name=name)).get_figure(root=True)  # type: ignore[return-value]
 
 
-def _parsed(option: str, text: str, parse: Any) -> float:
+def _parsed(option: str, text: str, read: Callable[[str], float]) -> float:
     try:
-        value = float(parse())
+        value = read(text)
+        if not math.isfinite(value):
+            raise ValueError(f'"{text}" is not a finite number')
         if value <= 0:
             raise ValueError(f'"{text}" is not above 0')
     except ValueError as error:
@@ -133,7 +136,7 @@ def _quantity(option: str, text: str, kind: str) -> float:
     table, example = {
         "time": (units.TIME, "30 ms"), "rate": (units.BANDWIDTH, "12 GB/s"), "size": (units.SIZE, "16 GB"),
     }[kind]  # fmt: skip
-    return _parsed(option, text, lambda: units.parse(text, table, example))
+    return _parsed(option, text, lambda text: units.parse(text, table, example))
 
 
 def _count(option: str, text: str) -> int:
@@ -166,7 +169,7 @@ def _groups(texts: tuple[str, ...]) -> list[EqualDevices]:
             if key == "count":
                 values[key] = _count(where, value)
             elif key == "speed":
-                values[key] = _parsed(where, value, lambda value=value: _number(value))
+                values[key] = _parsed(where, value, float)
             elif key in ("link", "inside"):
                 values[key] = _quantity(where, value, "rate")
             elif key == "memory":
@@ -182,13 +185,6 @@ def _groups(texts: tuple[str, ...]) -> list[EqualDevices]:
     if devices > MAX_UNLIKE:
         raise click.UsageError(f"--device: {devices} devices in all are more than {MAX_UNLIKE}; join some as one")
     return groups
-
-
-def _number(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f'"{text}" is not a finite number')
-    return value
 
 
 def _known(cuts: Cuts, groups: list[EqualDevices], profile: Path) -> None:

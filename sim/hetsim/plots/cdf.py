@@ -116,10 +116,8 @@ def _x_axis(ax: Axes, values: np.ndarray, column: str) -> None:
     if column in _TIMES:
         if wide:
             log_time_axis(ax, label)
-        elif len(values):
-            time_axis(ax, 0.0, float(values.max()) * 1.02 or 1.0, label)
         else:
-            time_axis(ax, 0.0, 1.0, label)
+            time_axis(ax, 0.0, 1.02 * float(values.max(initial=0.0)) or 1.0, label)
         return
     if wide:
         ax.set_xscale("log")

@@ -88,8 +88,8 @@ def distributions(
             legend.remove()
         if number:
             ax.set_ylabel("")
-    handles, labels = panels[0].get_legend_handles_labels()
-    legend_above(picture, handles, labels)
+    legend_above(picture, panels[0])
+    _, labels = panels[0].get_legend_handles_labels()
     if len(labels) == 1:
         title(panels[0], labels[0])
     return picture

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from hetsim.errors import UsageError
-from hetsim.plots.style import INK, MUTED, PALETTE, figure, known_times, legend_above, plain, short, tidy
+from hetsim.plots.style import INK, MUTED, PALETTE, figure, legend_above, plain, round_ticks, short, tidy
 from hetsim.results.declared import in_set
 from hetsim.results.formatting import SECONDS, fitting, metric_name, units_of
 from hetsim.results.one_run.groups import title
@@ -48,8 +48,7 @@ def groups(table: pd.DataFrame, metrics: Iterable[str] | None = None) -> Figure:
         panels[-1].tick_params(axis="x", labelrotation=30)
     by = str(table.index.names[0])
     panels[-1].set_xlabel(title(by, names), fontsize=9, color=INK)
-    handles, labels = panels[0].get_legend_handles_labels()
-    legend_above(picture, handles, labels)
+    legend_above(picture, panels[0])
     if any(table[metric, "half_width"].notna().any() for metric in chosen):
         subtitle = "means over replications, with intervals"
         panels[-1].annotate(subtitle, (1.0, -0.22), xycoords="axes fraction", ha="right", va="top", fontsize=8,
@@ -101,10 +100,7 @@ def _log_axis(ax: Axes, least: float, seconds: bool) -> None:
     ax.set_yscale("log")
     ax.set_ylim(bottom=least)
     if seconds:
-        ticks = known_times()
-        ax.yaxis.set_major_locator(FixedLocator(list(ticks)))
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: ticks.get(value, "")))
-        ax.yaxis.set_minor_locator(NullLocator())
+        round_ticks(ax.yaxis)
     else:
         ax.yaxis.set_major_locator(LogLocator(numticks=6))
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -70,8 +70,7 @@ def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figu
                 ax.plot((edges[:-1] + edges[1:]) / 2, columns[name], linewidth=1.4, **looks[label])
         _dress(ax, name, end, means_told(edges))
     one_time_axis(panels[:-1])
-    handles, labels = panels[0].get_legend_handles_labels()
-    legend_above(picture, handles, labels)
+    legend_above(picture, panels[0])
     return picture
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
@@ -153,7 +154,7 @@ def time_axis(ax: Axes, low: float, high: float, label: str = "time", told: str 
     return unit
 
 
-_ROUND = {
+ROUND_TIMES = {
     **{10.0**power * 1e-9: f"{10**power} ns" for power in range(3)},
     **{10.0**power * 1e-6: f"{10**power} µs" for power in range(3)},
     **{10.0**power * 1e-3: f"{10**power} ms" for power in range(3)},
@@ -166,15 +167,15 @@ _ROUND = {
 def log_time_axis(ax: Axes, label: str) -> None:
     """A logarithmic time axis with ticks at round times."""
     ax.set_xscale("log")
-    ax.xaxis.set_major_locator(FixedLocator(list(_ROUND)))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _ROUND.get(value, "")))
+    round_ticks(ax.xaxis)
     ax.set_xlabel(label, fontsize=9, color=INK)
 
 
-def known_times() -> dict[float, str]:
-    """Round times in seconds, and their names."""
-    return dict(_ROUND)
+def round_ticks(axis: Axis) -> None:
+    """Ticks of a logarithmic axis at round times, with their names."""
+    axis.set_major_locator(FixedLocator(list(ROUND_TIMES)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: ROUND_TIMES.get(value, "")))
 
 
 def one_time_axis(panels: Iterable[Axes]) -> None:
@@ -194,8 +195,9 @@ def possible(metric: str, values: np.ndarray, factor: float = 1.0) -> tuple[floa
     return (-np.inf if (finite < 0).any() else 0.0), (1 / factor if share else np.inf)
 
 
-def legend_above(picture: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """One legend for all panels, above them; none for a single line."""
+def legend_above(picture: Figure, panel: Axes) -> None:
+    """One legend for all panels, of the lines in one, above them; none for a single line."""
+    handles, labels = panel.get_legend_handles_labels()
     if len(labels) > 1:
         across = max(1, min(len(labels), 95 // (6 + max(map(len, labels)))))
         picture.legend(handles, labels, frameon=False, fontsize=9, loc="outside upper left", ncols=across)

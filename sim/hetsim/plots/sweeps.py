@@ -36,12 +36,12 @@ def against(
     _needs(sweep, frame, (x, by))
     ax = own_axes(ax)
     factor, unit = fitting(frame[metric].tolist(), units_of(metric))
-    numbers = pd.api.types.is_numeric_dtype(frame[x])
+    numbers, written = pd.api.types.is_numeric_dtype(frame[x]), list(dict.fromkeys(frame[x]))
     looks = line_looks(list(map(str, frame[by].drop_duplicates())))
     for label, mine in frame.groupby(by, sort=False, observed=True):
         mine = mine.sort_values(x) if numbers else mine
         value = mine[metric].to_numpy(dtype=float) / factor
-        at = mine[x].to_numpy(dtype=float) if numbers else np.array([_order(frame[x]).index(v) for v in mine[x]])
+        at = mine[x].to_numpy(dtype=float) if numbers else np.array([written.index(v) for v in mine[x]])
         look = looks[str(label)]
         ax.plot(at, value, marker="o", markersize=4, linewidth=1.6, **look)
         if f"{metric}_ci_low" in mine:
@@ -52,7 +52,7 @@ def against(
     if numbers:
         _key_axis(ax, sweep, x)
     else:
-        names = [plain(short(str(value), 24)) for value in _order(frame[x])]
+        names = [plain(short(str(value), 24)) for value in written]
         ax.set_xticks(range(len(names)), names, fontsize=9)
     ax.set_xlabel(key_name(x, sweep.keys), fontsize=9, color=INK)
     ax.set_ylabel(metric_name(metric) + (f" ({unit})" if unit else ""), fontsize=9, color=INK)
@@ -129,10 +129,6 @@ def _needs(sweep: Sweep, frame: pd.DataFrame, columns: tuple[str, str]) -> None:
         free = [name for name in [*sweep.keys, "policy"] if name not in columns and frame[name].nunique() > 1]
         more = f': fix {", ".join(free)} with where={{"{free[0]}": ...}}' if free else ""
         raise UsageError(f"several rows fall on one value of {columns[0]} and {columns[1]}{more}")
-
-
-def _order(values: pd.Series) -> list[Any]:
-    return list(dict.fromkeys(values))
 
 
 def _labels(sweep: Sweep, key: str, values: Any) -> list[str]:

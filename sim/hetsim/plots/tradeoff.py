@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -113,31 +113,17 @@ def _draw_points(ax: Axes, across: _Scale, up: _Scale, best: np.ndarray, colors:
     """A marker for each point with the bars of its intervals; where these bars run."""
     spans: list[Span] = []
     for number, (good, color) in enumerate(zip(best, colors, strict=True)):
-        bars: dict[str, Any] = {
-            f"{scale.side}err": _bar(scale.values[number], scale.half[number], scale.limits)
-            for scale in (across, up) if scale.half[number] > 0
-        }  # fmt: skip
+        bars: dict[str, Any] = {}
         x, y = across.values[number], up.values[number]
-        spans += _spans(x, y, bars)
+        for scale, value in ((across, x), (up, y)):
+            half, (low, high) = scale.half[number], scale.limits
+            if half > 0:  # drawn no farther than its metric can be
+                below, above = (max(0.0, min(half, end)) for end in (value - low, high - value))
+                bars[f"{scale.side}err"] = [[below], [above]]
+                ends = ((x - below, y), (x + above, y)) if scale is across else ((x, y - below), (x, y + above))
+                spans.append(ends)
         ax.errorbar(x, y, fmt="o", markersize=6 if good else 4, color=color, alpha=1.0 if good else 0.6, capsize=2,
                     linewidth=1, **bars)  # fmt: skip
-    return spans
-
-
-def _bar(value: float, half: float, limits: tuple[float, float]) -> list[list[float]]:
-    """How far an interval is drawn below and above its mean."""
-    return [[max(0.0, min(half, end))] for end in (value - limits[0], limits[1] - value)]
-
-
-def _spans(x: float, y: float, bars: Mapping[str, list[list[float]]]) -> list[Span]:
-    """The bars of a point, from end to end."""
-    spans = []
-    if "xerr" in bars:
-        (low,), (high,) = bars["xerr"]
-        spans.append(((x - low, y), (x + high, y)))
-    if "yerr" in bars:
-        (low,), (high,) = bars["yerr"]
-        spans.append(((x, y - low), (x, y + high)))
     return spans
 
 

@@ -63,7 +63,7 @@ def theory(
 
 
 def _json(scenario: Any, found: Match, beside: list[PredictionCheck]) -> dict[str, Any]:
-    from hetsim.results.formatting import json_number
+    from hetsim.results.formatting import json_number, json_values
 
     intervals = {one.row: one for one in beside}
     figures = []
@@ -71,12 +71,8 @@ def _json(scenario: Any, found: Match, beside: list[PredictionCheck]) -> dict[st
         figure: dict[str, Any] = {"metric": row.metric, **({"class": row.class_} if row.class_ else {})}
         figure["predicted"] = json_number(row.value)
         if row in intervals:
-            interval = intervals[row].interval
-            names = ("mean", "ci_low", "ci_high")
-            values = (interval.mean, interval.low, interval.high)
-            figure["simulated"] = {
-                **{name: json_number(value) for name, value in zip(names, values, strict=True)}, "n": interval.n
-            }  # fmt: skip
+            one = intervals[row].interval
+            figure["simulated"] = json_values({"mean": one.mean, "ci_low": one.low, "ci_high": one.high, "n": one.n})
             figure["covered"] = intervals[row].covered
         figures.append(figure)
     return {

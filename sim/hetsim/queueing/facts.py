@@ -9,16 +9,16 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetsim import registry
+from hetsim.model.tasks import Mode
+from hetsim.results.formatting import seconds
+from hetsim.scenario.building.streams_and_items import entry_names
 from hetsim.scenario.readers import not_understood
-
-if TYPE_CHECKING:
-    from hetsim.model.tasks import Mode
-    from hetsim.scenario.scenario import Scenario
+from hetsim.scenario.scenario import Scenario
 
 ORDER, BLIND = "order of arrival", "blind to sizes"
 PRIORITIES, SHARING = "priorities", "processor sharing"
@@ -121,8 +121,6 @@ class Law(NamedTuple):
 
     @property
     def shown(self) -> str:
-        from hetsim.results.formatting import seconds
-
         more = f", scv {self.scv:.3g}" if self.kind == "general" else ""
         return f"{self.kind}, mean {seconds(self.mean)}{more}"
 
@@ -248,8 +246,6 @@ class Facts:
 
     @cached_property
     def customers(self) -> list[Customers]:
-        from hetsim.scenario.building.streams_and_items import entry_names
-
         classes = []
         names = entry_names(self.scenario.document.data.get("workload") or [])
         for number, entry in enumerate(self.model.workload):
@@ -485,8 +481,6 @@ class Facts:
 
     def steady(self, load: float, servers: int, law: Law, bounded: bool = False) -> bool:
         """Assume a stable load, and a warm-up and run that outlast the transient."""
-        from hetsim.results.formatting import seconds
-
         if not bounded and not self.suppose(
             STABLE, load < servers, "workload.0.arrivals.rate", f"{load / servers:.4g}"
         ):

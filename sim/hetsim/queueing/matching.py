@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetsim.errors import UsageError
 from hetsim.model.batch_times import StageTable
+from hetsim.model.tasks import Mode
 from hetsim.queueing.facts import (
     AT_ONCE,
     ATTAINED,
@@ -38,12 +39,9 @@ from hetsim.queueing.facts import (
     law_of,
 )
 from hetsim.results.declared import RESPONSE_MEAN, THROUGHPUT, WAIT_MEAN
+from hetsim.scenario.scenario import Scenario
 from hetsim.theory import admission, batches, general, networks, optimal_pricing, priorities, queues, sizes
 from hetsim.theory.prediction import Prediction
-
-if TYPE_CHECKING:
-    from hetsim.model.tasks import Mode
-    from hetsim.scenario.scenario import Scenario
 
 
 def match(scenario: Scenario) -> Match:

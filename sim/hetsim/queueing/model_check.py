@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
+import pandas as pd
 
 from hetsim.errors import UsageError
+from hetsim.experiment.options import StudyKeywords
+from hetsim.experiment.run import replicate
 from hetsim.queueing.facts import PredictedRow
 from hetsim.results.declared import COMPLETED_COUNT, TASK_COUNT
+from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run.estimands import ratio_contributions, weight_of
 from hetsim.results.statistics import Interval, student_interval
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from hetsim.experiment.options import StudyKeywords
-    from hetsim.results.many_runs.replications import Replications
-    from hetsim.scenario.scenario import Scenario
+from hetsim.scenario.scenario import Scenario
 
 MIN_REPLICATIONS = 10
 """Replications where the scenario has fewer than two."""
@@ -47,8 +45,6 @@ def simulate(
     scenario: Scenario, rows: list[PredictedRow], *, confidence: float = 0.95, **options: Unpack[StudyKeywords]
 ) -> list[PredictionCheck]:
     """Run the scenario's replications (or ten); CIs of the predicted figures."""
-    from hetsim.experiment.run import replicate
-
     given = scenario.model.replications
     if options.get("replications") is None and isinstance(given, int) and given < 2:
         options["replications"] = MIN_REPLICATIONS

@@ -310,10 +310,7 @@ class _Search:
         while high - low > 1:
             self._expect(math.ceil(math.log2(high - low)))
             middle = (low + high) // 2
-            if self.meets(middle):
-                high = middle
-            else:
-                low = middle
+            low, high = (low, middle) if self.meets(middle) else (middle, high)
         return high
 
     def meets(self, number: int) -> bool:

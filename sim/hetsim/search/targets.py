@@ -210,8 +210,7 @@ class Judge:
             if len(values) < self.looks[-2]:  # equal values of a short look, as of rare events, show no spread
                 return TargetFinding(float(values[0]), math.nan, OPEN)
             mean, half = float(values[0]), 0.0
-            return TargetFinding(mean, half, target.judge(mean, half))
-        mean, half = float(values.mean()), math.nan
-        if np.isfinite(values).all():
-            half = half_width(values, target.metric, 1 - self.error)
+        else:
+            mean, sound = float(values.mean()), np.isfinite(values).all()
+            half = half_width(values, target.metric, 1 - self.error) if sound else math.nan
         return TargetFinding(mean, half, target.judge(mean, half))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -34,7 +34,7 @@ from hetsim.experiment.policies import PolicyLike
 from hetsim.experiment.run import begun, prepare, stop_at_part
 from hetsim.experiment.stopping import cut_warmup
 from hetsim.experiment.study import Case, Replicates, Study
-from hetsim.experiment.work import RunOutcome, Setup
+from hetsim.experiment.work import Setup
 from hetsim.results.declared import DEFAULT_METRIC, has_direction, higher_is_better
 from hetsim.results.formatting import formatter, gap, json_number, json_values, metric_name, several, units_of
 from hetsim.results.many_runs.warmup import PILOT
@@ -115,11 +115,8 @@ class Tuning:
 
     def _interval(self, values: tuple[float, ...]) -> Interval:
         interval = student_interval(values, self.confidence, self.metric)
-        if len(set(values)) == 1 and len(values) > 1:  # nothing is random
-            return Interval(
-                self.metric, interval.mean, low=math.nan, high=math.nan, confidence=self.confidence, n=len(values)
-            )
-        return interval
+        is_constant = len(set(values)) == 1 and len(values) > 1  # nothing is random
+        return replace(interval, low=math.nan, high=math.nan) if is_constant else interval
 
     @cached_property
     def difference(self) -> PairedDifference:
@@ -373,15 +370,16 @@ class _Race:
             if outcome.values is None:
                 self.errors.setdefault(number, outcome.error)
 
-    def _value(self, outcome: RunOutcome) -> tuple[float, float]:
-        """The metric in a replication, and the number of customers of its mean."""
-        if outcome.values is None:
-            return math.nan, math.nan
-        return float(outcome.values[self.metric]), float(outcome.values.get(weight_of(self.metric) or "", 1.0))
-
     def seen(self, number: int) -> tuple[float, ...]:
         """The contributions of the replications of a setting to its estimate."""
-        return _contributions([self._value(outcome) for outcome in self.series[number].taken])
+        return self._contributions(self.series[number])
+
+    def _contributions(self, series: Replicates) -> tuple[float, ...]:
+        """The metric in each replication, by the number of customers of its mean."""
+        nothing, weight = {self.metric: math.nan}, weight_of(self.metric) or ""
+        values = [outcome.values or nothing for outcome in series.taken]
+        figures, counts = ([float(one.get(key, 1.0)) for one in values] for key in (self.metric, weight))
+        return tuple(ratio_contributions(np.array(figures), np.array(counts)).tolist())
 
     def _score(self, number: int) -> float:
         """The score of a setting, less being better; last if it fails or is undefined."""
@@ -395,12 +393,7 @@ class _Race:
         series = Replicates(self.series[number].case, count, begin=begin, warmup=warmup)
         self.study.make([series])
         self._note(number, series)
-        return _contributions([self._value(outcome) for outcome in series.taken])
-
-
-def _contributions(pairs: Sequence[tuple[float, float]]) -> tuple[float, ...]:
-    values, counts = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
-    return tuple(ratio_contributions(values, counts).tolist())
+        return self._contributions(series)
 
 
 # Names of parameters ----------------------------------------------------------------------------------------------

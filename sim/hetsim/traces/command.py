@@ -16,7 +16,6 @@ from hetsim.cli.program import Verbs
 from hetsim.cli.validate import VALID
 from hetsim.errors import Problem, ScenarioError, UsageError
 from hetsim.model.files import naming, write_text, write_whole
-from hetsim.traces.contents import contents, rows_word, text_of
 from hetsim.traces.node_lists import convert_nodes, format_of_nodes
 
 if TYPE_CHECKING:
@@ -56,6 +55,8 @@ def inspect(
     The load over time counts every task from its recorded start, or from its submission where there is none, for as
     long as it takes.
     """
+    from hetsim.traces.contents import contents, text_of
+
     table = read(file, form, options)
     if picture is not None and table.requests:
         raise UsageError("--picture draws the tasks of a trace; this one has requests")
@@ -149,6 +150,7 @@ def validate(
     reason.  Then, and where FILE is a mapping (.yaml without a cluster), waits under --policy are simulated with what
     was inferred, step by step; --scenario writes the last of these scenarios.
     """
+    from hetsim.traces.contents import rows_word
     from hetsim.traces.waits_command import subject_of
 
     console.check_replaceable(scenario, force)
@@ -275,11 +277,10 @@ def _source(file: str, form: str | None, options: tuple[str, ...], cluster: str 
     nodes, sign, listed = cluster.partition(":")
     if not sign:
         raise UsageError(f'--cluster needs FORMAT:FILE, not "{cluster}" (hetsim list clusters)')
-    trace = {"format": format_of(file, form), "path": file, **_given(options)}
     return {
         "name": Path(file).name,
         "cluster": {"trace": {"format": nodes, "path": listed}},
-        "workload": [{"trace": trace, **AS_FAR_AS_IT_GOES}],
+        "workload": [{"trace": _trace_of(file, form, options), **AS_FAR_AS_IT_GOES}],
     }
 
 
@@ -373,6 +374,7 @@ def convert(
 def _write_table(file: str, form: str | None, options: tuple[str, ...], target: Path) -> None:
     """Write a trace as a plain table, in parts where its reader can."""
     from hetsim import registry
+    from hetsim.traces.contents import rows_word
     from hetsim.workload.readers.task_table import write, write_parts
     from hetsim.workload.rows.text_rows import PARQUET
 
@@ -424,25 +426,17 @@ def read(file: str, form: str | None, options: tuple[str, ...]) -> TaskTable:
 
 
 def _spec(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
-
+    """The trace of a log, of a scenario, or of a mapping that `trace map` wrote."""
     from hetsim.scenario.file import document
     from hetsim.scenario.schema.trace import check_traces
 
-    if _in_yaml(file):
-        return _spec_of_scenario(file, form, options)
-    data = {"workload": [{"trace": {"format": format_of(file, form), "path": file, **_given(options)}}]}
-    specs, problems = check_traces(document.from_mapping(data), Path())
-    if problems:
-        prefix = "workload.0.trace."
-        raise ScenarioError([replace(problem, key=problem.key.removeprefix(prefix)) for problem in problems])
-    return specs[0]
-
-
-def _spec_of_scenario(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
-    """The trace of a scenario, or of a mapping that `trace map` wrote."""
-    from hetsim.scenario.file import document
-    from hetsim.scenario.schema.trace import check_traces
-
+    if not _in_yaml(file):
+        data = {"workload": [{"trace": _trace_of(file, form, options)}]}
+        specs, problems = check_traces(document.from_mapping(data), Path())
+        if problems:
+            prefix = "workload.0.trace."
+            raise ScenarioError([replace(problem, key=problem.key.removeprefix(prefix)) for problem in problems])
+        return specs[0]
     if form is not None or options:
         raise UsageError(f"{file} says how its trace is read; --format and --option are for traces themselves")
     specs, problems = check_traces(document.read(Path(file)), Path(file).parent)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from hetsim.workload.traces import TaskTable
+import numpy as np
+
+from hetsim.report import terminal
+from hetsim.workload.logs import summary
+from hetsim.workload.traces import TaskTable
 
 
 def rows_word(table: TaskTable) -> str:
@@ -16,16 +19,10 @@ def rows_word(table: TaskTable) -> str:
 
 def contents(table: TaskTable) -> dict[str, Any]:
     """The contents of a trace as plain numbers in seconds."""
-    import numpy as np
-
     durations = {}
     for name, values in table.times.items():
         finite = values[np.isfinite(values)]
-        quantiles = np.quantile(finite, [0, 0.5, 0.95, 1]).tolist() if len(finite) else [None] * 4
-        mean = float(finite.mean()) if len(finite) else None
-        durations[name] = {
-            "tasks": len(finite), "mean": mean, **dict(zip(("min", "p50", "p95", "max"), quantiles, strict=True))
-        }  # fmt: skip
+        durations[name] = {"tasks": len(finite), **_spread(finite)}
     labels = {"id": table.id, "class": table.class_, "user": table.user, "devices": table.devices}
     columns = [
         *(name for name, values in labels.items() if values is not None),
@@ -48,28 +45,24 @@ def contents(table: TaskTable) -> dict[str, Any]:
 
 def _amounts(table: TaskTable) -> dict[str, Any]:
     """Sizes, and the load over time."""
-    from hetsim.workload.logs import summary
-
     return {"sizes": summary.sizes(table), **summary.shares(table), "load": summary.load(table)}
 
 
 def _tokens(table: TaskTable) -> dict[str, Any]:
     """Lengths of the requests of a trace, and the share of prompts seen before."""
-    import numpy as np
-
-    sizes = {}
-    for name in ("prompt_tokens", "output_tokens"):
-        if name in table.extra:
-            values = table.extra[name]
-            quantiles = np.quantile(values, [0, 0.5, 0.95, 1]).tolist()
-            ranks = dict(zip(("min", "p50", "p95", "max"), quantiles, strict=True))
-            sizes[name] = {"mean": float(values.mean()), **ranks}
-    tokens: dict[str, Any] = {"tokens": sizes}
+    names = [name for name in ("prompt_tokens", "output_tokens") if name in table.extra]
+    tokens: dict[str, Any] = {"tokens": {name: _spread(table.extra[name]) for name in names}}
     if table.hash_ids is not None and len(table.hash_ids.values):
         blocks = table.hash_ids.values
         tokens["blocks"] = len(blocks)
         tokens["repeated_blocks"] = 1 - len(np.unique(blocks)) / len(blocks)
     return tokens
+
+
+def _spread(values: Any) -> dict[str, float | None]:
+    """Mean and quantiles; None of no values."""
+    figures = [values.mean(), *np.quantile(values, [0, 0.5, 0.95, 1])] if len(values) else []
+    return dict(zip(("mean", "min", "p50", "p95", "max"), map(float, figures) if figures else [None] * 5, strict=True))
 
 
 def _counts(values: Any) -> dict[str, int]:
@@ -79,8 +72,6 @@ def _counts(values: Any) -> dict[str, int]:
 
 
 def text_of(found: dict[str, Any]) -> list[str]:
-    from hetsim.report import terminal
-
     first, last = found["first_arrival"], found["last_arrival"]
     rows_are = "requests" if "tokens" in found else "tasks"
     count = found[rows_are]
@@ -117,8 +108,6 @@ def text_of(found: dict[str, Any]) -> list[str]:
 
 def _sizes_text(found: dict[str, Any]) -> list[str]:
     """Tasks by size: GPUs, or cores where none holds a GPU."""
-    from hetsim.report import terminal
-
     on_cores = all("cores" in row for row in found["sizes"])
     if on_cores and len(found["sizes"]) < 2:
         return []
@@ -138,8 +127,6 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 def _load_text(found: dict[str, Any]) -> list[str]:
     """The load over time, as bars of text."""
-    from hetsim.report import terminal
-
     load = found["load"]
     lines = []
     for key, name in (("gpus", "GPUs held"), ("cores", "cores held"), ("jobs", "submissions")):

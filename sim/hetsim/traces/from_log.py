@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,7 +93,7 @@ def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
     if parts is not None:
         return _named(table, parts, begin, end=begin + took, amounts=(gpus, cores))
     if not gpus.any():
-        peak, nodes = max(1, _peak(begin, begin + took, cores)), table.numbers.get("nodes")
+        peak, nodes = max(1, int(level_of(begin, begin + took, cores))), table.numbers.get("nodes")
         if nodes is None or not (nodes > 1).any():
             return [{"name": "pool", "cpus": peak}]
         count = np.where(np.isnan(nodes), 1.0, nodes)
@@ -111,7 +112,7 @@ def _named(
         if not len(here):
             continue  # the earlier name of another
         rows = parts.job[here]
-        peaks = [_peak(begin[rows], end[rows], amount[rows] / share[here]) for amount in amounts]
+        peaks = [int(level_of(begin[rows], end[rows], amount[rows] / share[here])) for amount in amounts]
         if peaks[0]:  # cores next to GPUs: the most that was held, so that they keep no job that ran
             held_cores = HeldOverTime(begin[rows], end[rows], amounts[1][rows] / share[here])
             peaks[1] = max(peaks[1], math.ceil(held_cores.level.max() - 1e-9))
@@ -130,10 +131,6 @@ def _kinds(table: TaskTable) -> np.ndarray:
     return np.array([str(one).split("|")[0] or "gpu" for one in table.devices.tolist()], dtype=object)
 
 
-def _peak(begin: np.ndarray, end: np.ndarray, amount: np.ndarray) -> int:
-    return int(level_of(begin, end, amount))
-
-
 def _pools(
     table: TaskTable, begin: np.ndarray, end: np.ndarray, gpus: np.ndarray, cores: np.ndarray
 ) -> list[dict[str, Any]]:
@@ -141,11 +138,11 @@ def _pools(
     on_gpu = on_gpus(table) & (gpus > 0)
     pools: list[dict[str, Any]] = []
     rows_of = {kind: np.flatnonzero(on_gpu & (kinds == kind)) for kind in sorted(set(kinds[on_gpu]))}
-    peaks = {kind: _peak(begin[rows], end[rows], gpus[rows]) for kind, rows in rows_of.items()}
+    peaks = {kind: int(level_of(begin[rows], end[rows], gpus[rows])) for kind, rows in rows_of.items()}
     counts = {kind: math.ceil(count / min(NODE, count)) for kind, count in peaks.items()}
     nodes = sum(counts.values())
     alone = math.ceil(cores[~on_gpu].max(initial=0.0))
-    each = max(1, alone, math.ceil(_peak(begin, end, cores) / nodes))
+    each = max(1, alone, math.ceil(int(level_of(begin, end, cores)) / nodes))
     # A gang over nodes holds its cores in proportion: a node must have them for its part.
     share = np.where(on_gpu & (gpus >= 1), cores / np.maximum(gpus, 1.0), cores)
     for kind, count in counts.items():
@@ -175,14 +172,14 @@ def document_of(
 
 
 def variants(
-    document: Mapping[str, Any], explained: Explained, pooled: bool, cluster_nodes: list[str] | None
+    document: dict[str, Any], explained: Explained, pooled: bool, cluster_nodes: list[str] | None
 ) -> Compared:
     """The log as recorded, and steps that add what was inferred.
 
     `pooled`: the cluster is one that was inferred, or knows no partitions, so that limits can be said as some.
     `cluster_nodes`: names of its nodes, where those that were down can be said.
     """
-    compared = Compared([Variant("as it stands", _copy(document))])
+    compared = Compared([Variant("as it stands", deepcopy(document))])
     first = compared.variants[0].document
     begin = _cut(first["workload"][0]["trace"], explained, compared)
     cut = {} if begin is None else {"since": f"{begin:.0f} s", "warm_start": True}
@@ -206,12 +203,6 @@ def variants(
     elif limits is not None:
         compared.notes.append("the limits are not simulated: the cluster has partitions of its own")
     return compared
-
-
-def _copy(document: Any) -> Any:
-    if isinstance(document, Mapping):
-        return {key: _copy(value) for key, value in document.items()}
-    return [_copy(value) for value in document] if isinstance(document, list) else document
 
 
 def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> float | None:
@@ -293,7 +284,7 @@ def compare(
     _simulate(compared.variants[0], begin)
     for name, take_in in compared.steps:
         best = compared.best
-        tried = Variant(name, _copy(best.document))
+        tried = Variant(name, deepcopy(best.document))
         take_in(tried.document)
         tell(f"simulating {name}")
         _simulate(tried, begin)

@@ -10,7 +10,9 @@ from typing import Any
 
 from hetsim.errors import Problem, ScenarioError
 from hetsim.report import terminal
+from hetsim.scenario.scenario import load
 from hetsim.traces import waits_report
+from hetsim.traces.from_log import take_in_limits
 from hetsim.traces.waits_command import Subject, capacity_of_cluster
 from hetsim.workload.logs.decisions import ranks_of
 from hetsim.workload.logs.identified import Identified, RuleScore, identify
@@ -35,8 +37,6 @@ MULTIFACTOR = {"size": 0, "priority": 0, "service": 0, "calc_period": 0, "bf_int
 
 def identified_of(file: str, subject: Subject) -> Identified:
     """Judge all rules on a log; ScenarioError if its starts tell nothing."""
-    from hetsim.scenario.scenario import load
-
     jobs = jobs_of(subject.table)
     if jobs is None:
         text = "has no recorded starts (column recorded_start), so nothing shows how they were decided"
@@ -84,8 +84,6 @@ def _partition(found: Identified, name: str) -> str:
 
 def scenario_of(subject: Subject, found: Identified) -> tuple[dict[str, Any], list[str]]:
     """The scenario of a log under the best rule, and what it leaves out."""
-    from hetsim.traces.from_log import take_in_limits
-
     best, half, notes = found.rules[0], found.half, list[str]()
     document = {**subject.document, "policy": policy_of(best, found)}
     document["workload"] = [dict(document["workload"][0])]
@@ -204,13 +202,10 @@ def mapping(found: Identified) -> dict[str, Any]:
         for one in found.rules
     ]  # fmt: skip
     places = [{"name": one.name, "explained": one.explained, "alike": one.alike} for one in found.places]
-    limits, order = found.half.limits, found.half.order
     return {
         "jobs": len(found.half.jobs), "judged": len(found.rules[0].right), "cycle": found.cycle,
         "capacity": found.half.capacity, "unit": found.half.jobs.unit, "rules": rules, "placements": places,
-        "placement_by_chance": found.by_chance,
-        "limits": None if limits is None else {"kind": limits.kind, "most": limits.max_held},
-        "order": None if order is None else {"kind": order.kind, "pairs": [list(pair) for pair in order.pairs]},
+        "placement_by_chance": found.by_chance, **waits_report.rules_of(found.half),
     }  # fmt: skip
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from hetsim.plots.style import BLUE, INK, ORANGE, figure, log_time_axis, means_told, tidy, time_axis, title
 from hetsim.workload.logs import summary
 from hetsim.workload.traces import TaskTable
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def trace(table: TaskTable) -> Figure:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,13 +16,15 @@ import pandas as pd
 from hetsim.cli import console
 from hetsim.errors import UsageError
 from hetsim.model.files import write_text, write_whole
+from hetsim.results.one_run.measured import Run
 from hetsim.results.one_run.rows import TableRows
-
-if TYPE_CHECKING:
-    from hetsim.results.one_run.measured import Run
-    from hetsim.traces.from_log import Compared
-    from hetsim.workload.logs.waits import Explained
-    from hetsim.workload.traces import TaskTable
+from hetsim.scenario.file.document import dump, read
+from hetsim.scenario.readers import VALIDATE, not_understood
+from hetsim.scenario.scenario import load
+from hetsim.traces.from_log import POLICY, Compared, compare, document_of, inferred_nodes, variants
+from hetsim.workload.logs.recorded_log import jobs_of
+from hetsim.workload.logs.waits import Explained, explain
+from hetsim.workload.traces import TaskTable
 
 MAX_JOBS = 50_000
 """Jobs of which the waits are explained; larger logs need a window."""
@@ -41,8 +43,6 @@ class Subject:
 
 def subject_of(file: Path, document: Mapping[str, Any] | None, trace: Mapping[str, Any], table: TaskTable) -> Subject:
     """The scenario of a log, with its own or an inferred cluster."""
-    from hetsim.traces.from_log import POLICY, document_of, inferred_nodes
-
     if document is not None and "cluster" in document:
         scenario = dict(document)
         scenario["workload"] = [{**_single(document), "trace": dict(trace)}]
@@ -61,10 +61,6 @@ def subject_of(file: Path, document: Mapping[str, Any] | None, trace: Mapping[st
 
 def not_explained(file: str, subject: Subject) -> list[str]:
     """Remarks on keys of a scenario that recorded waits do not use."""
-    from hetsim.scenario.file.document import read
-    from hetsim.scenario.readers import VALIDATE, not_understood
-    from hetsim.scenario.scenario import load
-
     unknown = not_understood(load(subject.document), VALIDATE)
     return [f"{read(Path(file)).addressed(one)}; recorded waits are explained without it" for one in unknown]
 
@@ -80,11 +76,6 @@ def explained_waits(
     subject: Subject, policy: str | None, simulate: bool, out: Path | None, quiet: bool
 ) -> tuple[Explained | None, Compared | None]:
     """Explain the recorded waits of a log; simulate and write a scenario on demand."""
-    from hetsim.scenario.scenario import load
-    from hetsim.traces.from_log import compare, variants
-    from hetsim.workload.logs.recorded_log import jobs_of
-    from hetsim.workload.logs.waits import explain
-
     jobs = jobs_of(subject.table)
     if jobs is not None and len(jobs) > MAX_JOBS:
         console.note(f"{len(jobs):,} jobs are too many to explain their waits; choose a window (since, until)")
@@ -123,8 +114,6 @@ def capacity_of_cluster(run: Any, unit: str) -> float:
 
 
 def write_scenario(document: dict[str, Any], out: Path) -> None:
-    from hetsim.scenario.file.document import dump
-
     moved = _moved(document, out.parent)
     write_whole(out, partial(write_text, text=dump(moved)))
     console.note(f"scenario: {out}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from hetsim.page.elements import Cell, Section, items, page, picture, table, warnings, write_page
 from hetsim.plots.style import (
@@ -27,15 +28,9 @@ from hetsim.plots.style import (
 )
 from hetsim.report import terminal
 from hetsim.traces import waits_report
+from hetsim.traces.from_log import Compared
 from hetsim.workload.logs.recorded_log import HeldOverTime
-from hetsim.workload.logs.waits import REASONS
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from hetsim.traces.from_log import Compared
-    from hetsim.workload.logs.waits import Explained
+from hetsim.workload.logs.waits import REASONS, Explained
 
 SHORTEST = 1.0
 """Seconds as which no wait at all is drawn."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetsim.report import terminal
+from hetsim.traces.from_log import Compared
 from hetsim.workload.logs.recorded_log import FULL
-
-if TYPE_CHECKING:
-    from hetsim.traces.from_log import Compared
-    from hetsim.workload.logs.waits import Explained
+from hetsim.workload.logs.waits import Explained
 
 MEANING = {
     "no room": "did not fit into what was free of the cluster",
@@ -119,19 +117,14 @@ def conclusion(compared: Compared) -> str:
 
 def policy_of(compared: Compared) -> str:
     """The policy under which waits were simulated."""
-    return _name(compared.variants[0].document.get("policy"))
-
-
-def _name(policy: Any) -> str:
+    policy = compared.variants[0].document.get("policy")
     if isinstance(policy, Mapping):
-        inner = policy.get("scheduler", policy)
-        return str(inner.get("name", inner)) if isinstance(inner, Mapping) else str(inner)
-    return str(policy)
+        policy = policy.get("scheduler", policy)
+    return str(policy.get("name", policy) if isinstance(policy, Mapping) else policy)
 
 
 def mapping(explained: Explained, compared: Compared | None, simulated: bool) -> dict[str, Any]:
     """The result as plain values for programs."""
-    limits, order = explained.limits, explained.order
     figures: dict[str, Any] = {
         "jobs": len(explained.jobs),
         "unit": explained.jobs.unit,
@@ -145,13 +138,21 @@ def mapping(explained: Explained, compared: Compared | None, simulated: bool) ->
         "capacity_curve": [list(point) for point in explained.curve],
         "head_until": explained.warm_end,
         "shares": explained.shares,
-        "limits": None if limits is None else {"kind": limits.kind, "most": limits.max_held},
-        "order": None if order is None else {"kind": order.kind, "pairs": [list(pair) for pair in order.pairs]},
+        **rules_of(explained),
     }
     if compared is not None and simulated:
         names = ("name", "kept", "error", "jobs", "recorded", "simulated", "correlation", "rank_correlation")
-        variants = [{name: getattr(one, name) for name in names} for one in compared.variants]
         figures["variants"] = [
-            {name: None if value != value else value for name, value in one.items()} for one in variants
+            {name: None if (value := getattr(one, name)) != value else value for name in names}
+            for one in compared.variants
         ]
     return figures
+
+
+def rules_of(explained: Explained) -> dict[str, Any]:
+    """The limits and the order that a log shows, as plain values."""
+    limits, order = explained.limits, explained.order
+    return {
+        "limits": None if limits is None else {"kind": limits.kind, "most": limits.max_held},
+        "order": None if order is None else {"kind": order.kind, "pairs": [list(pair) for pair in order.pairs]},
+    }

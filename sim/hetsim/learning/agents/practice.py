@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
+import pandas as pd
 from pydantic import Field
 
 from hetsim.experiment.progress import Progress
@@ -15,11 +16,7 @@ from hetsim.learning.environment.episode import TIME, Episodes
 from hetsim.learning.environment.rewards import RewardLike
 from hetsim.learning.observation.window import ADMISSION, SCHEDULING
 from hetsim.model.randomness import TRAINING, VALIDATION
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from hetsim.scenario.scenario import Scenario
+from hetsim.scenario.scenario import Scenario
 
 JUDGED_ON = 4
 """Validation runs by which a network is judged."""
@@ -120,8 +117,6 @@ class Practice:
 
     def table(self) -> pd.DataFrame:
         """The learning curve."""
-        import pandas as pd
-
         return pd.DataFrame(self.curve, columns=["steps", "reward_per_task"])
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,10 +25,8 @@ from hetsim.model.randomness import JUDGED, TRAINING
 from hetsim.model.record import Record, RunInput
 from hetsim.model.task import Task
 from hetsim.policy.contract import PlanProblem, Start
-
-if TYPE_CHECKING:
-    from hetsim.results.one_run.result import Result
-    from hetsim.scenario.scenario import Scenario
+from hetsim.results.one_run.result import Result
+from hetsim.scenario.scenario import Scenario, load
 
 WINDOW = 16
 NO_WATTS = (
@@ -104,8 +102,6 @@ class Episodes:
         actions: Iterable[str] = (),
         order: str = ARRIVAL,
     ):
-        from hetsim.scenario.scenario import load
-
         if isinstance(window, bool) or not isinstance(window, int | np.integer) or not 1 <= window <= MAX_WINDOW:
             raise UsageError(f"window is how many waiting tasks are shown, from 1 to {MAX_WINDOW:,}, not {window!r}")
         number = isinstance(scale, int | float | np.number) and not isinstance(scale, bool)
@@ -146,11 +142,9 @@ class Episodes:
         self.simulation: Simulation | None = None
         self.record: Record | None = None
 
-    def acting(self, kind: type[Acting] | None = None, choice: Choice | None = None) -> Any:
+    def acting(self, kind: type[Acting] = Acting) -> Any:
         """Make a window with the observation and actions of this environment."""
-        return (kind or Acting)(
-            self.window, self.scale, self.switches, observation=self.observer, choice=choice, order=self.order
-        )
+        return kind(self.window, self.scale, self.switches, observation=self.observer, order=self.order)
 
     @property
     def observer(self) -> Callable[[PlanProblem, int, float], Observation] | None:
@@ -301,8 +295,6 @@ class Episodes:
     @property
     def result(self) -> Result:
         """The tables of the run that is over."""
-        from hetsim.results.one_run.result import Result
-
         if self.record is None:
             raise UsageError("the run is not over: there are no tables yet")
         return Result(

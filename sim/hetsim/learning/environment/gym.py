@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
@@ -19,10 +19,8 @@ from hetsim.learning.environment.rewards import Goodput, RewardLike
 from hetsim.learning.observation.window import ADMISSION, LIMIT, SCHEDULING, Layout
 from hetsim.model.randomness import APART, TRAINING, VALIDATION
 from hetsim.policy.contract import Scheduler
-
-if TYPE_CHECKING:
-    from hetsim.results.one_run.result import Result
-    from hetsim.scenario.scenario import Scenario
+from hetsim.results.one_run.result import Result
+from hetsim.scenario.scenario import Scenario
 
 OPTIONS = ("replication", "validation")
 """What `reset` takes besides a seed."""

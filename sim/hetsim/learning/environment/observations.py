@@ -14,20 +14,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hetsim import registry
 from hetsim.errors import HetsimError, ScenarioError, UnknownName, UsageError
+from hetsim.learning.environment.acting import Acting
 from hetsim.learning.environment.rewards import raised
 from hetsim.learning.observation.window import LIMIT, SHORTEST, Layout
 from hetsim.model.cluster import WHOLE
 from hetsim.model.task import Task
 from hetsim.policy.contract import PlanProblem
-
-if TYPE_CHECKING:
-    from hetsim.learning.environment.acting import Acting
 
 HUGE = 1e6
 """Entries of `dict` and `graph` are cut to this."""

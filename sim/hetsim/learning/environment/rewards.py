@@ -18,20 +18,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hetsim import registry
+from hetsim.engine.simulation import Simulation
 from hetsim.errors import HetsimError, ScenarioError, UnknownName, UsageError
 from hetsim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
 from hetsim.model.record import Record
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.results.declared import DEFAULT_METRIC, ENERGY, MAKESPAN
-
-if TYPE_CHECKING:
-    from hetsim.engine.simulation import Simulation
+from hetsim.results.one_run.modes import ModeTable, exclusive_time
+from hetsim.results.one_run.usage import usage
 
 
 class Reward:
@@ -245,8 +245,6 @@ class Slowdown(_InSystem):
     per_task = ("mean slowdown", -1.0)
 
     def __init__(self, simulation: Simulation):
-        from hetsim.results.one_run.modes import ModeTable, exclusive_time
-
         super().__init__(simulation)
         table = ModeTable(simulation.input.tasks, simulation.input.cluster)
         alone, staged = exclusive_time(table), simulation.input.tasks.staged
@@ -359,9 +357,6 @@ class Energy(Reward):
             self._ended += (recorder.finish[row] - recorder.start[row]) * mode.width * _dynamic(mode)
 
     def close(self, record: Record) -> None:
-        from hetsim.results.one_run.modes import ModeTable
-        from hetsim.results.one_run.usage import usage
-
         use = usage(record, ModeTable(record.input.tasks, record.input.cluster), 0.0, record.end)
         self._total = float((use.dynamic + use.wasted + use.idle + use.sleep).sum())
 

@@ -369,20 +369,16 @@ class Window(Scheduler):
         places: dict[Any, Placement | None] = {}
         if self._singly(tasks):
             return [self._fits_task(task, places) for task in tasks]
-        there: dict[Shape, list[bool]] = {}
-        for task in tasks:
-            if task.shape not in there:
-                there[task.shape] = self._fits_shape(task.shape)
+        first = self.view.first
+        there = {
+            shape: [any(first(shape.modes[one]) is not None for one in kind) for kind in self._positions(shape)]
+            for shape in dict.fromkeys(task.shape for task in tasks)
+        }
         return [there[task.shape] for task in tasks]
 
     def _singly(self, tasks: list[Task]) -> bool:
         """Return True if tasks must be tried one by one, for their data or for admission."""
         return bool(self.view.items) or any(task.allowed is not None for task in tasks)
-
-    def _fits_shape(self, shape: Shape) -> list[bool]:
-        """On which types tasks of a shape could start now."""
-        first, modes = self.view.first, shape.modes
-        return [any(first(modes[position]) is not None for position in kind) for kind in self._positions(shape)]
 
     def _fits_task(self, task: Task, known: dict[Any, Placement | None]) -> list[bool]:
         """The same of one task, with its data, and only in the modes that it may run in.

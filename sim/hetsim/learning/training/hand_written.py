@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,12 +22,10 @@ from hetsim.errors import ScenarioError, UnknownName, UsageError
 from hetsim.experiment.policies import PolicyLike, named_policy
 from hetsim.experiment.run import prepare
 from hetsim.learning.environment.rewards import Goodput, ValueReward
+from hetsim.model.tasks import Tasks
 from hetsim.scenario.file.document import parse_value
+from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.policy import long_form
-
-if TYPE_CHECKING:
-    from hetsim.model.tasks import Tasks
-    from hetsim.scenario.scenario import Scenario
 
 LIMITS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Lengths of the queue that are tried, until it is clear that the best lies behind."""
