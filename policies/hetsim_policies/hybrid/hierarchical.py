@@ -199,9 +199,7 @@ class Hierarchical(Scheduler):
         group.end(entry)
         entry.place(group)
         entry.kind.wait(task, 1)
-        group.enqueue(entry)
-        group.scheduler.ready(task)
-        self._look_at(group)
+        self._put(entry)
 
     def finished(self, task: Task) -> None:
         entry = self._of.pop(task.index)
@@ -329,14 +327,13 @@ class Hierarchical(Scheduler):
     def _plan_epoch(self, now: float) -> int:
         """Count arrivals, plan, move waiting tasks to their shares; returns how many."""
         passed = now - self._counted
-        for kind in self.kinds.values():
-            if passed > 0:
+        if passed > 0:
+            for kind in self.kinds.values():
                 observed = kind.arrived / passed
                 kind.rate = SMOOTH * observed + (1 - SMOOTH) * kind.rate if kind.rate else observed
                 if kind.rate * self.epoch < RARE:
                     kind.rate = 0.0
                 kind.arrived = 0
-        if passed > 0:
             self._counted = now
         self._next = (math.floor(now / self.epoch) + 1) * self.epoch
         if self._next <= now:  # rounding

@@ -310,7 +310,9 @@ class SharingTree:
         self.traffic = traffic
         self.makespan = makespan
         self.times = times_at(instance, sites)
-        self.place = self._places()
+        offset = np.concatenate([[0], np.cumsum(instance.counts)])
+        self.place = [int(traffic.place[offset[site.kind] + site.lanes[0]]) for site in sites]
+        """The place, in the numbers of `traffic`, of each site."""
         self.depth: dict[int, int] = {}
         """By task: the tasks on the longest path to it."""
         before = graph_of(self.tasks)
@@ -326,11 +328,6 @@ class SharingTree:
             self.pace = float(self.traffic.pace[np.ix_(away, away)][other].mean())
         else:
             self.latency, self.pace = float(self.traffic.latency.max()), float(self.traffic.pace.max())
-
-    def _places(self) -> list[int]:
-        """The place, in the numbers of `traffic`, of each site."""
-        offset = np.concatenate([[0], np.cumsum(self.instance.counts)])
-        return [int(self.traffic.place[offset[site.kind] + site.lanes[0]]) for site in self.sites]
 
     # The tree
 

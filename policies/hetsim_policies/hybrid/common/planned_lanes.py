@@ -225,6 +225,7 @@ class Board:
 
     def _touch(self, lane: PlannedLane) -> None:
         """Its queue, or its running task, has changed."""
+        self.due[lane.number] = lane
         self._touched[lane.number] = lane
         self._refused.pop(lane.number, None)
         for movable in self.movable.values():
@@ -239,7 +240,6 @@ class Board:
             lane.queue[job.row] = job
             if job.task is not None:
                 self._load(lane, 1)
-            self.due[lane.number] = lane
             self._touch(lane)
 
     def _load(self, lane: PlannedLane, more: int) -> None:
@@ -262,7 +262,6 @@ class Board:
         for lane in job.lanes:
             if job.task is None:
                 self._load(lane, 1)
-            self.due[lane.number] = lane
             self._touch(lane)
         job.task = task
 
@@ -273,7 +272,6 @@ class Board:
             del lane.queue[job.row]
             if job.task is not None:
                 self._load(lane, -1)
-            self.due[lane.number] = lane
             self._touch(lane)
 
     def clear(self) -> None:
@@ -324,7 +322,6 @@ class Board:
             self._late[row] = max(spent, self._late.get(row, 0.0))
         for lane in job.lanes:
             lane.running.pop(row, None)
-            self.due[lane.number] = lane
             self._touch(lane)
             if self._released is not None:
                 self._released[lane.device.node] = None

@@ -12,8 +12,10 @@ Cost: O(n + edges) where lanes are serial and nothing is shared, else O((n + edg
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from hetsim.model.cluster import Device, Link
 from hetsim.model.plan import lane_names
 from hetsim.model.stages import download_rate, way_to_host
 from hetsim_policies.static.common.instance import Instance, undisturbed
+from hetsim_policies.task_graphs import graph_of, successors
 
 UP, COMPUTE, DOWN = range(3)
 ARRIVE, ENGINE, LEG = range(3)
@@ -153,10 +156,7 @@ class Pipeline:
             lane.queue.append(task)
         size = instance.size
         self.missing = [1 + len(dict.fromkeys(before)) for before in self.tasks.predecessors or [()] * size]
-        self.after: list[list[int]] = [[] for _ in range(size)]
-        for task, before in enumerate(self.tasks.predecessors or ()):
-            for one in dict.fromkeys(before):
-                self.after[one].append(task)
+        self.after = successors(graph_of(self.tasks))
         self.start, self.finish = [np.nan] * size, [np.nan] * size
         self.number = [0] * size
         self.started = 0
@@ -355,15 +355,11 @@ class Copies:
 
     def __init__(self, instance: Instance):
         self.tasks, self.cluster = instance.problem.tasks, instance.problem.cluster
-        reads, writes = self.tasks.reads or (), self.tasks.writes or ()
-        count = len(self.tasks.items)
-        self.readers, self.writers = [0] * count, [0] * count
-        for row in reads:
-            for item in row:
-                self.readers[item] += 1
-        for row in writes:
-            for item in row:
-                self.writers[item] += 1
+        nothing: list[tuple[int, ...]] = [()] * instance.size
+        self.reads, self.writes = self.tasks.reads or nothing, self.tasks.writes or nothing
+        readers, writers = Counter(chain(*self.reads)), Counter(chain(*self.writes))
+        self.readers = [readers[item] for item in range(len(self.tasks.items))]
+        self.writers = [writers[item] for item in range(len(self.tasks.items))]
         self.made = [writers > 0 for writers in self.writers]
         hosts = {-1 - node.index: None for node in self.cluster.nodes}
         data = instance.problem.data
@@ -376,13 +372,10 @@ class Copies:
             else:
                 self.where.append({} if self.made[index] else dict(hosts))
 
-    def _row(self, rows: Sequence[tuple[int, ...]] | None, task: int) -> tuple[int, ...]:
-        return rows[task] if rows is not None else ()
-
     def sources(self, task: int, place: int, device: Device) -> dict[int, tuple[float, list[int]]]:
         """Bytes and items to transfer, by source; a core's own host needs none."""
         sources: dict[int, tuple[float, list[int]]] = {}
-        for item in dict.fromkeys(self._row(self.tasks.reads, task)):
+        for item in dict.fromkeys(self.reads[task]):
             if place in self.where[item]:
                 continue
             source = self._source(item, device)
@@ -407,26 +400,26 @@ class Copies:
                 self.where[item][place] = None
 
     def written(self, task: int, place: int) -> None:
-        for item in self._row(self.tasks.writes, task):
+        for item in self.writes[task]:
             self.where[item] = {place: None}
 
     def final_bytes(self, task: int) -> float:
         """Bytes of items that the task wrote and no unfinished task uses."""
-        return float(sum(self.tasks.items[item].size for item in self._row(self.tasks.writes, task)
+        return float(sum(self.tasks.items[item].size for item in self.writes[task]
                          if self._final(item, task)))  # fmt: skip
 
     def _final(self, item: int, task: int) -> bool:
-        mine = item in self._row(self.tasks.reads, task), item in self._row(self.tasks.writes, task)
+        mine = item in self.reads[task], item in self.writes[task]
         return self.readers[item] <= mine[0] and self.writers[item] <= mine[1]
 
     def ended(self, task: int, node: int) -> None:
-        for item in self._row(self.tasks.writes, task):
+        for item in self.writes[task]:
             if self._final(item, task):
                 self.where[item] = {-1 - node: None}
-        for item in self._row(self.tasks.writes, task):
+        for item in self.writes[task]:
             self.writers[item] -= 1
-        for item in self._row(self.tasks.reads, task):
+        for item in self.reads[task]:
             self.readers[item] -= 1
             unused = not self.readers[item] and not self.writers[item] and self.made[item]
-            if unused and item not in self._row(self.tasks.writes, task):
+            if unused and item not in self.writes[task]:
                 self.where[item] = {}

@@ -40,7 +40,6 @@ from hetsim.results.one_run.rows import TableRows
 
 CAUSES = ("no_capacity", "fragmentation", "head_of_line", "quota", "reservation", "transfer", "choice", "scheduler")
 _NO_CAPACITY, _FRAGMENTED, _BEHIND, _TRANSFER, _CHOICE, _SCHEDULER = 0, 1, 2, 5, 6, 7
-_FITS = 2
 _NO_TASK = np.iinfo(np.int64).max
 
 
@@ -75,7 +74,7 @@ class _Waits:
         first, last = np.searchsorted(self.grid, (self.ready[at], self.decided[at]))
         part = slice(int(first), int(last))
         cause = self.state[self.variant[at], part].astype(np.int64)
-        fits = cause == _FITS
+        fits = cause == FITS
         if fits.any():
             why = np.where(self.head_of(at)[part] < self.rank[at], _BEHIND, _CHOICE)
             why = np.where(self.cycle[part], _SCHEDULER, why)
@@ -143,13 +142,13 @@ def _seconds(waits: _Waits) -> np.ndarray:
     for variant, state in enumerate(waits.state):
         rows, kept = np.flatnonzero(waits.variant == variant), waits.variant[owner] == variant
         busy = {_NO_CAPACITY: state == _NO_CAPACITY, _FRAGMENTED: state == _FRAGMENTED,
-                _SCHEDULER: (state == _FITS) & waits.cycle}  # fmt: skip
+                _SCHEDULER: (state == FITS) & waits.cycle}  # fmt: skip
         for cause, there in busy.items():
             total = np.append(0, np.cumsum(np.where(there, lengths, 0)))
             ticks[rows, cause] += total[(unstated if cause == _SCHEDULER else last)[rows]] - total[first[rows]]
-        total = np.append(0, np.cumsum(np.where(state == _FITS, lengths, 0)))
+        total = np.append(0, np.cumsum(np.where(state == FITS, lengths, 0)))
         np.add.at(ticks, (owner[kept], code[kept]), total[until[kept]] - total[begin[kept]])
-        fits = np.flatnonzero((state == _FITS) & ~waits.cycle)
+        fits = np.flatnonzero((state == FITS) & ~waits.cycle)
         low, high = np.searchsorted(fits, (first[rows], unstated[rows]))
         head = np.minimum(waits.head[waits.part[variant]][fits], len(waits.row))
         ticks[rows, _BEHIND] += _sum_below(head, lengths[fits], low, last=high, bound=waits.rank[rows])

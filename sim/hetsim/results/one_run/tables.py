@@ -239,7 +239,8 @@ def _cost(record: Record, table: ModeTable) -> np.ndarray:
     """Money for each row's resources; batch members share equally."""
     if record.input.language:
         return np.full(len(record.status), np.nan)
-    return by_launch(record, *launches_and_cost(record, table))
+    launches = launches_of(record, table)
+    return by_launch(record, launches, launch_cost(record, table, launches))
 
 
 def _with_requests(record: Record, launches: LaunchColumns, energy: np.ndarray) -> np.ndarray:
@@ -300,12 +301,6 @@ def launch_cost(record: Record, table: ModeTable, launches: LaunchColumns) -> np
     of_hosts = np.bincount(places.owner, weights=price[places.hosts] * places.amount, minlength=places.count)
     each = of_hosts / np.maximum(places.totals, 1)
     return seconds * (share * by_place[launches.place] + cores * each[launches.place])
-
-
-def launches_and_cost(record: Record, table: ModeTable) -> tuple[LaunchColumns, np.ndarray]:
-    """The launches of a run, and the cost of each."""
-    launches = launches_of(record, table)
-    return launches, launch_cost(record, table, launches)
 
 
 def due_times(record: Record) -> np.ndarray:

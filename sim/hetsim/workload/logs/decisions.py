@@ -81,9 +81,10 @@ KEYS: dict[str, Callable[[LoggedJob], float]] = {
     "widest first": lambda job: -job.amount,
     "class": lambda job: job.rank,
 }
-"""Keys of orders that do not change while a job waits; the least goes first, ties by arrival."""
-MOVING = ("share", "usage")
-"""Orders by user: what users hold now, and what they have used."""
+"""Keys of orders that do not change while a job waits; the least goes first, ties by arrival.
+
+The others, `share` and `usage`, go by what users hold now and by what they have used.
+"""
 
 
 class RecordedState:

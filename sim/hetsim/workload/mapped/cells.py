@@ -366,23 +366,15 @@ def guess_form(texts: list[str]) -> list[str]:
     """All date formats that suit every one of these texts, `iso` first."""
     if not texts:
         return []
-    forms = [ISO] if all(_is_iso(text) for text in texts) else []
-    return forms + [form for form in FORMS if all(_fits(text, form) for text in texts)]
-
-
-def _is_iso(text: str) -> bool:
-    if len(text) < 10 or text.isdecimal():
-        return False
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
+    return [form for form in (ISO, *FORMS) if all(_fits(text, form) for text in texts)]
 
 
 def _fits(text: str, form: str) -> bool:
     try:
-        datetime.strptime(_LONG_FRACTION.sub(r"\1", text), form)
+        if form != ISO:
+            datetime.strptime(_LONG_FRACTION.sub(r"\1", text), form)
+        elif len(text) < 10 or text.isdecimal() or not datetime.fromisoformat(text):
+            return False
     except ValueError:
         return False
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any
 
 from hetsim.model.units import shown
@@ -15,6 +16,7 @@ from hetsim.workload.mapped.rows import is_blank, tidied
 from hetsim.workload.rows.job_log import JobLog, number_or_text
 from hetsim.workload.rows.job_times import ROUNDED, JobTimes
 from hetsim.workload.rows.rows_of_a_job import JobRows, Sink
+from hetsim.workload.rows.text_rows import written
 
 SHOWN = 3
 """Bad cells of a column that are named; the rest is counted."""
@@ -79,7 +81,8 @@ class MappedJobs:
                     continue
                 if rule is not None and rule.value is not None:
                     value = rule.value if kind_of(target) == "text" else self.readers[target](rule.value)
-                elif self._must_have(target, rule):
+                # Of texts a blank cell is an error only where that is stated.
+                elif kind_of(target) != "text" if rule is None else rule.action == "error":
                     self._complain_blank(line, target, source)
                     fine = False
                     continue
@@ -108,12 +111,6 @@ class MappedJobs:
         value = row.get(by) if by in self.made.columns else cells.get(by)
         return None if value is None or is_blank(value, self.made.blanks) else str(value)
 
-    def _must_have(self, target: str, rule: mapping.Missing | None) -> bool:
-        """Is a blank cell of this target an error?  Of texts only where that is stated."""
-        if rule is not None:
-            return rule.action == "error"
-        return kind_of(target) != "text"
-
     def _value(self, target: str, source: CellSource, cells: dict[str, Any]) -> Any:
         """The value of a row for a target; None if its cell is blank, _Bad if unreadable."""
         if source.operation == "constant":
@@ -127,12 +124,11 @@ class MappedJobs:
             cell = _part(str(cell), source.key)
             self.keys_sought[column, source.key][0] |= cell is not None
         if source.values is not None and cell is not None:
-            listed = source.values.get(str(cell), cell)
-            cell = listed
+            cell = source.values.get(str(cell), cell)
         if cell is None:
             return None
         if kind_of(target) == "text":
-            return _written(cell)
+            return written(cell)
         return _reading(self.readers[target], cell, column)
 
     def _cell(self, column: str, cells: dict[str, Any], target: str) -> Any:
@@ -173,14 +169,13 @@ class MappedJobs:
             span = cells_of.with_point(span) if self.made.comma else span
             return [self.readers[target], *[span] * (count - 1)]
         if kind == "duration" and source.operation == "difference":
-            return [self._instant()] * count
+            return [self._instant] * count
         return [self.readers[target]] * count
 
+    @cached_property
     def _instant(self) -> Instants:
         """Reads instants that are not a target of their own, as the arrival is written."""
-        if not hasattr(self, "_instants"):
-            self._instants = Instants(self.made.form("arrival"), self.made.zone)
-        return self._instants
+        return Instants(self.made.form("arrival"), self.made.zone)
 
     # RowProblems -------------------------------------------------------------------------------------------------
 
@@ -348,12 +343,6 @@ def _part(cell: str, key: str) -> str | None:
     words_of_parts = [part.removeprefix("gres:").replace("=", ":").split(":") for part in parts]
     counts = [int(words[-1]) if words[-1].isdecimal() else 1 for words in words_of_parts if words[0] == key]
     return str(sum(counts)) if counts else None
-
-
-def _written(cell: Any) -> str:
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    return str(cell)
 
 
 def _of(source: CellSource) -> str:

@@ -12,8 +12,9 @@ below.  Nothing in it is evaluated as code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import PlainValidator
@@ -162,9 +163,10 @@ def _target(name: str) -> str:
     return name
 
 
-def _checked_form(value: Any) -> str:
+def _checked(value: Any, check: Callable[[str], object]) -> str:
+    """A text that passes a check, which raises ValueError."""
     text = _text(value)
-    read.check_form(text)
+    check(text)
     return text
 
 
@@ -173,7 +175,7 @@ def forms_of(value: Any) -> dict[str, str]:
     if isinstance(value, dict) and set(value) == {""}:
         return value
     if not isinstance(value, dict):
-        return {"": _checked_form(value)}
+        return {"": _checked(value, read.check_form)}
     forms = {}
     instants = [one for one, kind in TARGETS.items() if kind == "instant"]
     for name, one in value.items():
@@ -181,7 +183,7 @@ def forms_of(value: Any) -> dict[str, str]:
             near = suggestion(name, instants)
             raise WrongKey(str(name), f'"{name}" is not an instant{near}; instants are {", ".join(instants)}')
         try:
-            forms[str(name)] = _checked_form(one)
+            forms[str(name)] = _checked(one, read.check_form)
         except ValueError as error:
             raise WrongKey(str(name), str(error)) from None
     return forms
@@ -193,12 +195,6 @@ def _unit(value: Any) -> str:
         units = [*TIMES, *SIZES, *COUNTS]
         near = suggestion(text, units) or "; known are units of time and size, milli and percent"
         raise ValueError(f"{shown(text)} is not a unit{near}")
-    return text
-
-
-def _zone(value: Any) -> str:
-    text = _text(value)
-    read.zone_of(text)
     return text
 
 
@@ -218,18 +214,6 @@ def _blank_words(value: Any) -> tuple[str, ...]:
 def blanks_of(words: tuple[str, ...]) -> frozenset[str | float]:
     """Words that mean no value, and those of them that are numbers."""
     return frozenset([*words, *(float(word) for word in words if NUMBER.fullmatch(word))])
-
-
-def columns_of(value: Any) -> dict[str, CellSource]:
-    return _mapped(value, _source)
-
-
-def units_of(value: Any) -> dict[str, str]:
-    return _mapped(value, _unit)
-
-
-def missing_of(value: Any) -> dict[str, Missing]:
-    return _mapped(value, _missing)
 
 
 def fold_of(value: Any) -> Fold:
@@ -259,18 +243,6 @@ def _by_and_rules(value: Any, word: str) -> tuple[str, dict[str, str]]:
     return _named(value["by"]), {str(name): rule for name, rule in rules.items()}
 
 
-Columns = Annotated[dict[str, CellSource], PlainValidator(columns_of)]
-Units = Annotated[dict[str, str], PlainValidator(units_of)]
-MissingOf = Annotated[dict[str, Missing], PlainValidator(missing_of)]
-Forms = Annotated[dict[str, str], PlainValidator(forms_of)]
-FoldOf = Annotated[Fold, PlainValidator(fold_of)]
-GangOf = Annotated[Fold, PlainValidator(gang_of)]
-Attempts = Literal["restarts", "separate"]
-Zone = Annotated[str, PlainValidator(_zone)]
-Separator = Annotated[str, PlainValidator(_separator)]
-BlankWords = Annotated[tuple[str, ...], PlainValidator(_blank_words)]
-
-
 def _mapped(value: Any, of: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"expected a mapping such as {{arrival: submit_time}}, not {shown(value)}")
@@ -281,6 +253,21 @@ def _mapped(value: Any, of: Any) -> dict[str, Any]:
         except ValueError as error:
             raise WrongKey(str(name), str(error)) from None
     return mapped
+
+
+columns_of = partial(_mapped, of=_source)
+units_of = partial(_mapped, of=_unit)
+missing_of = partial(_mapped, of=_missing)
+Columns = Annotated[dict[str, CellSource], PlainValidator(columns_of)]
+Units = Annotated[dict[str, str], PlainValidator(units_of)]
+MissingOf = Annotated[dict[str, Missing], PlainValidator(missing_of)]
+Forms = Annotated[dict[str, str], PlainValidator(forms_of)]
+FoldOf = Annotated[Fold, PlainValidator(fold_of)]
+GangOf = Annotated[Fold, PlainValidator(gang_of)]
+Attempts = Literal["restarts", "separate"]
+Zone = Annotated[str, PlainValidator(partial(_checked, check=read.zone_of))]
+Separator = Annotated[str, PlainValidator(_separator)]
+BlankWords = Annotated[tuple[str, ...], PlainValidator(_blank_words)]
 
 
 def kind_of(target: str) -> Kind:

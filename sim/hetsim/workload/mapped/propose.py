@@ -281,15 +281,13 @@ def _zoned(cell: Any) -> bool:
 def _blanks(chosen: dict[str, Column], found: Proposal) -> None:
     """Propose the meaning of blank cells."""
     missing: dict[str, Any] = {}
-    sources = {**{target: [column] for target, column in chosen.items()}}
-    for target, columns in sources.items():
-        limits = target == "time_limit" and any(cell in NO_LIMIT for column in columns for cell in column.cells)
-        blank = sum(column.blank for column in columns)
-        if (not blank and not limits) or target in TEXTS or target == "id":
+    for target, column in chosen.items():
+        limits = target == "time_limit" and any(cell in NO_LIMIT for cell in column.cells)
+        if (not column.blank and not limits) or target in TEXTS or target == "id":
             continue
         if target in ("gpus", "cpus"):
             missing[target] = {"default": 0}
-            found.unsure.append(f'missing: {blank} blank cells of "{columns[0].name}" were taken as none held')
+            found.unsure.append(f'missing: {column.blank} blank cells of "{column.name}" were taken as none held')
         elif target in ("arrival", "start", "end", "duration"):
             missing[target] = "drop"
         else:

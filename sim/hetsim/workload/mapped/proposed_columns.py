@@ -76,15 +76,12 @@ class Column:
     @property
     def numbers(self) -> list[float] | None:
         """All cells as numbers; None if one is not a number."""
-        values = []
-        for cell in self.cells:
-            if isinstance(cell, str) and not NUMBER.fullmatch(cell):
-                return None
-            try:
-                values.append(float(cell))
-            except (TypeError, ValueError):
-                return None
-        return values if values else None
+        if any(isinstance(cell, str) and not NUMBER.fullmatch(cell) for cell in self.cells):
+            return None
+        try:
+            return [float(cell) for cell in self.cells] or None
+        except (TypeError, ValueError):
+            return None
 
     @property
     def commas(self) -> bool:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -316,4 +316,4 @@ def tidied_row(path: Path, number: int, cells: Sequence[Any]) -> list[Any]:
 
 def beginning(rows: FileRows, count: int) -> list[tuple[int, list[Any]]]:
     """The first rows with all columns."""
-    return list(islice(chain(rows.cells(rows.names)), count))
+    return list(islice(rows.cells(rows.names), count))

@@ -279,10 +279,8 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
             nodes_there.append(node)
         except (AttributeError, TypeError, KeyError, ValueError) as error:
             log.wrong(line, "", f"cannot be read as a node: {error}")
-    log.row_problems.fail_if_any()
-    if not nodes_there:
-        some = f" but {away:,} that are cordoned or not ready; down: true keeps them" if away else ""
-        log.fail(f"has no nodes{some}")
+    some = f" but {away:,} that are cordoned or not ready; down: true keeps them" if away else ""
+    log.require(nodes_there, f"has no nodes{some}")
     return nodes_there
 
 

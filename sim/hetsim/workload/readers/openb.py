@@ -99,7 +99,5 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None) -> list[dict[st
         if gpus:
             node["gpus"] = {"type": (types or {}).get(cells[4], cells[4]), "count": int(gpus)}
         result.append(node)
-    log.row_problems.fail_if_any()
-    if not result:
-        log.fail("has no nodes")
+    log.require(result, "has no nodes")
     return result

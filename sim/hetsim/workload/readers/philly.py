@@ -133,7 +133,5 @@ def nodes(
             kind = {"type": gpu, "count": gpus_per_node}
             result.append({"name": f"{vc}-", "count": int(number), "rack": vc, "cpus": cpus_per_node, "gpus": kind,
                           "partitions": [vc]})  # fmt: skip
-    log.row_problems.fail_if_any()
-    if not result:
-        log.fail("has no nodes")
+    log.require(result, "has no nodes")
     return result

@@ -38,7 +38,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from hetsim.errors import suggestion
+from hetsim.errors import file_error, suggestion
 from hetsim.model.curves import Layout
 from hetsim.model.units import ExistingFolder, shown
 from hetsim.workload.costs.measured_training import Application, TrainingCurve
@@ -65,7 +65,6 @@ def _application(folder: Path, local_limit: int | None) -> Application:
     for placement in np.unique(placements[:, 0]):
         rows = placements[placements[:, 0] == placement][:, 1:]
         steps[tuple(int(digit) for digit in str(int(placement)))] = rows[np.argsort(rows[:, 0], kind="stable")]
-    spread = []
     by_size: dict[tuple[int, int, float], list[np.ndarray]] = {}
     for layout, rows in steps.items():
         for row in rows:
@@ -77,15 +76,11 @@ def _application(folder: Path, local_limit: int | None) -> Application:
     epochs = {}
     for path in folder.glob("validation-*.csv"):
         size = path.stem.removeprefix("validation-")
-        row_problems = RowProblems(path)
         if not size.isdecimal() or int(size) < 1:
-            row_problems.add(f"{shown(size)} in its name is not a batch size", None)
-            row_problems.fail_if_any()
+            raise file_error(path, f"{shown(size)} in its name is not a batch size")
         epochs[int(size)] = _table(path, EPOCH_COLUMNS)
     if not epochs:
-        row_problems = RowProblems(folder)
-        row_problems.add("has no validation-N.csv: one file for each batch size N that was trained with", None)
-        row_problems.fail_if_any()
+        raise file_error(folder, "has no validation-N.csv: one file for each batch size N that was trained with")
     return Application(folder.name, steps, np.array(spread), epochs=epochs, local_limit=local_limit)
 
 
@@ -93,14 +88,12 @@ def _table(path: Path, columns: tuple[str, ...]) -> np.ndarray:
     """Columns of numbers of a CSV file with a header."""
     row_problems = RowProblems(path)
     if not path.is_file():
-        row_problems.add("is missing", None)
-        row_problems.fail_if_any()
+        raise file_error(path, "is missing")
     lines = list(numbered_lines(path))
     header = next(csv.reader([lines[0][1]])) if lines else []
     missing = [name for name in columns if name not in header]
     if missing:
-        row_problems.add(f"has no column {', '.join(missing)}; wanted are {', '.join(columns)}", 1)
-        row_problems.fail_if_any()
+        raise file_error(path, f"has no column {', '.join(missing)}; wanted are {', '.join(columns)}", 1)
     places = [header.index(name) for name in columns]
     rows = []
     for number, line in lines[1:]:

@@ -241,9 +241,7 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
         if gpus:
             node["gpus"] = gpus
         result.append(node)
-    log.row_problems.fail_if_any()
-    if not result:
-        log.fail("has no nodes (of scontrol show node)")
+    log.require(result, "has no nodes (of scontrol show node)")
     return result
 
 

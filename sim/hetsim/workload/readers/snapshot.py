@@ -123,9 +123,7 @@ def read(path: Path, nodes: dict[str, list[str]]) -> Snapshot:
             log, snapshot, line, cell=dict(zip((*NEEDED, *OPTIONAL), cells, strict=True)), nodes=nodes,
             partitions=partitions, lines=lines
         )
-    log.row_problems.fail_if_any()
-    if not snapshot.jobs:
-        log.fail("has no jobs that run or wait")
+    log.require(snapshot.jobs, "has no jobs that run or wait")
     return snapshot
 
 

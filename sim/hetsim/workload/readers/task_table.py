@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ import numpy as np
 from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError, suggestion
 from hetsim.model.files import open_input, opened, write_whole
 from hetsim.model.units import MAX_BYTES, MAX_SECONDS, ExistingFile, shown
-from hetsim.workload.rows.text_rows import PARQUET, circle, numbered_lines
+from hetsim.workload.rows.text_rows import PARQUET, circle, numbered_lines, written
 from hetsim.workload.traces import LISTS, NUMBERS, TaskTable
 
 if TYPE_CHECKING:
@@ -58,10 +58,8 @@ def write(table: TaskTable, path: str | Path) -> None:
 def write_frame(frame: pd.DataFrame, path: str | Path) -> None:
     """Write a frame that has the columns of a task table."""
     target = Path(path)
-    if target.suffix.lower() in PARQUET:
-        write_whole(target, lambda temporary: frame.to_parquet(temporary, index=False))
-    else:
-        write_whole(target, lambda temporary: frame.to_csv(temporary, index=False))
+    put: Callable[..., Any] = frame.to_parquet if target.suffix.lower() in PARQUET else frame.to_csv
+    write_whole(target, lambda temporary: put(temporary, index=False))
 
 
 def write_parts(parts: Iterable[TaskTable], path: str | Path) -> int:
@@ -366,26 +364,23 @@ class _Reader:
         if flops is not None:
             nowhere &= np.isnan(flops)
         self._check_work(table, flops)
-        share = table.numbers.get("efficiency")
-        if share is not None:
-            for row in np.flatnonzero((share <= 0) | (share > 1)).tolist():
-                self._row_problem(row, "efficiency", f"{share[row]:g}: a share is above 0 and at most 1")
+        text = "{:g}: a share is above 0 and at most 1"
+        self._refuse(table, "efficiency", lambda share: (share <= 0) | (share > 1), text)
         for row in np.flatnonzero(nowhere)[: MAX_PROBLEMS + 1].tolist():
             message = f"task {table.name(row)} has no finite time on any device"
             self._row_problem(row, ", ".join(table.times) or "flops", message)
-        gpus = table.numbers.get("gpus")
-        if gpus is not None:
-            part = (gpus > 1) & (gpus != np.floor(gpus))
-            for row in np.flatnonzero(part).tolist():
-                message = f"{gpus[row]:g}: a fraction is below 1 (of one GPU), more GPUs are whole"
-                self._row_problem(row, "gpus", message)
+        text = "{:g}: a fraction is below 1 (of one GPU), more GPUs are whole"
+        self._refuse(table, "gpus", lambda gpus: (gpus > 1) & (gpus != np.floor(gpus)), text)
         for name, values in table.estimates.items():
-            for row in np.flatnonzero(np.isinf(values) & np.isfinite(table.times[name])).tolist():
-                values[row] = table.times[name][row]  # a blank estimate is exact
-        weight = table.numbers.get("weight")
-        if weight is not None:
-            for row in np.flatnonzero(weight == 0).tolist():
-                self._row_problem(row, "weight", "a weight must be above 0")
+            np.copyto(values, table.times[name], where=np.isinf(values))  # a blank estimate is exact
+        self._refuse(table, "weight", lambda weight: weight == 0, "a weight must be above 0")
+
+    def _refuse(self, table: TaskTable, name: str, wrong: Callable[[np.ndarray], np.ndarray], message: str) -> None:
+        """Note the rows with wrong numbers in a column, which a message may show."""
+        numbers = table.numbers.get(name)
+        if numbers is not None:
+            for row in np.flatnonzero(wrong(numbers)).tolist():
+                self._row_problem(row, name, message.format(numbers[row]))
 
     def _check_work(self, table: TaskTable, flops: np.ndarray | None) -> None:
         """Check that keys of work come with its flops."""
@@ -455,22 +450,13 @@ def line_of(path: Path, row: int) -> int | None:
     if path.suffix.lower() in PARQUET:
         return None
     seen = -1  # the header comes before row 0
-    with _bytes_of(path) as stream:
-        for number, line in enumerate(_lines(stream), start=1):
-            if line.strip(b"\r"):
+    with opened(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            if line.strip(b"\r\n"):
                 if seen == row:
                     return number
                 seen += 1
     return None
-
-
-def _lines(stream: Any) -> Any:
-    rest = b""
-    while block := stream.read(1 << 20):
-        parts = (rest + block).split(b"\n")
-        rest = parts.pop()
-        yield from parts
-    yield rest
 
 
 def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
@@ -524,6 +510,4 @@ def _cell(column: pa.ChunkedArray, row: int) -> Any:
 
 def _name(cell: Any) -> str:
     """The name in a cell; undo floats from whole numbers, and NaN from blanks."""
-    if cell is None or cell != cell:
-        return ""
-    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+    return "" if cell is None or cell != cell else written(cell)

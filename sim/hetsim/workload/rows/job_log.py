@@ -262,11 +262,7 @@ def _written(given: float | None) -> str:
 
 
 def _count(counts: dict[str, list[int]], reason: str, line: int) -> None:
-    tally = counts.get(reason)
-    if tally is None:
-        counts[reason] = [1, line]
-    else:
-        tally[0] += 1
+    counts.setdefault(reason, [0, line])[0] += 1
 
 
 def _hash(text: str, seed: int) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,9 +25,6 @@ from hetsim.workload.rows.job_columns import RowBlock
 from hetsim.workload.rows.job_log import JobLog, LogCut
 from hetsim.workload.rows.rows_of_a_job import refuse_repeated
 from hetsim.workload.traces import NUMBERS, TaskTable
-
-if TYPE_CHECKING:
-    from hetsim.workload.rows.job_log import JobLog
 
 BEHIND = 1e-3
 """Seconds after the cut at which jobs come that waited then."""

@@ -145,9 +145,7 @@ class JobTimes:
             rest.place(one, (possible or one.options)[0])
         for one in several:
             chosen = rest.placed[one.position]
-            if any(rest.has_room(one, option) for option in one.options if option != chosen):
-                undecided.append(one)
-            elif rest.has_room(one, chosen):
+            if [option for option in one.options if rest.has_room(one, option)] == [chosen]:
                 self._tell(one.what, "by the devices that were free", one.line)
             else:
                 undecided.append(one)

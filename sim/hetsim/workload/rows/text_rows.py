@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import IO, Annotated, Any, NoReturn
@@ -73,6 +73,12 @@ class ReadFile:
     def __init__(self, path: Path):
         self.path = path
         self.row_problems = RowProblems(path)
+
+    def require(self, rows: Sized, message: str) -> None:
+        """Raise ScenarioError with all problems, or with this one if there are no rows."""
+        self.row_problems.fail_if_any()
+        if not rows:
+            self.fail(message)
 
     def fail(self, message: str, line: int | None = None) -> NoReturn:
         """Raise ScenarioError now, with all problems so far."""
@@ -211,6 +217,11 @@ def instant_of(found: datetime, zone: tzinfo | None) -> float:
     twice = Twice(first)
     twice.later = second
     return twice
+
+
+def written(cell: Any) -> str:
+    """A cell as text; a whole number that a file holds as a float has no point."""
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
 
 
 def column_of(kind: str) -> str:
