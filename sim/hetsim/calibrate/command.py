@@ -177,7 +177,7 @@ def _from_tables(
     stages = {stage: shaped(tuple(times), tuple(times.values()), wanted) for stage, times in elsewhere.stages.items()}
     profile = from_elsewhere(elsewhere.what, stages)
     remarks = [*elsewhere.remarks, *_few(stages), *_falling(elsewhere.stages)]
-    language.report(elsewhere.what, stages, profile, remarks, target, as_json, quiet)
+    language.report(elsewhere.what, stages, profile, remarks=remarks, target=target, as_json=as_json, quiet=quiet)
 
 
 def _sized(text: str) -> tuple[int | None, Path]:

@@ -45,7 +45,9 @@ def steps(
 
     fitted = read.fit(str(path), read.read(path, unit, where), shape)
     stages = {"prefill": fitted.prefill, "decode": fitted.decode}
-    report(fitted.what, stages, read.profile(fitted), fitted.remarks, target, as_json, quiet)
+    report(
+        fitted.what, stages, read.profile(fitted), remarks=fitted.remarks, target=target, as_json=as_json, quiet=quiet
+    )
 
 
 def report(

@@ -19,6 +19,7 @@ from hetsim.gallery.schema import Axis, AxisValue, Expected, FiguresTable
 from hetsim.model.files import opened
 from hetsim.scenario.file import document as documents
 from hetsim.scenario.file.problems import translate
+from hetsim.scenario.file.shipped import _folder, find
 
 EXPECTED = "expected.yaml"
 RECORDED = "recorded.csv"
@@ -74,8 +75,6 @@ class Entry:
             if not path.exists():
                 raise self.problem(key, f"there is no file {path}")
             return path
-        from hetsim.scenario.file.shipped import find
-
         try:
             return find(given)
         except UnknownName as error:
@@ -202,15 +201,13 @@ class Entry:
     ) -> Iterator[TableCase]:
         """The cases of one table, averaged axes included."""
         ways = self.ways(number, table)
-        kept = {}
-        for axis, values in ways.items():
-            wanted = (chosen or {}).get(axis)
-            kept[axis] = {value: way for value, way in values.items() if wanted is None or value in wanted}
+        chosen = chosen or {}
+        kept = [[value for value in values if value in chosen.get(axis, values)] for axis, values in ways.items()]
         figures = self.figures[table.name]
         have = [axis for axis in ways if axis in figures]
         there = set(figures[have].itertuples(index=False, name=None)) if have else None
         source = self.scenario_of(table.scenario or self.expected.scenario, ("tables", number, "scenario"))
-        for combination in itertools.product(*(kept[axis] for axis in ways)):
+        for combination in itertools.product(*kept):
             labels = tuple(zip(ways, combination, strict=True))
             is_extra = any(value in table.axes[axis].extra_values for axis, value in labels)
             if not is_extra and there is not None and tuple(dict(labels)[axis] for axis in have) not in there:
@@ -343,8 +340,6 @@ def filled(way: AxisValue, value: str, row: Mapping[str, str]) -> AxisValue:
 
 def shipped() -> dict[str, Path]:
     """Expected files of shipped entries, by name."""
-    from hetsim.scenario.file.shipped import _folder
-
     folder = _folder()
     paths = sorted(folder.glob(f"published/*/{EXPECTED}")) if folder is not None else []
     return {path.parent.name: path for path in paths}

@@ -90,8 +90,7 @@ class Outcome:
     @property
     def seconds(self) -> float:
         """The time that the recorded cases took, on the machine that ran them."""
-        once = self.recorded.drop_duplicates(["table", "case"])
-        return float(once["seconds"].sum())
+        return float(self.recorded.drop_duplicates(["table", "case"])["seconds"].sum())
 
 
 def of_paper(figures: Any, value: FigureValue) -> tuple[float, float]:

@@ -29,19 +29,17 @@ def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
     keys = list(dict.fromkeys(rows[panels].itertuples(index=False, name=None))) if panels else [()]
     groups = [(value, key) for value in values for key in keys]
     places = {label: x for x, label in enumerate(dict.fromkeys(rows[across]))} if across is not None else {}
-    height = min(2.0 + 1.9 * len(groups), 22.0)
-    picture = style.figure(9.0, height)
+    picture = style.figure(9.0, min(2.0 + 1.9 * len(groups), 22.0))
     grid = picture.subplots(len(groups), 1, squeeze=False, sharex=True)
     for place, (value, key) in zip(grid[:, 0], groups, strict=True):
         mine = rows[rows["value"] == value]
         for axis, wanted in zip(panels, key, strict=True):
             mine = mine[mine[axis] == wanted]
         x = np.zeros(1) if across is None else mine[across].map(places).to_numpy(float)
-        reach = _pairs_of_bars(place, mine, x, {"hetsim": OURS} if table.tolerance.shape else BOTH)
+        low, high = _pairs_of_bars(place, mine, x, {"hetsim": OURS} if table.tolerance.shape else BOTH)
         shown = table.values[value]
         unit = f" ({shown.unit})" if shown.unit else ""
         place.set_ylabel(f"{shown.label or value}{unit}")
-        low, high = reach
         if low > 0 and high / low > 30:
             place.set_yscale("log")
         elif low > 0.6 * high:  # bars that are alike could not be told apart on an axis from 0

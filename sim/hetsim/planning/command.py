@@ -89,8 +89,7 @@ def _lines(found: Any) -> list[str]:
         facts.append(f"{len(plan.fused):,} launches of several kernels as one")
     head = f"plan of {found.policy} for {found.name}: {len(plan.steps):,} steps"
     lines = ["; ".join([head, *facts])]
-    covers = plan.notes.get("covers")
-    if covers:
+    if covers := plan.notes.get("covers"):
         lines.append("transfers and the like: " + ", ".join(f"{what} {word}" for what, word in covers.items()))
     table = found.table
     lines += ["", *table.head(ROWS).to_string(index=False, na_rep="").splitlines()]

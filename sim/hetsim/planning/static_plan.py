@@ -55,9 +55,8 @@ def plan(
     Raises: ScenarioError: the policy makes no plan before the clock starts, or the scenario is invalid.
     """
     loaded = prepare(scenario, policy, overrides)
-    simulation = loaded.begin(seed)
-    scheduler, record = simulation.input.scheduler, simulation.input
-    made = scheduler.made if isinstance(scheduler, PlannedScheduler) else None
+    record = loaded.begin(seed).input
+    made = record.scheduler.made if isinstance(record.scheduler, PlannedScheduler) else None
     if made is None:
         text = f"{record.policy} makes no plan; as_planned plans what it does on the estimates"
         with loaded.addresses():

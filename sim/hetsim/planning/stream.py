@@ -73,17 +73,15 @@ def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.nd
         shapes.append(context.modes.shape([mode], NO_STOPPING, True))
         seconds.append(_seconds(cuts, stage, place.group, spec))
     return _stream(
-        entry, name, path, arrival=arrival, cuts=cuts, plan=plan, shapes=shapes, seconds=seconds, context=context
+        entry, spec, name, path, arrival=arrival, cuts=cuts, plan=plan, shapes=shapes, seconds=seconds, context=context
     )
 
 
 def _stream(
-    entry: WorkloadEntry, name: str, path: Path_, arrival: np.ndarray, cuts: Cuts, plan: theory.PipelinePartition,
-    shapes: Sequence[int], seconds: Sequence[float], context: Context,
+    entry: WorkloadEntry, spec: PipelineSpec, name: str, path: Path_, arrival: np.ndarray, cuts: Cuts,
+    plan: theory.PipelinePartition, shapes: Sequence[int], seconds: Sequence[float], context: Context,
 ) -> TaskStream:  # fmt: skip
     """The columns: arrival by arrival, item by item, stage by stage."""
-    spec = entry.pipeline
-    assert spec is not None
     count, each = len(plan.stages), spec.items
     items = len(arrival) * each
     stage = np.tile(np.arange(count), items)
@@ -232,15 +230,12 @@ def _places(spec: PipelineSpec, cuts: Cuts, where: Path_, context: Context) -> l
 
 def _groups(kind: DeviceType, measured: bool, cluster: Cluster) -> list[_Place]:
     """The groups of one type."""
-    nodes: list[tuple[Node, int]] = []
+    alike: dict[tuple[int, Link, Link, int], list[Node]] = {}
     for node in cluster.nodes:
         count = sum(device.type is kind for device in node.accelerators)
         if count:
-            nodes.append((node, count))
-    alike: dict[tuple[int, Link, Link, int], list[Node]] = {}
-    for node, count in nodes:
-        key = (count, node.spec.network, node.spec.switch, node.index if count > 1 else -1)
-        alike.setdefault(key, []).append(node)
+            key = (count, node.spec.network, node.spec.switch, node.index if count > 1 else -1)
+            alike.setdefault(key, []).append(node)
     equal_devices = []
     for (count, *_), members in alike.items():
         first = members[0]

@@ -169,11 +169,10 @@ def _on(
         slowest = max(range(len(steps)), key=lambda one: steps[one].seconds)
         pipeline = formulas.step_pipeline(model, plan, machines[slowest])
         state, kept = formulas.memory(model, plan)
-        mean = training.steps.mean
         candidates.append(
             PlanCandidate(
                 device=device.name, plan=plan, step=steps[slowest], state=state, kept=kept, room=device.memory,
-                steps=mean, pipeline=pipeline,
+                steps=training.steps.mean, pipeline=pipeline,
             )  # fmt: skip
         )  # fmt: skip
     return candidates, None

@@ -31,16 +31,13 @@ def default(outcome: Result | Replications) -> Figure:
     Parameters: outcome: the run, or the replications.
     Returns: the figure.
     """
-    if not isinstance(outcome, Replications):
-        return _of_run(outcome)
-    return _of_replications(outcome)
+    return _of_replications(outcome) if isinstance(outcome, Replications) else _of_run(outcome)
 
 
 def _small(result: Result) -> bool:
     launches = result.launches
-    if result.record.input.language:
-        return False
-    return 0 < len(launches) <= FEW_LAUNCHES and launches["device"].nunique() <= FEW_DEVICES
+    few = 0 < len(launches) <= FEW_LAUNCHES and launches["device"].nunique() <= FEW_DEVICES
+    return few and not result.record.input.language
 
 
 def _of_run(result: Result) -> Figure:

@@ -126,13 +126,10 @@ def _unlike(result: Result) -> dict[str, str]:
 
 def _choose(result: Result, bars: pd.DataFrame, most: int) -> tuple[list[str], int]:
     """The devices to draw, in the order of the cluster, and how many are left out."""
-    used = set(bars["line"])
     table = result.devices
-    table = table[table["device"].isin(used)]
-    if len(table) > most:
-        kept = set(table.sort_values("busy", ascending=False, kind="stable")["device"].head(most))
-        return [name for name in table["device"] if name in kept], len(table) - most
-    return list(table["device"]), 0
+    used = table[table["device"].isin(set(bars["line"]))]
+    busiest = set(used.sort_values("busy", ascending=False, kind="stable")["device"].head(most))
+    return [name for name in used["device"] if name in busiest], max(0, len(used) - most)
 
 
 def _draw(ax: Axes, bars: pd.DataFrame, row: np.ndarray) -> list[Patch]:

@@ -46,8 +46,7 @@ def groups(table: pd.DataFrame, metrics: Iterable[str] | None = None) -> Figure:
     panels[-1].set_xticks(range(len(names)), [plain(short(str(name), 16)) for name in names])
     if sum(min(len(str(name)), 16) for name in names) > 75:
         panels[-1].tick_params(axis="x", labelrotation=30)
-    by = str(table.index.names[0])
-    panels[-1].set_xlabel(title(by, names), fontsize=9, color=INK)
+    panels[-1].set_xlabel(title(str(table.index.names[0]), names), fontsize=9, color=INK)
     legend_above(picture, panels[0])
     if any(table[metric, "half_width"].notna().any() for metric in chosen):
         subtitle = "means over replications, with intervals"

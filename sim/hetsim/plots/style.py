@@ -196,7 +196,7 @@ def possible(metric: str, values: np.ndarray, factor: float = 1.0) -> tuple[floa
 
 
 def legend_above(picture: Figure, panel: Axes) -> None:
-    """One legend for all panels, of the lines in one, above them; none for a single line."""
+    """One legend above all panels, of the lines in one; none for a single line."""
     handles, labels = panel.get_legend_handles_labels()
     if len(labels) > 1:
         across = max(1, min(len(labels), 95 // (6 + max(map(len, labels)))))

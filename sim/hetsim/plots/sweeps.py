@@ -109,8 +109,7 @@ def _frame_best(ax: Axes, metric: str, values: np.ndarray) -> None:
         return
     find = np.nanargmax if higher_is_better(metric) else np.nanargmin
     row, column = np.unravel_index(find(np.where(np.isfinite(values), values, np.nan)), values.shape)
-    box = Rectangle((float(column) - 0.5, float(row) - 0.5), 1, 1, fill=False, edgecolor="#D55E00", linewidth=2)
-    ax.add_patch(box)
+    ax.add_patch(Rectangle((float(column) - 0.5, float(row) - 0.5), 1, 1, fill=False, edgecolor="#D55E00", linewidth=2))
 
 
 def _chosen(sweep: Sweep, metric: str, where: Mapping[str, Any] | None) -> pd.DataFrame:

@@ -9,7 +9,7 @@ formula is approximate, it has an error: near where that is known to be small, e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -107,16 +107,21 @@ def _result(facts: Facts, model: str, found: Prediction | None = None, rows: Ite
 
 def _rows(facts: Facts, found: Prediction, computing: float, tails: bool, loss: bool = False) -> list[PredictedRow]:
     """The figures of a prediction under the names of the simulator's metrics."""
-    rows = [PredictedRow(WAIT_MEAN, found.wait_mean)]
-    if tails and found.wait_above is not None:
-        rows.append(PredictedRow("wait_p95", found.wait_percentile(0.95)))
-    rows.append(PredictedRow(RESPONSE_MEAN, found.response_mean))
-    if tails and found.response_above is not None:
-        rows.append(PredictedRow("response_p95", found.response_percentile(0.95)))
-    rows.append(PredictedRow("queue_length_mean", found.queue_length_mean))
-    rows.append(PredictedRow("jobs_in_system_mean", found.jobs_in_system_mean))
-    rows.append(PredictedRow(facts.busy_metric, facts.busy_share(computing)))
-    return [*rows, PredictedRow("loss", found.loss)] if loss else rows
+    return _predicted({
+        WAIT_MEAN: found.wait_mean,
+        "wait_p95": found.wait_percentile(0.95) if tails and found.wait_above is not None else None,
+        RESPONSE_MEAN: found.response_mean,
+        "response_p95": found.response_percentile(0.95) if tails and found.response_above is not None else None,
+        "queue_length_mean": found.queue_length_mean,
+        "jobs_in_system_mean": found.jobs_in_system_mean,
+        facts.busy_metric: facts.busy_share(computing),
+        "loss": found.loss if loss else None,
+    })  # fmt: skip
+
+
+def _predicted(figures: Mapping[str, float | None]) -> list[PredictedRow]:
+    """A row for each figure that there is."""
+    return [PredictedRow(metric, value) for metric, value in figures.items() if value is not None]
 
 
 def _with_loss(facts: Facts, model: str, found: Prediction, tails: bool) -> Match:
@@ -393,10 +398,11 @@ def _by_size(facts: Facts, _: str) -> Match:
     labels = [one.label for one in facts.customers]
     if len(labels) == len(set(labels)) > 1:
         rows += [PredictedRow(RESPONSE_MEAN, prediction.response_of(each), one.label) for one, each in by_class]
-    if not math.isnan(prediction.slowdown_mean):
-        rows.append(PredictedRow("slowdown_mean", prediction.slowdown_mean))
-    rows.append(PredictedRow("jobs_in_system_mean", prediction.jobs_in_system_mean))
-    rows.append(PredictedRow(facts.busy_metric, facts.busy_share(rate * law.mean)))
+    rows += _predicted({
+        "slowdown_mean": None if math.isnan(prediction.slowdown_mean) else prediction.slowdown_mean,
+        "jobs_in_system_mean": prediction.jobs_in_system_mean,
+        facts.busy_metric: facts.busy_share(rate * law.mean),
+    })  # fmt: skip
     return _result(facts, prediction.model, prediction, rows)
 
 
@@ -420,11 +426,13 @@ def _tandem(facts: Facts, _: str) -> Match:
     facts.one_gpu(facts.rate * slowest.mean, soft=True)
     _need(facts.steady(facts.rate * slowest.mean, 1, slowest))
     network = networks.tandem(facts.rate, [networks.Station(law.mean, 1, name) for name, law in used.items()])
-    rows = [PredictedRow(RESPONSE_MEAN, network.response_mean)]
-    if all(law.kind == "exponential" for law in used.values()):
-        rows.append(PredictedRow("response_p95", network.response_percentile(0.95)))
-    rows.append(PredictedRow("jobs_in_system_mean", network.jobs_in_system_mean))
-    rows.append(PredictedRow(facts.busy_metric, facts.busy_share(facts.rate * facts.law.mean)))
+    exponential = all(law.kind == "exponential" for law in used.values())
+    rows = _predicted({
+        RESPONSE_MEAN: network.response_mean,
+        "response_p95": network.response_percentile(0.95) if exponential else None,
+        "jobs_in_system_mean": network.jobs_in_system_mean,
+        facts.busy_metric: facts.busy_share(facts.rate * facts.law.mean),
+    })  # fmt: skip
     return _result(facts, f"tandem of M/M/1: {' → '.join(used)}", None, rows)
 
 

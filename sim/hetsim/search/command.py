@@ -179,12 +179,10 @@ def tune(scenario: str, over: tuple[str, ...], as_json: bool, quiet: bool, **opt
     _show(tuning)
 
 
-def _show(found: object) -> None:
+def _show(found: Any) -> None:
     from hetsim.report import terminal
     from hetsim.scenario.file.document import dump
-    from hetsim.search.tune import Tuning
 
-    assert isinstance(found, Tuning)
     shown = found.shown()
     rows = [[str(title) for title in shown.columns]]
     rows += [[str(cell) for cell in row] for row in shown.itertuples(index=False)]

@@ -200,9 +200,8 @@ class Tuning:
     def shown(self, rows: int = 10) -> pd.DataFrame:
         """The best settings, for people."""
         frame = self.table.head(rows)
-        texts = frame[self.metric].map(formatter(self.metric))
         cells = frame.drop(columns=["error", "present"]).astype(object)
-        cells[self.metric] = texts
+        cells[self.metric] = frame[self.metric].map(formatter(self.metric))
         cells.loc[frame["present"], list(self.settings[0].values)] = "present"
         return cells.rename(columns={self.metric: metric_name(self.metric)})
 

@@ -139,9 +139,8 @@ def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
         for time, amount, task in sorted(changes):
             total += amount
             if total > limit[what, where]:
-                name = record.input.tasks.name(task)
-                capacity = limit[what, where]
-                yield f"task {name} at t = {time:g} s: {what} of {where} in use {total:,.0f}, there are {capacity:,.0f}"
+                used = f"{what} of {where} in use {total:,.0f}, there are {limit[what, where]:,.0f}"
+                yield f"task {record.input.tasks.name(task)} at t = {time:g} s: {used}"
                 break
 
 

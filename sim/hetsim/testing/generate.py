@@ -62,9 +62,6 @@ class _Maker:
         self.random = random
         self.features = features
 
-    def has(self, feature: str) -> bool:
-        return feature in self.features
-
     def one_of(self, *choices: Any) -> Any:
         return choices[int(self.random.integers(len(choices)))]
 
@@ -78,23 +75,23 @@ class _Maker:
             specs.append(
                 NodeSpec(
                     cpus=int(self.random.integers(1, 5)),
-                    memory=HOST_MEMORY if self.has("memory") else None,
+                    memory=HOST_MEMORY if "memory" in self.features else None,
                     accelerators=tuple((kind, count) for kind, count in counts if count),
                     cpu_type=CPU,
-                    switch_size=self.one_of(None, 2) if self.has("transfers") else None,
+                    switch_size=self.one_of(None, 2) if "transfers" in self.features else None,
                     switch=Link(upload=6 * GB, download=6 * GB),
-                    network=Link(upload=GB, download=GB, latency=0.01) if self.has("items") else Link(),
+                    network=Link(upload=GB, download=GB, latency=0.01) if "items" in self.features else Link(),
                 )
             )
         return Cluster(specs)
 
     def gpu(self, name: str) -> DeviceType:
         link = Link()
-        if self.has("transfers"):
+        if "transfers" in self.features:
             link = Link(4 * GB, 2 * GB, self.one_of(0.0, 0.01), self.one_of("full", "half"))
-        streams = self.one_of(1, 2) if self.has("streams") else 1
+        streams = self.one_of(1, 2) if "streams" in self.features else 1
         sharing = Sharing()
-        if self.has("sharing"):
+        if "sharing" in self.features:
             sharing = self.one_of(
                 sharing,
                 Sharing("timeslice", switch_cost=0.1),
@@ -121,16 +118,16 @@ class _Maker:
         for row in range(count):
             times[row, len(shapes[number[row]].modes) :] = np.inf
         estimate = times
-        if self.has("estimates"):
+        if "estimates" in self.features:
             estimate = times * random.lognormal(0.0, 0.5, times.shape)
         columns: dict[str, Any] = {}
-        if self.has("transfers"):
+        if "transfers" in self.features:
             columns.update(bytes_in=random.integers(0, 4, count) * GB, bytes_out=random.integers(0, 3, count) * GB)
-        if self.has("people"):
+        if "people" in self.features:
             columns.update(self.people(count))
-        if self.has("graph"):
+        if "graph" in self.features:
             columns["predecessors"] = self.graph(count)
-        if self.has("items"):
+        if "items" in self.features:
             columns.update(self.data(cluster, count, columns))
         return Tasks(self.arrivals(count), number, shapes, time=times, estimate=estimate, **columns)
 
@@ -142,10 +139,10 @@ class _Maker:
         if kind == "bursts":
             gaps *= self.random.random(count) < 0.3
         times = np.cumsum(gaps)
-        return np.floor(times) if self.has("ties") else times
+        return np.floor(times) if "ties" in self.features else times
 
     def durations(self, size: tuple[int, int]) -> np.ndarray:
-        if self.has("ties"):
+        if "ties" in self.features:
             return self.random.integers(0, 5, size).astype(float)
         return self.random.exponential(2.0, size)
 
@@ -158,7 +155,7 @@ class _Maker:
         if not modes:
             modes.append(cpu_mode())  # every node has a core
         stopping, preemptible = Stopping(), True
-        if self.has("stops"):
+        if "stops" in self.features:
             save, restore = self.one_of(0.0, 0.2), self.one_of(0.0, 0.3)
             stopping = Stopping(save, restore, self.one_of(0, GB), self.one_of(1.0, np.inf))
             preemptible = self.random.random() < 0.8
@@ -167,21 +164,21 @@ class _Maker:
     def mode(self, cluster: Cluster) -> Mode | None:
         """A mode that some empty node can run, or None."""
         devices = [device for node in cluster.nodes for device in node.accelerators]
-        memory = int(self.random.integers(0, 40)) * GB if self.has("memory") else 0
+        memory = int(self.random.integers(0, 40)) * GB if "memory" in self.features else 0
         if not devices or self.random.random() < 0.3:
             node = self.one_of(*cluster.nodes)
             return cpu_mode(int(self.random.integers(1, node.cpus + 1)), memory=memory)
         device = self.one_of(*devices)
         node = cluster.nodes[device.node]
         more: dict[str, Any] = {"memory": memory, "millicores": int(self.random.integers(0, node.cpus + 1)) * 1000}
-        if self.has("memory"):
+        if "memory" in self.features:
             more["gpu_memory"] = int(self.random.integers(0, 6)) * GB
-        if self.has("transfers") and self.random.random() < 0.3:
+        if "transfers" in self.features and self.random.random() < 0.3:
             more.update(upload=StageTime(0.1, 0.1), download=StageTime(0.0, 0.2))
-        if self.has("fractions") and self.random.random() < 0.6:
+        if "fractions" in self.features and self.random.random() < 0.6:
             return gpu_mode(device.type, self.one_of(0.25, 0.5, 1 / 3), **more)
         count = 1
-        if self.has("gangs"):
+        if "gangs" in self.features:
             count = int(self.random.integers(1, sum(d.type is device.type for d in node.accelerators) + 1))
             if count > 1 and self.random.random() < 0.5:
                 more.update(span_any=True, span_speed=0.5)

@@ -349,7 +349,6 @@ def _served(name: str, gpu: dict[str, Any], workload: list[dict[str, Any]]) -> S
     from hetsim.scenario.scenario import load  # pydantic takes its time
 
     node = {"cpus": 4, "gpus": gpu, "pcie": {"upload": "5 GB/s"}}
-    described = {"name": "served", "seed": 1, "cluster": {"nodes": [node]}, "workload": workload}
-    scenario = load(described)
+    scenario = load({"name": "served", "seed": 1, "cluster": {"nodes": [node]}, "workload": workload})
     built = scenario.build(1)
     return ServedScenario(name, built.cluster, built.tasks, scenario=scenario)

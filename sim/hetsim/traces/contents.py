@@ -78,8 +78,7 @@ def text_of(found: dict[str, Any]) -> list[str]:
     facts = [[rows_are, terminal.count(count)], ["arrivals", f"{first:.6g} s to {last:.6g} s"]]
     if last > first:
         facts[-1][1] += f" ({terminal.rate(count / (last - first))})"
-    classes = found["classes"]
-    if classes:
+    if classes := found["classes"]:
         shown = [f"{name or '(none)'} {number:,}" for name, number in list(classes.items())[:8]]
         facts.append(["classes", ", ".join(shown) + (f", … {len(classes) - 8} more" if len(classes) > 8 else "")])
     if found["users"]:

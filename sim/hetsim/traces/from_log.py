@@ -275,8 +275,7 @@ def compare(
     fit on one node, and may use several as it stands, that each stays on one is a step as well.
     """
     begin = explained.warm_end
-    amount = explained.jobs.amount
-    gangs = explained.jobs.unit == "GPUs" and 1 < float(amount.max()) <= widest
+    gangs = explained.jobs.unit == "GPUs" and 1 < float(explained.jobs.amount.max()) <= widest
     unexplained = explained.shares["held back"] + explained.shares["fragmented"] >= LEFT
     if gangs and unexplained and compared.variants[0].document["workload"][0].get("span") == "any":
         compared.steps.append(("with each gang on one node", lambda last: last["workload"][0].pop("span")))

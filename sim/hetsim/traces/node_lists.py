@@ -13,7 +13,6 @@ from hetsim.errors import KeyProblem, ScenarioError, UsageError
 
 def format_of_nodes(file: str, form: str | None) -> str | None:
     """The format of a node list, given or recognized; None for a trace."""
-
     from hetsim import registry
     from hetsim.workload.logs.recognize import node_list
 

@@ -85,8 +85,7 @@ def explained_waits(
     names = [node.name for node in run.cluster.nodes]
     explained = None
     if jobs is not None:
-        capacity = capacity_of_cluster(run, jobs.unit)
-        stated = None if subject.inferred else capacity
+        stated = None if subject.inferred else capacity_of_cluster(run, jobs.unit)
         cut = "at_cut" in subject.table.extra
         explained = explain(subject.table, stated, cut)
     if explained is None:
@@ -114,8 +113,7 @@ def capacity_of_cluster(run: Any, unit: str) -> float:
 
 
 def write_scenario(document: dict[str, Any], out: Path) -> None:
-    moved = _moved(document, out.parent)
-    write_whole(out, partial(write_text, text=dump(moved)))
+    write_whole(out, partial(write_text, text=dump(_moved(document, out.parent))))
     console.note(f"scenario: {out}")
 
 

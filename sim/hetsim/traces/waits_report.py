@@ -46,9 +46,7 @@ def lines(explained: Explained, compared: Compared | None, simulated: bool) -> l
 
 def inferred(explained: Explained) -> list[str]:
     """Sentences on what the log shows about its site."""
-    texts = []
-    jobs = explained.jobs
-    texts += _site(explained)
+    jobs, texts = explained.jobs, _site(explained)
     lacking = [level for _, level in explained.curve if level < explained.capacity]
     if lacking:
         texts.append(f"capacity: at times only {min(lacking):,.6g} of {explained.capacity:,.6g} {jobs.unit} were up")

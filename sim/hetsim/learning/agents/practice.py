@@ -100,8 +100,7 @@ class Practice:
 
     def played(self, scenario: Scenario) -> float:
         """Reward per task of the scenario's own policy on the validation runs."""
-        episodes = self._player(scenario)
-        earned, tasks = 0.0, 0
+        episodes, earned, tasks = self._player(scenario), 0.0, 0
         for replication in range(JUDGED_ON):
             earned += episodes.total(self.seed, replication, VALIDATION)
             tasks += _tasks(episodes)

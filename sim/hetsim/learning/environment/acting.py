@@ -170,12 +170,8 @@ class Acting(Window):
         """The first waiting tasks by arrival, in the order in which they are shown."""
         tasks = super().shown(first)
         if self.order == SHORTEST_FIRST and first is None:
-            tasks.sort(key=self._time_at_best)
+            tasks.sort(key=lambda task: float(self._static[self._slot[task.index], SHORTEST_COLUMN]))
         return tasks
-
-    def _time_at_best(self, task: Task) -> float:
-        time: float = self._static[self._slot[task.index], SHORTEST_COLUMN]
-        return time
 
     def anything(self) -> bool:
         if not self._extended:

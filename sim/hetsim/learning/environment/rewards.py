@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import Any, ClassVar
 
 import numpy as np
@@ -372,13 +373,10 @@ class Energy(Reward):
 
     def _rest(self, now: float) -> None:
         """Bring what devices drew for doing nothing to the present."""
-        new = []
-        for entry in reversed(self.simulation.state.recorder.device_log):
-            if entry is self._noted:
-                break
-            if entry[2] != "awake":  # the end of a waking changes nothing here, and may be taken back
-                new.append(entry)
-        for entry in reversed(new):
+        log = reversed(self.simulation.state.recorder.device_log)
+        new = takewhile(lambda entry: entry is not self._noted, log)
+        # The end of a waking changes nothing here, and may be taken back.
+        for entry in reversed([entry for entry in new if entry[2] != "awake"]):
             time, index, what, _ = entry
             self._resting += self.power * (time - self._since)
             self._since, self._noted = time, entry
