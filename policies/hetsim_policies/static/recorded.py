@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import Problem, ScenarioError, file_error
 from hetsim.model.cluster import Cluster
 from hetsim.model.files import open_input, open_text
 from hetsim.model.plan import Copy, Moment, Plan, Step, lane_names
@@ -144,16 +144,15 @@ def _rows(path: Path) -> Iterator[tuple[int | None, dict[str, str]]]:
             header = [cell.strip() for cell in cells]
             missing = [name for name in COLUMNS if name not in header]
             if missing:
-                message = f"a plan needs the columns {', '.join(COLUMNS)}; missing: {', '.join(missing)}"
-                raise ScenarioError(Problem(message, file=str(path), line=line))
+                text = f"a plan needs the columns {', '.join(COLUMNS)}; missing: {', '.join(missing)}"
+                raise file_error(path, text, line)
         elif len(cells) != len(header):
-            message = f"the row has {len(cells)} cells, but the header has {len(header)} columns"
-            raise ScenarioError(Problem(message, file=str(path), line=line))
+            raise file_error(path, f"the row has {len(cells)} cells, but the header has {len(header)} columns", line)
         else:
             columns = [name for name in (*COLUMNS, *COPY_COLUMNS, LAUNCH_COLUMN) if name in header]
             yield line, {name: cells[header.index(name)].strip() for name in columns}
     if header is None:
-        raise ScenarioError(Problem("is empty", file=str(path)))
+        raise file_error(path, "is empty")
 
 
 def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -168,10 +167,10 @@ def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if cells:  # not a blank line
                     yield line, cells
     except UnicodeDecodeError as error:
-        message = f"is not UTF-8 text (byte 0x{error.object[error.start]:02x}); save it as UTF-8"
-        raise ScenarioError(Problem(message, file=str(path))) from None
+        byte = f"byte 0x{error.object[error.start]:02x}"
+        raise file_error(path, f"is not UTF-8 text ({byte}); save it as UTF-8") from None
     except (csv.Error, OSError) as error:
-        raise ScenarioError(Problem(f"cannot be read as CSV: {error}", file=str(path), line=line + 1)) from None
+        raise file_error(path, f"cannot be read as CSV: {error}", line + 1) from None
 
 
 def _parquet(path: Path) -> Iterator[tuple[None, list[str]]]:
@@ -181,7 +180,7 @@ def _parquet(path: Path) -> Iterator[tuple[None, list[str]]]:
         with open_input(path) as source:
             table = pd.read_parquet(source)
     except (ValueError, OSError) as error:  # pyarrow's own errors are both
-        raise ScenarioError(Problem(f"cannot be read as Parquet: {error}", file=str(path))) from None
+        raise file_error(path, f"cannot be read as Parquet: {error}") from None
     yield None, [str(name) for name in table.columns]
     for cells in table.itertuples(index=False, name=None):
         yield None, [_text(cell) for cell in cells]

@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
 
 from hetsim.model.files import package_data
 from hetsim.model.units import in_units
@@ -57,6 +57,12 @@ class Described(BaseModel):
                 text = with_default(text, default, [*info.metadata, *parts])
                 properties[key] = {**properties[key], "description": text}
         return reference
+
+
+class Frozen(Described):
+    """A described model with strict keys, frozen after validation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def shipped(kind: type[Kind], module: str, table: str) -> dict[str, Kind]:

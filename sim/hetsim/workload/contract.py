@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from hetsim.model import units
-from hetsim.model.described import Described
+from hetsim.model.described import Described, Frozen
 from hetsim.model.units import PerSecond, Seconds
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -122,7 +122,7 @@ Rate: TypeAlias = Annotated[PerSecond, AfterValidator(above_zero)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_ARRIVALS, strict=True)]
 
 
-class ArrivalProcess(Described):
+class ArrivalProcess(Frozen):
     """Base class of arrival processes, built-in and others.
 
     A subclass is a pydantic model with a field `process: Literal["its_name"]` and its parameters; it has
@@ -132,7 +132,6 @@ class ArrivalProcess(Described):
     `closed` is True where later arrivals depend on completions; then `times` gives only the first ones.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     closed: ClassVar[bool] = False
     steady_rate: ClassVar[bool] = False
     """Return True if the rate is the same at all times."""

@@ -91,19 +91,12 @@ def checked(by: str | Iterable[str]) -> list[str]:
 
 def groupings(run: RunInput, by: Iterable[str], further: Iterable[str] = ()) -> list[Grouping]:
     """Groupings with several groups in the workload, with `further` metrics."""
-    chosen = []
     extra = [name for name in further if name in declarations() and of_groups(name)]
     names = (*group_metrics(), *(name for name in extra if name not in group_metrics()))
-    for name in by:
-        if name == "user":
-            if len(run.tasks.users) > 1:
-                chosen.append(Grouping(name, tuple(named_users(run)), names))
-        elif name == "class":
-            if len(run.tasks.classes) > 1:
-                chosen.append(Grouping(name, None, names))
-        elif len(set(size_labels(run.tasks.shapes))) > 1:
-            chosen.append(Grouping(name, None, names))
-    return chosen
+    tasks = run.tasks
+    groups = {"user": tasks.users, "class": tasks.classes, "gpus": set(size_labels(tasks.shapes))}
+    return [Grouping(name, tuple(named_users(run)) if name == "user" else None, names)
+            for name in by if len(groups[name]) > 1]  # fmt: skip
 
 
 def named_users(run: RunInput) -> list[str]:

@@ -15,6 +15,7 @@ from itertools import chain
 import numpy as np
 
 from hetsim.model.cluster import MILLI, WHOLE, Cluster, Node
+from hetsim.model.stages import download_rate
 from hetsim.model.tasks import Mode, Tasks
 
 
@@ -214,7 +215,4 @@ def _upload_rate(mode: Mode) -> float:
 
 
 def _download_rate(mode: Mode) -> float:
-    if mode.on_cpu:
-        return math.inf
-    link = mode.type.link
-    return link.upload if link.duplex == "half" else link.download
+    return math.inf if mode.on_cpu else download_rate(mode.type.link)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from hetsim.errors import UnknownName
-from hetsim.model.described import Described, shipped
+from hetsim.model.described import Frozen, shipped
 
 Whole = Annotated[int, Field(ge=1, le=10**9, strict=True)]
 Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
@@ -31,14 +31,12 @@ CONTEXT = 4096
 Width = Literal["bf16", "fp16", "fp8", "int8", "nvfp4", "mxfp4", "int4", "int4-32"]
 
 
-class NumberFormat(Described):
+class NumberFormat(Frozen):
     """Number formats: of weights, of keys and values, and of arithmetic.
 
     What is left out is in 16 bits, but for the experts, whose format is that of the other weights; the weights of the
     vocabulary are in 16 bits always.  Where a GPU has no units for an arithmetic it computes in the next wider one.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     weights: Width = "bf16"
     experts: Width | None = None
@@ -69,13 +67,11 @@ def _format(value: Any) -> Any:
     return value
 
 
-class Latent(Described):
+class Latent(Frozen):
     """Multi-head latent attention (DeepSeek-V2, 2024), under the names of config.json.
 
     A layer keeps `kv_lora_rank` numbers of a token for all heads, and `qk_rope_head_dim` that know its position.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kv_lora_rank: Whole
     q_lora_rank: Whole | None = None
@@ -84,23 +80,19 @@ class Latent(Described):
     v_head_dim: Whole
 
 
-class Indexer(Described):
+class Indexer(Frozen):
     """Heads that choose the `tokens` that sparse attention reads (one key, FP8)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     heads: Whole
     head_size: Whole
     tokens: Whole
 
 
-class Linear(Described):
+class Linear(Frozen):
     """Layers with gated linear attention, which keep a state.
 
     Reference: Yang et al., Gated Delta Networks, ICLR 2025.  Before it goes a convolution over that number of tokens.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     layers: Whole
     key_heads: Whole
@@ -132,10 +124,8 @@ class Attention(NamedTuple):
         return 1.0 if self.reach is None else min(1.0, self.reach / context)
 
 
-class Architecture(Described):
+class Architecture(Frozen):
     """The shape of a decoder-only transformer: weights, keys and values, operations."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     layers: Whole
     hidden: Whole

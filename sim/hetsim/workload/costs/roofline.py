@@ -26,16 +26,16 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from hetsim.errors import UnknownName
-from hetsim.model.described import Described, shipped
+from hetsim.model.described import Frozen, shipped
 from hetsim.model.units import Bytes, BytesPerSecond, Fraction, Hertz, Operations, OperationsPerSecond, Seconds
 
 Whole = Annotated[int, Field(ge=1, strict=True)]
 
 
-class Peak(Described):
+class Peak(Frozen):
     """The peak of a device: one GPU, one CPU core or one CPU socket.
 
     The fields from `multiprocessors` on describe a GPU's streaming multiprocessors and are needed for
@@ -43,8 +43,6 @@ class Peak(Described):
     block costs besides its own; `warps_to_saturate` is how many resident warps hide the latencies (1: any
     launch runs at full rate).
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     flops: OperationsPerSecond
     """Most operations per second."""
@@ -145,13 +143,11 @@ Dimensions = Annotated[list[Whole], Field(min_length=1, max_length=3), BeforeVal
 """A whole number, or up to three (x, y, z)."""
 
 
-class KernelLaunch(Described):
+class KernelLaunch(Frozen):
     """The launch line of a GPU kernel: `{grid: 16, block: 64}`, up to 3 dimensions.
 
     `registers` are per thread, `shared_memory` is per block.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     grid: Dimensions
     """Blocks of the grid: a whole number, or up to three."""
@@ -250,7 +246,7 @@ def kernel_time(
     return (peak.launch_overhead if launch_overhead is None else launch_overhead) + busy
 
 
-class Work(Described):
+class Work(Frozen):
     """Work to time on any device: `{flops: 3 GFLOP, bytes: 200 MB, steps: 1000}`.
 
     flops, bytes, `kernels` and `launch` are of one step.  A step of several kernels pays the launch
@@ -258,8 +254,6 @@ class Work(Described):
     thread blocks, and flops and bytes are those of all kernels of the step together, alike in their launch
     line.  `share` is the share of the device that the work demands.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     flops: Operations
     """Operations of one step."""
