@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -201,18 +201,17 @@ class SemiStatic(Scheduler):
         return any(d.index in self._down or cluster.nodes[d.node].cpu.index in self._down for d in devices)
 
     def finished(self, task: Task) -> None:
-        number = self._number(task)
-        del self._tasks[task.index]
-        if number is None or self.planned is None:
-            self.rest.finished(task)
-        else:
-            self.planned.end(number)
+        self._over(task, self.rest.finished)
 
     def gone(self, task: Task) -> None:
-        number = self._number(task)
+        self._over(task, self.rest.gone)
+
+    def _over(self, task: Task, tell: Callable[[Task], None]) -> None:
+        """Forget a task; the plan learns of it, or by this hook the other scheduler."""
         self._tasks.pop(task.index, None)
+        number = self._number(task)
         if number is None or self.planned is None:
-            self.rest.gone(task)
+            tell(task)
         else:
             self.planned.end(number)
 

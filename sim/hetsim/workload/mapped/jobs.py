@@ -16,6 +16,7 @@ from hetsim.workload.mapped.rows import is_blank, tidied
 from hetsim.workload.rows.job_log import JobLog, number_or_text
 from hetsim.workload.rows.job_times import ROUNDED, JobTimes
 from hetsim.workload.rows.rows_of_a_job import JobRows, Sink
+from hetsim.workload.rows.text_rows import written
 
 SHOWN = 3
 """Bad cells of a column that are named; the rest is counted."""
@@ -127,7 +128,7 @@ class MappedJobs:
         if cell is None:
             return None
         if kind_of(target) == "text":
-            return _written(cell)
+            return written(cell)
         return _reading(self.readers[target], cell, column)
 
     def _cell(self, column: str, cells: dict[str, Any], target: str) -> Any:
@@ -342,12 +343,6 @@ def _part(cell: str, key: str) -> str | None:
     words_of_parts = [part.removeprefix("gres:").replace("=", ":").split(":") for part in parts]
     counts = [int(words[-1]) if words[-1].isdecimal() else 1 for words in words_of_parts if words[0] == key]
     return str(sum(counts)) if counts else None
-
-
-def _written(cell: Any) -> str:
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    return str(cell)
 
 
 def _of(source: CellSource) -> str:

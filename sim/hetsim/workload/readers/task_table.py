@@ -25,7 +25,7 @@ import numpy as np
 from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError, suggestion
 from hetsim.model.files import open_input, opened, write_whole
 from hetsim.model.units import MAX_BYTES, MAX_SECONDS, ExistingFile, shown
-from hetsim.workload.rows.text_rows import PARQUET, circle, numbered_lines
+from hetsim.workload.rows.text_rows import PARQUET, circle, numbered_lines, written
 from hetsim.workload.traces import LISTS, NUMBERS, TaskTable
 
 if TYPE_CHECKING:
@@ -376,7 +376,7 @@ class _Reader:
         self._refuse(table, "weight", lambda weight: weight == 0, "a weight must be above 0")
 
     def _refuse(self, table: TaskTable, name: str, wrong: Callable[[np.ndarray], np.ndarray], message: str) -> None:
-        """Note the rows with wrong numbers in a column, if there is one; a message may show the number."""
+        """Note the rows with wrong numbers in a column, which a message may show."""
         numbers = table.numbers.get(name)
         if numbers is not None:
             for row in np.flatnonzero(wrong(numbers)).tolist():
@@ -510,6 +510,4 @@ def _cell(column: pa.ChunkedArray, row: int) -> Any:
 
 def _name(cell: Any) -> str:
     """The name in a cell; undo floats from whole numbers, and NaN from blanks."""
-    if cell is None or cell != cell:
-        return ""
-    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+    return "" if cell is None or cell != cell else written(cell)

@@ -111,8 +111,7 @@ class _Reader(ReadFile):
 
     def _run(self, run: dict[str, Any]) -> None:
         machines = run.get("machines")
-        alone = isinstance(machines, list) and len(machines) == 1
-        machine = self._once(machines[0]) if isinstance(machines, list) and alone else ""
+        machine = self._once(machines[0]) if isinstance(machines, list) and len(machines) == 1 else ""
         self.runs[self._once(run["id"])] = (*(run.get(key) for key in MEASURED), machine)
 
     def table(self, speedup: float | None) -> TaskTable:

@@ -219,6 +219,11 @@ def instant_of(found: datetime, zone: tzinfo | None) -> float:
     return twice
 
 
+def written(cell: Any) -> str:
+    """A cell as text; a whole number that a file holds as a float has no point."""
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+
+
 def column_of(kind: str) -> str:
     """The column of a task table with times on a kind or type of device."""
     return {"cpu": "cpu_time", "gpu": "gpu_time"}.get(kind, f"gpu_time.{kind}")
