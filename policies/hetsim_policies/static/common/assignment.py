@@ -185,7 +185,6 @@ class Integral:
 
     site_of: np.ndarray | None
     bound: float
-    infeasible: bool = False
 
 
 class AssignmentProgram:
@@ -356,7 +355,7 @@ class AssignmentProgram:
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         if not self.possible:
-            return Integral(None, np.inf, infeasible=True)
+            return Integral(None, np.inf)
         upper, limit, equal, exact = self._matrices()
         high = self.high.copy()
         if fixed is not None:
@@ -372,7 +371,7 @@ class AssignmentProgram:
         dual_bound = getattr(solution, "mip_dual_bound", None)
         bound = float(dual_bound) if dual_bound is not None and np.isfinite(dual_bound) else 0.0
         if solution.x is None:
-            return Integral(None, max(0.0, bound - ROUNDING) * self.scale, infeasible=solution.status == 2)
+            return Integral(None, max(0.0, bound - ROUNDING) * self.scale)
         share = np.zeros(self.number.shape)
         share[self.task, self.site] = solution.x[: self.span]
         return Integral(share.argmax(axis=1), max(0.0, bound - ROUNDING) * self.scale)
