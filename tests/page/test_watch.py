@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -21,7 +25,8 @@ import hetsim as hs
 from hetsim.cli import main
 from hetsim.errors import UsageError
 from hetsim.experiment.partial import planned_again, so_far
-from hetsim.page.watch import HOST, PageServer
+from hetsim.experiment.shard import ShardOver
+from hetsim.page.watch import HOST, PageServer, Watched
 from hetsim.results.many_runs.sweep import EACH, TABLE, TABLES
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
@@ -70,12 +75,45 @@ def test_points_that_have_their_runs_are_those_of_the_finished_sweep(
 
 
 @pytest.mark.parametrize("over", [
-    {"seed": [1, 2]}, {"workload.0.arrivals.rate": ["1/s", "90/min"]}, {"cluster.nodes.0": [{"count": 3, "cpus": 1}]},
+    {"seed": [1, 2]}, {"policy": ["fcfs", "sjf"]}, {"policy.scheduler.placement": ["first_fit", "best_fit"]},
+    {"workload.0.arrivals.rate": ["1/s", "90/min"]}, {"cluster.nodes.0": [{"count": 3, "cpus": 1}]},
 ])  # fmt: skip
 def test_every_kind_of_value_is_planned_again(tmp_path: Path, over: dict[str, Any]) -> None:
     made = hs.sweep(QUEUE, over, out=tmp_path)
     found = so_far(planned_again(tmp_path), tmp_path)
     assert found is not None and found.table.equals(made.table)
+
+
+def test_a_point_whose_replications_or_policies_are_going_on_is_not_shown(tmp_path: Path) -> None:
+    """Figures of some replications, or of some policies, would be read as those of all."""
+    options: dict[str, Any] = {"policies": ["fcfs", "sjf"], "replications": 3}
+    with pytest.raises(ShardOver):
+        hs.sweep(QUEUE, COUNTS, out=tmp_path, shard="1/2", **options)
+    assert so_far(planned_again(tmp_path), tmp_path) is None
+    with pytest.raises(ShardOver):
+        hs.sweep(QUEUE, COUNTS, out=tmp_path, shard="2/2", **options)
+    found = so_far(planned_again(tmp_path), tmp_path)
+    assert found is not None and found.table.equals(hs.sweep(QUEUE, COUNTS, **options).table)
+
+
+def test_runs_left_of_a_precision_are_a_bound(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"replications": {"precision": 0.2, "metric": "response_mean", "max": 60}}
+    table = unfinished(tmp_path / "sweep", **options)
+    drop_runs(tmp_path / "sweep", {1}, **options)
+    found = so_far(planned_again(tmp_path / "sweep"), tmp_path / "sweep")
+    assert found is not None and found.table.equals(table[table["point"] == 1].reset_index(drop=True))
+    assert found.remarks[-1] == "so far: 1 of 3 rows have all their runs; at least 20 runs are left"
+
+
+def test_a_page_rests_as_long_as_it_took(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    watched.page()
+    before = watched.state
+    watched._rests_until = math.inf
+    (tmp_path / "run.json").write_text("{")
+    assert (watched.state, state_of(watched.page())) == (before, before)
+    watched._rests_until = 0.0
+    assert watched.state != before
 
 
 def test_a_sweep_without_runs_has_no_points_yet(tmp_path: Path) -> None:
@@ -86,7 +124,7 @@ def test_a_sweep_without_runs_has_no_points_yet(tmp_path: Path) -> None:
 
 def test_points_that_the_files_do_not_name_come_at_the_end(tmp_path: Path) -> None:
     hs.sweep(QUEUE, COUNTS, policies={"mine": {"scheduler": {"name": "sjf"}}}, out=tmp_path)
-    with pytest.raises(UsageError, match="can be shown once it has ended: its files do not say all that was swept"):
+    with pytest.raises(UsageError, match="can be shown once it has ended; its files do not say all that was swept"):
         planned_again(tmp_path)
 
 
@@ -109,7 +147,13 @@ def answer(server: PageServer, path: str, host: str | None = None) -> HTTPRespon
 
 
 def text(server: PageServer) -> str:
+    server.watched._rests_until = 0.0  # as if time had passed since the last page
     return answer(server, "/").read().decode()
+
+
+def state_of(page: str) -> str:
+    """The state of the directory that a page was made of."""
+    return page.partition('.text() !== "')[2].partition('"')[0]
 
 
 def test_the_page_follows_the_directory(tmp_path: Path) -> None:
@@ -118,19 +162,30 @@ def test_the_page_follows_the_directory(tmp_path: Path) -> None:
         first = text(server)
         assert "There are no results yet." in first
         unfinished(folder, replications=2)
-        state = first.partition("/changes?")[2].partition('"')[0]
-        assert answer(server, f"/changes?{state}").readline() == b"data: other\n"
+        assert state_of(first) != answer(server, "/state").read().decode()
         assert "so far: 3 of 3 rows have all their runs; 0 runs are left" in text(server)
         hs.sweep(QUEUE, COUNTS, out=folder, replications=2)
         assert "so far" not in text(server) and "3 points, 2 replications each" in text(server)
         shutil.rmtree(folder)
         hs.run(QUEUE).save(folder)
         assert "fcfs" in text(server) and 'id="explorer"' in text(server)
-        before = text(server)
-        assert answer(server, f"/changes?{before.partition('/changes?')[2][:16]}").readline() == b": same\n"
+        assert state_of(text(server)) == answer(server, "/state").read().decode()
         (folder / "run.json").write_text("{")
         assert "is damaged" in text(server)
     assert [inner.name for inner in tmp_path.iterdir()] == ["sweep"]
+
+
+def test_clients_that_leave_and_odd_names_are_no_errors(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    os.mkdir(os.fsencode(tmp_path) + b"/\xff")
+    hs.run(QUEUE).save(tmp_path / "run")
+    with served(tmp_path / os.fsdecode(b"\xff")) as server:
+        for sent in (b"GET / HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % server.server_port, b"GET /"):
+            with socket.create_connection((HOST, server.server_port)) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # as of a killed client
+                client.sendall(sent)
+        os.rename(tmp_path / "run", os.fsencode(tmp_path) + b"/\xff/run")
+        assert "This page looks for results" in text(server) or "run" in text(server)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_only_the_page_is_served_and_only_by_the_names_of_this_machine(tmp_path: Path) -> None:
@@ -138,7 +193,7 @@ def test_only_the_page_is_served_and_only_by_the_names_of_this_machine(tmp_path:
         assert server.server_address[0] == HOST
         own = f"localhost:{server.server_port}"
         assert [answer(server, "/", host).status for host in (None, own, "example.org", "")] == [200, 200, 403, 403]
-        assert [answer(server, path).status for path in ("/run.json", "/../etc/passwd", "/changes/x")] == [404] * 3
+        assert [answer(server, path).status for path in ("/run.json", "/../etc/passwd", "/state/x")] == [404] * 3
         with pytest.raises(UsageError, match=rf"port {server.server_port} of {HOST} cannot be used"):
             PageServer(tmp_path, server.server_port)
 

@@ -19,6 +19,7 @@ from hetsim.model.tasks import Shape
 from hetsim.policy import PlanProblem
 from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
 from hetsim_policies.static.common.parallel import PoolLanes, parallel, wide, wide_bound
+from hetsim_policies.static.insertion import Prioritized
 from hetsim_policies.static.vertices import MoldableDual, min_guess
 
 GRAPHS = ["graham", "heft", "mct", "peft", "prioritized", "genetic", "simulated_annealing"]
@@ -277,3 +278,18 @@ def test_searches_of_parallel_tasks_never_lose_to_their_seed():
             assert plan.notes.get("evaluations", 0) <= 2000
             better += plan.makespan < lists * 0.99
     assert better >= 3
+
+
+@pytest.mark.parametrize(("by", "column"), [("deadline", "deadline"), ("importance", "priority")])
+def test_no_later_task_delays_one_that_goes_first(by, column):
+    """A moldable task of 8, 5 or 3.5 s on 1, 2 or 4 GPUs ends first on all four, whoever comes behind it."""
+    gpu = DeviceType("g")
+    shape = Shape([gpu_mode(gpu, width) for width in (1, 2, 4)])
+    one = Shape([gpu_mode(gpu, 1)])
+    first = {"deadline": 3.6, "priority": 1}[column]
+    columns = {column: np.array([first, *[math.nan if column == "deadline" else 0] * 3])}
+    tasks = workload([(0, 0, 8.0, 5.0, 3.5), *[(0, 1, 8.0)] * 3], [shape, one], **columns)
+    plan = Prioritized(by).plan(PlanProblem(tasks, Cluster([node(cpus=1, accelerators=((gpu, 4),))])))
+    starts = {step.task: times for step, times in zip(plan.steps, plan.timetable.tolist(), strict=True)}
+    assert starts[0] == [0.0, 3.5] and [starts[task] for task in (1, 2, 3)] == [[3.5, 11.5]] * 3
+    assert plan.notes.get("deadlines_missed", 0) == 0

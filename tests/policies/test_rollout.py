@@ -21,7 +21,8 @@ from hetsim.testing import System
 from hetsim.testing.conformance import fingerprint
 from hetsim.testing.generate import random_system
 from hetsim.testing.systems import cpu_mode, node, workload
-from hetsim_policies.hybrid.ahead import Rollout
+from hetsim_policies.dynamic.backfilling import GangBackfill
+from hetsim_policies.hybrid.ahead import First, Led, Rollout
 from hetsim_policies.orders import FcfsSkip, sjf
 from hetsim_policies.prediction.estimates import ENOUGH, ENOUGH_ARRIVALS, ArrivalHistory, EstimateHistory
 
@@ -423,3 +424,28 @@ def test_exact_estimates_are_certain_once_enough_is_known():
     assert not history.uncertain
     history, _ = ended(np.full(5, 7.0), np.full(5, 7.1))
     assert history.uncertain
+
+
+class Forced(Led):
+    """A base for which the third task is started at 3 s, whatever that delays."""
+
+    forced = False
+
+    def schedule(self, view):
+        if view.now >= 3 and not self.forced:
+            self.forced = True
+            task = next(task for task in view.waiting() if task.index == 2)
+            self.first = First(task, view.fit(task))
+        yield from super().schedule(view)
+
+
+def test_a_start_for_the_base_makes_its_reservations_again():
+    """The third task would delay the gang; once it runs, the gang is late anyway and the fourth may start."""
+    sizes = ((2, 10), (4, 5), (1, 100), (1, 50))
+    jobs = [{"arrivals": {"process": "all_at_once", "count": 1}, "gpus": gpus, "gpu_time": f"{seconds} s"}
+            for gpus, seconds in sizes]  # fmt: skip
+    cluster = {"nodes": {"cpus": 8, "gpus": {"type": "g", "count": 4}}}
+    run = load({"cluster": cluster, "workload": jobs, "policy": "gang_backfill"}).build(1)
+    run.tasks.arrival = np.array([0.0, 1.0, 2.0, 3.0])
+    record = Simulation(replace(run, scheduler=Forced(GangBackfill())), check=True).run()
+    assert record.start.tolist() == [0, 103, 3, 3]

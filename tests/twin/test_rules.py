@@ -132,6 +132,16 @@ def test_a_cap_is_what_several_users_held_and_waited_with(seen, held, submit, re
     assert not over.caps  # more is held now
 
 
+def test_a_cap_from_what_was_held_is_not_taken_against_the_queue(seen):
+    """A job that asks for more could never start; a cap that REASON names may be why no more was held."""
+    log = held_before(seen[2], (6.0, 6.0, 6.0), 600.0)
+    running = of("r", start=9000.0, gpus=5.0)
+    assert learned([running], 9500.0, log).caps == {"q": {"max_gpus_per_user": 6.0}}
+    assert not learned([running, of("w", reason="Resources", gpus=16.0)], 9500.0, log).caps
+    named = [of(f"w{number}", reason="QOSMaxJobsPerUserLimit") for number in range(3)]
+    assert "max_gpus_per_user" not in learned([running, *named], 9500.0, log).caps.get("q", {})
+
+
 def test_weights_of_an_earlier_forecast_are_taken_where_evidence_is_thin(seen, tmp_path):
     _, jobs, log = seen
     now, few = EPOCH + 5.6 * DAY, [job for job in jobs if job.runs]

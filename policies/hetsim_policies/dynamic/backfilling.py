@@ -16,7 +16,7 @@ from pydantic import Field
 
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
-from hetsim.model.task import Task
+from hetsim.model.task import WAITING, Task
 from hetsim.policy import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,
@@ -115,7 +115,9 @@ class ConservativeBackfill(Backfilling):
         self._occupancy.ended(task)
         if self._promised.pop(task.index, None) is not None:
             self._profile = None
-        elif stands and window.tasks[: len(kept)] == kept:  # it was promised nothing: what others were stands
+        elif stands and task.state != WAITING and window.tasks[: len(kept)] == kept:
+            # It was promised nothing and takes nothing: what others were promised stands.  (One that still waits is
+            # about to be started by another scheduler.)
             window.changed = self._standing = len(kept)
         if self._expected.pop(task.index, None) is not None:
             self._profile = None

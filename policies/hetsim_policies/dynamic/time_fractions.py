@@ -41,9 +41,9 @@ class MaxMinFairness(SideBySideScheduler):
     Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies
     for Deep Learning Workloads (Gavel, OSDI 2020).  Weakness: all jobs progress at once, so mean response is far from
     least; realized only in rounds, with a change of hands in each (see `rounds` for how far that strays).
-    Cost: `levels` + 1 linear programs whenever jobs have come or gone, at the next round; with pairs each has a column
-    for every job, mode and label next to it (128 jobs of 26 classes on three types: 7,000 columns, 0.02 s in all, as
-    jobs that are alike count once).
+    Cost: `levels` + 1 linear programs whenever jobs have come or gone, at the next round, or a few sorts where each job
+    has one mode; with pairs each has a column for every job, mode and label next to it (128 jobs of 26 classes on three
+    types: 7,000 columns, 0.02 s in all, as jobs that are alike count once).
 
     levels: programs of water filling; after these the sum of progress of those left is made greatest.
     pairs: two jobs may share devices where that was measured.  Then no job shares them otherwise.

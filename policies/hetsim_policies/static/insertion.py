@@ -20,7 +20,7 @@ from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim_policies.static.common.graph_bounds import graph_bound
 from hetsim_policies.static.common.instance import Free, Schedule, runnable
 from hetsim_policies.static.common.outcome import plan_of
-from hetsim_policies.static.common.parallel import in_order, listed, parallel, wide_heft, wide_peft
+from hetsim_policies.static.common.parallel import in_order, listed, parallel, wide, wide_heft, wide_peft, wide_plan
 from hetsim_policies.static.common.ranks import Needs, Traffic, by_key, needs, ranking, traffic_of, ways
 from hetsim_policies.task_graphs import Graph, Ways, downward, graph_of, topological, upward
 
@@ -355,18 +355,20 @@ class Prioritized(PlannedScheduler):
     def plan(self, problem: PlanProblem) -> Plan:
         tasks = problem.tasks
         if parallel(problem):
-            plan, finish = listed(problem, "prioritized", lambda instance, allowed: in_order(
-                instance, allowed, by_criterion(tasks, instance.fastest()[:, None], self.by)
-            )), np.zeros(len(tasks))  # fmt: skip
+            # Every option is open to each task: it ends first, whatever that takes from those behind it.
+            instance = wide(problem, "prioritized")
+            ranked = by_criterion(tasks, instance.fastest()[:, None], self.by)
+            plan = wide_plan(instance, in_order(instance, np.ones(len(instance.task), bool), ranked).placed)
+            finish = np.zeros(len(tasks))
             assert plan.timetable is not None
             finish[[step.task for step in plan.steps]] = plan.timetable[:, 1]
         else:
-            instance = runnable(problem, "prioritized")
-            order = by_criterion(tasks, instance.time, self.by)
+            sequential = runnable(problem, "prioritized")
+            order = by_criterion(tasks, sequential.time, self.by)
             schedule = prioritized(
-                instance.time, instance.counts, order, ready=tasks.arrival, predecessors=tasks.predecessors
+                sequential.time, sequential.counts, order, ready=tasks.arrival, predecessors=tasks.predecessors
             )
-            plan, finish = plan_of(instance, schedule), schedule.finish
+            plan, finish = plan_of(sequential, schedule), schedule.finish
         plan.notes |= missed(finish, tasks)
         return plan
 

@@ -418,7 +418,7 @@ class Copier:
     def _column(self, old: np.ndarray) -> Any:
         if old.dtype.hasobject:
             return self._remember(old, deepcopy(old))
-        return self._remember(old, old.copy() if old.flags.writeable else old)  # what cannot be written cannot change
+        return self._remember(old, old.copy() if old.flags.writeable else old)  # read-only: of the input
 
     def _by_itself(self, old: Any) -> Any:
         new = self._remember(old, deepcopy(old))  # with its state: it draws on as the original does

@@ -47,6 +47,7 @@ YOUNG = 300_000
 """Objects made since the last collection from which on a fork that has been played is collected: runs collect nothing
 (`Simulation.run`), and a fork is a cycle."""
 
+
 @dataclass(eq=False)
 class Imagined:
     """Futures of a run; see `hetsim.policy.contract.Imagined`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +26,20 @@ def planned_again(folder: Path) -> SweepPlan:
     """
     about = unsealed(folder / MARK)
     points = [dict(zip(about["keys"], map(_value, values), strict=True)) for values in about["points"]]
-    options: dict[str, Any] = {"seed": None if "seed" in about["keys"] else about["seed"]}
+    options: dict[str, Any] = {"points": points} if about["keys"] else {"over": {}}
+    options |= {"seed": None if "seed" in about["keys"] else about["seed"]}
     options |= {"replications": about["replications"], "metrics": about["metrics"], "keep": about.get("keep", ())}
-    labels = about["policies"]
-    named = [written(label) or label for label in labels]
-    for policies in (named, *([None] if len(labels) == 1 else [])):  # the scenario's own is not given by name
+    named = [written(label) or label for label in about["policies"]]
+    for policies, check in product((named, None), (False, True)):  # None: those of the scenario and of the points
         try:
-            plan = plan_sweep(folder / SCENARIO, points=points, policies=policies, **options)
+            plan = plan_sweep(folder / SCENARIO, policies=policies, check=check, **options)
         except HetsimError:
             continue
         if plan.checked.runs.hex() == about["rows"] and not plan.pilots:
             return plan
     raise UsageError(
-        f"the points of the sweep in {folder} can be shown once it has ended: its files do not say all that was swept "
-        "(a policy given in Python, an input that changed since, or a warm-up that is found from pilots)"
+        f"the points of the sweep in {folder} can be shown once it has ended; its files do not say all that was swept "
+        "(policies of single points, or given in Python; an input that changed since; a warm-up found from pilots)"
     )
 
 
@@ -47,20 +48,19 @@ def _value(shown: Any) -> Any:
 
 
 def so_far(plan: SweepPlan, folder: Path) -> Sweep | None:
-    """The rows of a sweep that have finished runs; None without any.  Makes no run."""
+    """The points of a sweep all of whose runs have ended, None without any."""
     study = Study(plan.setup, Workers(), store=Store(folder / RUNS, trust=True), identity=plan.identity)
     blocks = OpenBlocks(len(plan.rows), len(plan.rows), lambda _, rows: None)
     with warnings.catch_warnings(action="ignore"):  # the program that makes the runs has them
         outstanding = study.outstanding(plan.wanted(study, range(len(plan.rows)), blocks))
     made = blocks.first
-    there = [number for number, row in enumerate(made) if row.series is not None and row.series.taken]
+    going = {row.point for row, runs in zip(plan.rows, made, strict=True) if not runs.done}
+    there = [number for number, row in enumerate(plan.rows) if row.point not in going]
     if not there:
         return None
     tables = plan.tables(only=there)
     tables.add([plan.row(number, made[number]) for number in there])
     sweep = plan.result(tables)
-    rows = sum(made[number].done for number in there)
-    remark = f"so far: {rows:,} of {len(plan.rows):,} rows have all their runs; {len(outstanding):,} runs are left"
-    sweep.remarks = [*sweep.remarks, remark]
-    sweep.directory = folder
+    left = f"{'' if plan.amount.precision is None else 'at least '}{len(outstanding):,} runs are left"
+    sweep.remarks = [*sweep.remarks, f"so far: {len(there):,} of {len(plan.rows):,} rows have all their runs; {left}"]
     return sweep

@@ -6,6 +6,7 @@ written.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import warnings
@@ -21,11 +22,18 @@ from hetsim.experiment.partial import planned_again, so_far
 from hetsim.experiment.sweep import SweepPlan
 from hetsim.page import NAME, elements, report
 from hetsim.results.many_runs.sweep import MARK, TABLES
+from hetsim.results.stored_files import reading_stored
 
 HOST = "127.0.0.1"
 PERIOD = 2.0
 """Seconds between two looks at the directory."""
-RELOAD = '<script>new EventSource("/changes?{state}").onmessage = () => location.reload();</script>\n</body>'
+RELOAD = """<script>
+const looks = setInterval(async () => {
+  if (await (await fetch("/state")).text() !== "{state}") { clearInterval(looks); location.reload(); }
+}, {milliseconds});
+</script>
+</body>"""
+"""Looks again and again, by requests that end: a browser has few connections for one host, which other pages need."""
 
 
 class Watched:
@@ -35,28 +43,42 @@ class Watched:
         self.folder = folder
         self._lock = threading.Lock()
         """Pages are made one at a time: matplotlib draws in one thread only."""
-        self._made: tuple[str, str] = ("", "")
+        self._made, self._text = "", ""
+        """The state of the directory when the page was made, and the page."""
+        self._rests_until = -math.inf
         self._plan: tuple[str, SweepPlan] | None = None
 
     @property
     def state(self) -> str:
-        """A text that changes with the files in the directory."""
-        return _state(path for path in (*self.folder.glob("*"), *self.folder.glob("*/*")) if path.name != NAME)
+        """A text that is another one when the page is to be made again.
+
+        That takes at most half of the time: large sweeps take seconds, and their runs need the processor too.
+        """
+        if time.monotonic() < self._rests_until:
+            return self._made
+        try:
+            return _state(path for path in (*self.folder.glob("*"), *self.folder.glob("*/*")) if path.name != NAME)
+        except OSError:  # a folder that goes while it is read
+            return "changing"
 
     def page(self) -> str:
-        """The page, with a line that loads it again after a change."""
+        """The page, with a script that loads it again after a change."""
         with self._lock:
             state = self.state
-            if self._made[0] != state:
-                self._made = state, self._page().replace("</body>", RELOAD.replace("{state}", state))
-            return self._made[1]
+            if not self._text or self._made != state:
+                begun = time.monotonic()
+                script = RELOAD.replace("{state}", state).replace("{milliseconds}", f"{1000 * PERIOD:.0f}")
+                self._made, self._text = state, self._page().replace("</body>", script)
+                self._rests_until = 2 * time.monotonic() - begun
+            return self._text
 
     def _page(self) -> str:
         try:
-            if (self.folder / MARK).is_file() and not (self.folder / TABLES).is_file():
-                return self._unfinished()
-            if self.folder.is_dir() and any(self.folder.iterdir()):
-                with warnings.catch_warnings(action="ignore"):  # a picture that fails is named on the page
+            # Warnings: the page itself names pictures that failed.
+            with reading_stored(self.folder), warnings.catch_warnings(action="ignore"):
+                if (self.folder / MARK).is_file() and not (self.folder / TABLES).is_file():
+                    return self._unfinished()
+                if self.folder.is_dir() and any(self.folder.iterdir()):
                     return report(load_any(self.folder), str(self.folder))
             said = "There are no results yet."
         except (HetsimError, OSError) as problem:  # also of a file that is replaced while it is read
@@ -68,7 +90,7 @@ class Watched:
         if self._plan is None or self._plan[0] != mark:
             self._plan = mark, planned_again(self.folder)
         sweep = so_far(self._plan[1], self.folder)
-        return _words(self.folder, "No run has ended yet.") if sweep is None else report(sweep, str(self.folder))
+        return _words(self.folder, "No point has all its runs yet.") if sweep is None else report(sweep)
 
 
 def _state(paths: Iterable[Path]) -> str:
@@ -77,7 +99,7 @@ def _state(paths: Iterable[Path]) -> str:
         with suppress(OSError):  # gone by now
             about = path.stat()
             texts.append(f"{path} {about.st_size} {about.st_mtime_ns}")
-    return sha256("\n".join(texts).encode()).hexdigest()[:16]
+    return sha256("\n".join(texts).encode(errors="backslashreplace")).hexdigest()[:16]
 
 
 def _words(folder: Path, text: str) -> str:
@@ -107,30 +129,30 @@ class PageServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: PageServer
 
+    def handle(self) -> None:
+        """Answer until the client has gone, which it may at any moment."""
+        with suppress(OSError):
+            super().handle()
+
     def do_GET(self) -> None:  # noqa: N802
-        """Answer the page, or the stream of its changes; nothing else is served."""
-        path, _, state = self.path.partition("?")
+        """Answer the page, or the state of the directory; nothing else is served."""
+        watched = self.server.watched
         # A page from elsewhere can give this machine a name of its own, and would read along under that name.
         if self.headers.get("Host") not in {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}:
             self.send_error(403)
-        elif path == "/":
-            text = self.server.watched.page().encode()
-            self._head("text/html; charset=utf-8")
-            self.wfile.write(text)
-        elif path == "/changes":
-            self._head("text/event-stream")
-            with suppress(OSError):  # the reader has closed the page
-                while True:
-                    self.wfile.write(b": same\n\n" if state == self.server.watched.state else b"data: other\n\n")
-                    time.sleep(PERIOD)
+        elif self.path == "/":
+            self._send(watched.page(), "text/html; charset=utf-8")
+        elif self.path == "/state":
+            self._send(watched.state, "text/plain; charset=utf-8")
         else:
             self.send_error(404)
 
-    def _head(self, kind: str) -> None:
+    def _send(self, text: str, kind: str) -> None:
         self.send_response(200)
         self.send_header("Content-Type", kind)
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
+        self.wfile.write(text.encode(errors="backslashreplace"))
 
     def log_message(self, *_: object) -> None:
         """Say nothing: stderr is for people."""

@@ -178,9 +178,12 @@ def with_policy(policy: Any, rules: Rules) -> tuple[dict[str, Any], Rules] | Non
 def _caps(jobs: Sequence[SnapshotJob], past: JobHistory) -> tuple[dict[str, dict[str, float]], list[str]]:
     caps: dict[str, dict[str, float]] = {}
     evidence = []
+    # A cap that REASON names may be why users held no more.
+    others = {job.qos for job in jobs for key, pattern in CAPS.items()
+              if key != "max_gpus_per_user" and not job.runs and re.fullmatch(pattern, job.reason)}  # fmt: skip
     for key, pattern in CAPS.items():
         named = [job for job in jobs if not job.runs and re.fullmatch(pattern, job.reason)]
-        unnamed = set(past.labels["qos"].tolist()) - {""} if key == "max_gpus_per_user" else set()
+        unnamed = set(past.labels["qos"].tolist()) - {""} - others if key == "max_gpus_per_user" else set()
         for qos in sorted({job.qos for job in named} | unnamed):
             capped = [job for job in named if job.qos == qos]
             value, text = _cap(key, qos, capped, jobs=jobs, past=past)
@@ -210,7 +213,8 @@ def _cap(
     above = min((occupied[job.user if each else ""] + (job.gpus if gpus else 1.0) for job in capped), default=math.inf)
     low, (ever, users) = max(occupied.values(), default=0.0), _ever_held(qos, each, gpus, jobs=jobs, past=past)
     if len(capped) < MIN_CAPPED:
-        if each and users >= MIN_CAPPED and low <= ever < above - SLACK:
+        largest = max((job.gpus for job in jobs if job.qos == qos), default=0.0)  # it could never start under less
+        if each and users >= MIN_CAPPED and max(low, largest) <= ever < above - SLACK:
             return ever, f": {ever:g}, never more held, and by {users:,} users whose next job waited"
         return None, f" not taken: thin evidence, {MIN_CAPPED} are enough"
     if not 0 < low < above - SLACK:

@@ -22,7 +22,7 @@ import numpy as np
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of a start that are told."""
 ENOUGH_STARTS = 30
-"""Judged starts below which nothing is moved: of fewer the errors' own 95 % quantile is the greatest."""
+"""Judged starts below which nothing is moved: of fewer three errors alone would decide the ends."""
 
 
 @dataclass

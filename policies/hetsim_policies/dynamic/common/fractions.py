@@ -103,8 +103,9 @@ def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray
     Of each program the jobs with a positive price cannot get more: they are fixed there, and the next program raises
     the others.  After `levels` programs a last one maximizes the sum of progress / base of those left.
     A job with a base of 0 (nothing that it can use is up) is left out.
-    Cost: `levels` + 1 programs of jobs × modes columns at most, jobs that are alike count once; a few sorts in place of
-    each program where every job has one mode.
+    Where every job has one mode, a few sorts take the place of each program, and all that cannot get more at one level
+    are fixed there; a program may leave some of them, tied in price, to the next.
+    Cost: `levels` + 1 programs of jobs × modes columns at most, jobs that are alike count once.
     """
     if offers.partner is None and (np.diff(offers.job) > 0).all():
         return _fill_up(offers, base, levels)

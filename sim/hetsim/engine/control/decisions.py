@@ -182,7 +182,6 @@ class Decisions:
         if problem is not None:
             raise illegal(self.state, f"fetches item {decision.item} to {decision.device}, but {problem}")
 
-
     def _drop(self, decision: Drop) -> None:
         self.devices.state(decision.device)
         problem = self.state.places.drop(decision.item, decision.device)

@@ -494,7 +494,7 @@ class Recorder:
         }
         first = len(rows["energy"])
         merged["energy"][first:] = merged["busy"][first:] * watts(tasks, plain, mode)
-        order = np.lexsort((merged["task"], merged["decided"]))  # however rows came to be written, their order is this
+        order = np.lexsort((merged["task"], merged["decided"]))
         return {name: column[order] for name, column in merged.items()}
 
 

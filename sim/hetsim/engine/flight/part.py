@@ -65,7 +65,7 @@ class Part:
         self.delay = delay  # apart from `span`: both are added in the order of `serve`
 
     def sent(self, flow: Flow) -> None:
-        """Return True if it was sent or booked on a shared path."""
+        """Note that it was sent; a known end on a shared path is booked."""
         self.begun = True
         if flow.until == INF and not flow.ended:  # else it is over
             flow.bookable = False

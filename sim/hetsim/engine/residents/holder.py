@@ -75,7 +75,7 @@ class Owner:
 class Holder:
     """A replica: it holds devices until it gives up its requests.
 
-    Its set needs five verbs: `outstanding`, `idle`, `start`, `drain` and `give_up`.
+    Its set needs `outstanding`, `idle`, `start`, `drain` and `give_up`, `enqueue` of a request and `run_at`.
     """
 
     def __init__(self, fleet: Owner, number: int, kind: HolderType, placement: Placement, prefills_only: bool):

@@ -23,6 +23,7 @@ from hetsim.workload.costs.roofline import Peak
 if TYPE_CHECKING:
     import numpy as np
 
+
 class Disaggregated(Model):
     """Replicas that only prefill, and replicas that decode."""
 
