@@ -19,6 +19,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from chromium import BROWSER, browser
 from click.testing import CliRunner
 
 import hetsim as hs
@@ -227,3 +228,26 @@ def test_a_file_is_not_watched(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = CliRunner().invoke(main, ["report", "--watch", str(tmp_path / "file")])
     assert done.exit_code == 2 and "there is no directory" in done.output
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here (Debian: apt-get install chromium)")
+def test_many_open_pages_follow_in_a_browser(tmp_path: Path) -> None:
+    """Nine of them, more than a browser has connections to one host."""
+    folder = tmp_path / "sweep"
+    frames = """Array.from(document.querySelectorAll("iframe"), one => one.contentDocument.body?.innerText ?? "")"""
+    with served(folder) as server, browser(tmp_path / "profile") as page:
+        page.call("Page.navigate", url=server.address)
+        add = """document.body.append(Object.assign(document.createElement("iframe"), {src: "/", id: "walk"}))"""
+        waits = f"""new Promise(done => {{ const look = () => {frames}.filter(text => text.includes("TEXT")).length
+            === 9 ? done(1) : setTimeout(look, 50); look(); }})"""
+        page.value("""new Promise(done => { const look = () => document.readyState == "complete"
+            && document.body.innerText.includes("no results yet") ? done(1) : setTimeout(look, 50); look(); })""")
+        page.value("clearInterval(looks); " + "; ".join([add] * 9))
+        assert page.value(waits.replace("TEXT", "no results yet")) == 1
+        unfinished(folder)
+        assert page.value(waits.replace("TEXT", "3 of 3 rows have all their runs")) == 1
+        hs.sweep(QUEUE, COUNTS, out=folder)
+        waits = waits.replace("includes(\"TEXT\")", "includes(\"Make it again\") && !text.includes(\"so far\")")
+        assert page.value(waits) == 1
+        assert not page.errors
