@@ -28,6 +28,7 @@ from hetsim.learning.agents.learners import Dqn, Memory, Reinforce, balanced
 from hetsim.learning.agents.learners import Path as Trajectory
 from hetsim.learning.agents.network import Adam, ScoreNetwork, shares
 from hetsim.learning.agents.practice import Practice
+from hetsim.learning.environment import rewards
 from hetsim.learning.environment.episode import Episodes
 from hetsim.learning.observation.window import FEATURES_VERSION, Layout
 from hetsim.learning.training.train import make_agent
@@ -293,6 +294,16 @@ def test_no_replication_reaches_the_branches_beside_the_main_one():
     for replication in (-1, APART):
         with pytest.raises(ValueError, match="a replication is a number from 0 to"):
             RandomTree(7, replication)
+
+
+class OwnReward(rewards.REWARDS["slowdown"]):
+    """The reward of slowdown, as a class of the user's that nothing registers."""
+
+
+def test_a_class_of_the_users_is_a_reward_to_train_with():
+    own = hs.train(SMALL, "dqn", 60, window=4, baselines=["fcfs"], replications=1, reward=OwnReward)
+    named = hs.train(SMALL, "dqn", 60, window=4, baselines=["fcfs"], replications=1, reward="slowdown")
+    assert own.curve.equals(named.curve) and own.baselines == named.baselines
 
 
 @pytest.mark.quick(0)

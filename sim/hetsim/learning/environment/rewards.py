@@ -428,6 +428,8 @@ class RewardParts(dict[str, float]):
 
 def check_reward(reward: RewardLike) -> RewardParts:
     """Check names and weights; UnknownName or UsageError if they are wrong."""
+    if isinstance(reward, RewardParts):
+        return reward  # checked before: a class of the user's has no name to be looked up by
     rewards = {**REWARDS, **registry.registered("reward")}
     reward_parts = RewardParts()
     reward_parts.made = {}
