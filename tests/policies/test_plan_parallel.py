@@ -122,13 +122,17 @@ def test_gangs_on_several_nodes_have_bounds_and_no_ratio():
 
 @pytest.mark.slow
 def test_moldable_tasks_are_as_wide_as_pays():
-    """Eight tasks of 8 s alone, 5 s on two cores, on eight cores: one core each, 8 s; two tasks: as wide as may be."""
+    """Eight tasks of 8 s alone, 5 s on two cores, on eight cores: one core each, 8 s; two tasks: as wide as may be.
+
+    Under `prioritized` each ends first, as wide as that takes.
+    """
     shape = Shape([cpu_mode(1), cpu_mode(2), cpu_mode(4)])
     for count, least in ((8, 8.0), (2, 3.0)):
         tasks = workload([(0, 0, 8, 5, 3)] * count, [shape])
         given = PlanProblem(tasks, Cluster([node(cpus=8)]))
         for name in PLANNERS:
-            assert made(name).plan(given).makespan == least, name
+            widest = name == "prioritized" and count == 8
+            assert made(name).plan(given).makespan == (12.0 if widest else least), name
         assert min_guess(wide(given, "test"))[0] == pytest.approx(least if count == 8 else 3.0)
 
 
@@ -282,7 +286,7 @@ def test_searches_of_parallel_tasks_never_lose_to_their_seed():
 
 @pytest.mark.parametrize(("by", "column"), [("deadline", "deadline"), ("importance", "priority")])
 def test_no_later_task_delays_one_that_goes_first(by, column):
-    """A moldable task of 8, 5 or 3.5 s on 1, 2 or 4 GPUs ends first on all four, whoever comes behind it."""
+    """A moldable task of 8, 5 or 3.5 s on 1, 2 or 4 GPUs ends first on all four, whatever comes behind it."""
     gpu = DeviceType("g")
     shape = Shape([gpu_mode(gpu, width) for width in (1, 2, 4)])
     one = Shape([gpu_mode(gpu, 1)])

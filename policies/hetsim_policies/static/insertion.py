@@ -330,8 +330,9 @@ class Prioritized(PlannedScheduler):
     Decides where and when.  `by: deadline` takes the earliest deadline first (those without last), `demand` the longest
     task first (by its time on its fastest device), `importance` the highest priority first, then the greatest weight.
     Ties go by arrival, then as in the table; in a task graph a task is next once its predecessors have been placed.  It
-    goes where it ends first, into a gap between tasks placed before if one is long enough (parallel tasks fill none),
-    and these never move: what comes first is served first, and no later task can delay it.
+    goes where it ends first, into a gap between tasks placed before if one is long enough (parallel tasks fill none;
+    moldable ones are as wide as it takes to end first), and these never move: what comes first is served first, and no
+    later task can delay it.
     Reference: Liu and Layland, Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment (1973), for
     deadlines; Graham, Bounds on Multiprocessing Timing Anomalies (1969), for the longest first; Coffman (ed.), Computer
     and Job-Shop Scheduling Theory (1976), for both.
