@@ -61,6 +61,6 @@ def so_far(plan: SweepPlan, folder: Path) -> Sweep | None:
     tables = plan.tables(only=there)
     tables.add([plan.row(number, made[number]) for number in there])
     sweep = plan.result(tables)
-    left = f"{'' if plan.amount.precision is None else 'at least '}{len(outstanding):,} runs are left"
-    sweep.remarks = [*sweep.remarks, f"so far: {len(there):,} of {len(plan.rows):,} rows have all their runs; {left}"]
+    rest = f"{'' if plan.amount.precision is None else 'at least '}{len(outstanding):,} runs are left"
+    sweep.remarks = [*sweep.remarks, f"so far: {len(there):,} of {len(plan.rows):,} rows have all their runs; {rest}"]
     return sweep
