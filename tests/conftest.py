@@ -6,6 +6,7 @@ import argparse
 import copy
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a worker has a core: more threads only wait for one another
 TESTS = Path(__file__).parent
 SOURCES = TESTS.parent / "sim" / "hetsim"
+TEST_SECONDS = 900
+"""A test may take so long: on two shared cores the longest take minutes."""
 sys.path[:0] = [str(TESTS), *sorted({str(file.parent) for file in TESTS.glob("*/test_*.py")})]  # tests share pieces
 if "PYTHONPATH" in os.environ:  # of a test that starts a process in a folder of its own, too
     places = os.environ["PYTHONPATH"].split(os.pathsep)
@@ -165,6 +168,21 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("cut off after 12 s of processor time")
         for text in over:
             terminalreporter.line(text)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Let a test that hangs fail: without this, the run would end without a word of which it was."""
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.setitimer(signal.ITIMER_REAL, TEST_SECONDS, 10)  # again: what ends a test may hang as well
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError(f"the test took over {TEST_SECONDS} s")
 
 
 def pytest_collection_finish() -> None:

@@ -17,6 +17,7 @@ import pytest
 import tiers
 from click.testing import CliRunner, Result
 from descent import needs_proc, workers_of
+from interrupts import heeds_interrupts
 from tiers import spread
 
 import hetsim as hs
@@ -84,11 +85,6 @@ def start(*arguments: str, code: str = "", **options) -> subprocess.Popen:
         [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=environment, preexec_fn=heeds_interrupts, **options,
     )  # fmt: skip
-
-
-def heeds_interrupts() -> None:
-    """In a child: what was started in the background of a shell ignores interrupts, and so would its children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def files(folder: Path) -> set[str]:

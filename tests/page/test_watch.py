@@ -21,6 +21,7 @@ import pandas as pd
 import pytest
 from chromium import BROWSER, browser
 from click.testing import CliRunner
+from interrupts import heeds_interrupts
 
 import hetsim as hs
 from hetsim.cli import main
@@ -204,14 +205,18 @@ def test_ctrl_c_ends_it_and_nothing_stays(tmp_path: Path) -> None:
     before = sorted(path.name for path in (tmp_path / "run").iterdir())
     program = "from hetsim.cli import main; main()"
     command = [sys.executable, "-c", program, "report", "--watch", str(tmp_path / "run")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stderr is not None
-        host, port = process.stdout.readline().strip().removeprefix("http://").strip("/").split(":")
-        connection = HTTPConnection(host, int(port), timeout=600)
-        connection.request("GET", "/")
-        assert b"explorer" in connection.getresponse().read()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(600) == 0 and "Traceback" not in process.stderr.read()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          preexec_fn=heeds_interrupts) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            host, port = process.stdout.readline().strip().removeprefix("http://").strip("/").split(":")
+            connection = HTTPConnection(host, int(port), timeout=60)
+            connection.request("GET", "/")
+            assert b"explorer" in connection.getresponse().read()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0 and "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
 
 

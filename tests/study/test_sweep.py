@@ -27,6 +27,7 @@ import pages
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from interrupts import heeds_interrupts
 from tiers import some, spread
 from yaml import safe_load
 
@@ -713,11 +714,6 @@ def command(folder: Path, workers: int) -> list[str]:
         sys.executable, str(folder / "main.py"), "sweep", str(folder / "s.yaml"), "--over", f"{RATE}=1/s..3/s 10",
         "--policy", "fcfs", "--policy", "sjf", "--replications", "2", "--workers", str(workers), "-q",
     ]  # fmt: skip
-
-
-def heeds_interrupts() -> None:
-    """In a child: what was started in the background of a shell ignores interrupts, and so would its children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def environment() -> dict[str, str]:
