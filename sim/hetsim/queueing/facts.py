@@ -19,6 +19,7 @@ from hetsim.results.formatting import seconds
 from hetsim.scenario.building.streams_and_items import entry_names
 from hetsim.scenario.readers import not_understood
 from hetsim.scenario.scenario import Scenario
+from hetsim.theory.levels import MAX_PHASES, PhaseType
 
 ORDER, BLIND = "order of arrival", "blind to sizes"
 PRIORITIES, SHARING = "priorities", "processor sharing"
@@ -160,6 +161,21 @@ def density_of(distribution: Any, factor: float, weight: float = 1.0) -> Density
     return Density(((weight, laws[name](factor * one.mean)),)) if name in laws else None
 
 
+def phases_of(distribution: Any, factor: float) -> PhaseType | None:
+    """Phases of a distribution times a factor; None if it has none, or too many."""
+    law, name = law_of(distribution).times(factor), getattr(distribution, "distribution", "")
+    if law.kind == "exponential":
+        return PhaseType(np.ones(1), np.zeros((1, 1)), np.ones(1) / law.mean)
+    if name == "hyperexponential":
+        shares, means = distribution._mixture
+        return PhaseType(shares, np.zeros((len(means), len(means))), 1 / (means * factor))
+    number = round(1 / law.scv) if law.scv > 0 else 0
+    if name != "gamma" or not 1 <= number <= MAX_PHASES or not math.isclose(number * law.scv, 1, rel_tol=1e-9):
+        return None
+    first, rate = np.eye(number)[0], number / law.mean
+    return PhaseType(first, np.diag(np.full(number - 1, rate), 1), rate * first[::-1])
+
+
 def law_of(distribution: Any) -> Law:
     scv = float(distribution.scv)
     named = getattr(distribution, "distribution", "")
@@ -208,6 +224,10 @@ class Customers(NamedTuple):
     @property
     def law(self) -> Law | None:
         return None if self.timing is None else law_of(self.timing[0]).times(self.timing[1])
+
+    @property
+    def phases(self) -> PhaseType | None:
+        return None if self.timing is None else phases_of(*self.timing)
 
 
 class Unmatched(Exception):
@@ -304,6 +324,18 @@ class Facts:
     def law(self) -> Law:
         return mixed((one.rate or 1.0, one.law) for one in self.customers if one.law is not None)
 
+    @property
+    def phases(self) -> PhaseType | None:
+        """Phases of the service of all customers; None if one of them has none."""
+        from scipy.linalg import block_diag
+
+        kinds = [(one.rate / self.rate, one.phases) for one in self.customers if one.rate > 0]
+        parts = [(share, part) for share, part in kinds if part is not None]
+        if len(parts) < len(kinds):
+            return None
+        starts, onward, ends = zip(*((share * part.start, part.onward, part.ends) for share, part in parts), strict=True)
+        return PhaseType(np.concatenate(starts), block_diag(*onward), np.concatenate(ends))
+
     @cached_property
     def servers(self) -> int:
         """Number of tasks that can run at once."""
@@ -353,7 +385,7 @@ class Facts:
         if len(shown) > 1 and holds and set(shown) != {"poisson"}:
             holds, key = False, "workload"
         return self.suppose(
-            text or "arrivals are Poisson, or one stream with independent gaps",
+            text or "arrivals are Poisson, or one stream with modulated rate or independent gaps",
             holds, key or "workload.0.arrivals.process", ", ".join(dict.fromkeys(shown)),
         )  # fmt: skip
 
@@ -479,15 +511,18 @@ class Facts:
         name = "accept_all" if given is None else given.name
         self.suppose("no blocking: every task is admitted", self.admission == OPEN, "policy.admission", name)
 
-    def steady(self, load: float, servers: int, law: Law, bounded: bool = False) -> bool:
-        """Assume a stable load, and a warm-up and run that outlast the transient."""
+    def steady(self, load: float, servers: int, law: Law, bounded: bool = False, memory: float = 0.0) -> bool:
+        """Assume a stable load, and a warm-up and run that outlast the transient.
+
+        memory: relaxation time of the arrivals.
+        """
         if not bounded and not self.suppose(
             STABLE, load < servers, "workload.0.arrivals.rate", f"{load / servers:.4g}"
         ):
             return False
         distance = math.sqrt(servers) - math.sqrt(load)
         spread = law.mean * (1 + law.scv)
-        relaxation = 5 * spread if bounded else spread / 2 / max(distance**2, 1e-9)
+        relaxation = max(memory, 5 * spread if bounded else spread / 2 / max(distance**2, 1e-9))
         warm, lasts = self.warmup, self.lasts
         is_finite = not math.isnan(warm)
         self.suppose(

@@ -40,7 +40,7 @@ from hetsim.queueing.facts import (
 )
 from hetsim.results.declared import RESPONSE_MEAN, THROUGHPUT, WAIT_MEAN
 from hetsim.scenario.scenario import Scenario
-from hetsim.theory import admission, batches, general, networks, optimal_pricing, priorities, queues, sizes
+from hetsim.theory import admission, batches, general, levels, networks, optimal_pricing, priorities, queues, sizes
 from hetsim.theory.prediction import Prediction
 
 
@@ -130,8 +130,8 @@ def _with_loss(facts: Facts, model: str, found: Prediction, tails: bool) -> Matc
 
 
 def _delay(facts: Facts, _: str) -> Match:
-    """M/M/c, M/D/1, M/G/1, GI/M/1 and, near, G/G/c: no loss."""
-    _need(facts.arrivals(("poisson", "renewal", "deterministic")))
+    """M/M/c, M/D/c, M/PH/c, M/G/1, GI/M/1, MMPP/M/c and, near, G/G/c: no loss."""
+    _need(facts.arrivals(("poisson", "renewal", "deterministic", "mmpp")))
     moves = _moves(facts)
     understood = _common(facts)
     facts.open_door()
@@ -143,22 +143,33 @@ def _delay(facts: Facts, _: str) -> Match:
         alone = facts.mode is not None and facts.mode.gpus == 1 and facts.mode.whole_devices
         facts.suppose("a server is one whole GPU", alone, f"{facts.customers[0].key}.gpus", str(facts.mode))
         law = facts.whole_time
-    rate = facts.rate
-    _need(facts.steady(rate * law.mean, servers, law))
-    prediction = _delay_system(facts, rate, law, servers)
+    rate, arrivals = facts.rate, facts.model.workload[0].arrivals
+    varied, memory = law, 0.0
+    if getattr(arrivals, "process", None) == "mmpp":
+        facts.exponential(law)
+        more, memory = levels.modulation(arrivals.rates, arrivals.switching_rates)
+        varied = law._replace(scv=law.scv + more)
+    _need(facts.steady(rate * law.mean, servers, varied, memory=memory))
+    prediction = _delay_system(facts, rate, law, servers, None if moves else facts.phases)
     if law.kind == "general" and servers == 1 and order == "blind":
         prediction = replace(prediction, wait_above=None, response_above=None)
     rows = _rows(facts, prediction, rate * compute.mean, order == "fcfs")
     return _result(facts, prediction.model, prediction, rows)
 
 
-def _delay_system(facts: Facts, rate: float, law: Law, servers: int) -> Prediction:
+def _delay_system(facts: Facts, rate: float, law: Law, servers: int, phases: levels.PhaseType | None) -> Prediction:
     arrivals: Any = facts.model.workload[0].arrivals
+    if arrivals.process == "mmpp":
+        return levels.mmpp_mc(arrivals.rates, arrivals.switching_rates, law.mean, servers)
     if arrivals.process == "poisson":
         if law.kind == "exponential":
             return queues.mmc(rate, law.mean, servers)
         if servers == 1:
             return general.md1(rate, law.mean) if law.kind == "constant" else general.mg1(rate, law.mean, law.scv)
+        if law.kind == "constant":
+            return general.mdc(rate, law.mean, servers)
+        if phases is not None and levels.states_of(phases, servers) <= levels.MAX_PHASES:
+            return levels.mphc(rate, phases, servers)
         figures = {"arrival_scv": 1.0, "service_scv": law.scv, "service_third": law.third}
         prediction = general.allen_cunneen(rate, law.mean, servers, **figures)
         return replace(prediction, model=f"M/G/{servers} (Allen and Cunneen)")
