@@ -290,8 +290,16 @@ class Facts:
     @cached_property
     def mode(self) -> Mode | None:
         """The one mode that all tasks have in common; None if there are several."""
-        shapes = {id(mode): mode for mode in self.input.tasks.modes}
-        return next(iter(shapes.values())) if len(shapes) == 1 else None
+        return self.modes[0] if len(self.modes) == 1 else None
+
+    @cached_property
+    def modes(self) -> list[Mode]:
+        """The modes of tasks, each once."""
+        return list({id(mode): mode for mode in self.input.tasks.modes}.values())
+
+    @property
+    def shown_modes(self) -> str:
+        return ", ".join(list(dict.fromkeys(map(str, self.modes)))[:4])
 
     @property
     def only_mode(self) -> Mode:
@@ -340,10 +348,11 @@ class Facts:
     def servers(self) -> int:
         """Number of tasks that can run at once."""
         mode = self.mode
-        return 0 if mode is None else sum(self._slots(node, mode) for node in self.cluster.nodes)
+        return 0 if mode is None else sum(self.slots(node, mode) for node in self.cluster.nodes)
 
     @staticmethod
-    def _slots(node: Any, mode: Mode, each: int = 1) -> int:
+    def slots(node: Any, mode: Mode, each: int = 1) -> int:
+        """Number of tasks that a node can run at once in a mode."""
         room = math.inf
         if mode.millicores:
             room = min(room, node.cpus * 1000 // mode.millicores)
@@ -361,12 +370,11 @@ class Facts:
 
     @property
     def busy_metric(self) -> str:
-        return "cpu_utilization" if self.mode is not None and self.mode.on_cpu else "gpu_utilization"
+        return "cpu_utilization" if self.modes and self.modes[0].on_cpu else "gpu_utilization"
 
     def busy_share(self, computing: float) -> float:
         """The utilization metric, from the mean number of computing tasks."""
-        mode = self.mode
-        assert mode is not None
+        mode = self.modes[0]
         devices = sum(node.cpus if mode.on_cpu else len(node.accelerators) for node in self.cluster.nodes)
         return computing * mode.width / devices
 
@@ -409,17 +417,16 @@ class Facts:
         """Assume that all tasks run in one mode on equal devices."""
         if self.mode is not None:
             return self.suppose("all tasks run in one mode on equal devices", True, "cluster.nodes", str(self.mode))
-        modes = list(dict.fromkeys(str(mode) for mode in self.input.tasks.modes))
         key = "cluster.nodes"
         for one in self.customers:
             given = one.demand
             named = [k for k in ("scaling", "modes", "cpu_time") if getattr(given, k)]
-            if named and len(modes) > 1:
+            if named and len(self.modes) > 1:
                 key = f"{one.key}.{named[0]}"
                 break
             if given.gpus is not None or given.cpus is not None:
                 key = f"{one.key}.{'gpus' if given.gpus is not None else 'cpus'}"
-        return self.suppose("all tasks run in one mode on equal devices", False, key, ", ".join(modes[:4]))
+        return self.suppose("all tasks run in one mode on equal devices", False, key, self.shown_modes)
 
     def sizes_known(self) -> bool:
         all_known = all(one.law is not None for one in self.customers)
@@ -429,8 +436,7 @@ class Facts:
     @property
     def time_key(self) -> str:
         one = self.customers[0]
-        mode = self.mode
-        name = "cpu_time" if mode is not None and mode.on_cpu else "gpu_time"
+        name = "cpu_time" if self.modes and self.modes[0].on_cpu else "gpu_time"
         return f"{one.key}.{'modes' if one.demand.modes else name}"
 
     def exponential(self, law: Law | None = None, what: str = "service is exponential", key: str = "") -> bool:
@@ -465,7 +471,7 @@ class Facts:
         mode: Any = self.mode
         text, holds = "there is one GPU, and a task has all of it", self.servers == 1 and mode.whole_devices
         self.suppose(text, holds, "cluster.nodes.gpus.count", f"{self.servers}")
-        room = max(self._slots(node, mode, mode.type.streams) for node in self.cluster.nodes)
+        room = max(self.slots(node, mode, mode.type.streams) for node in self.cluster.nodes)
         key = "cluster.nodes.gpus.streams" if room == mode.type.streams else self.customers[0].key
         text = "there is room and a stream for each task in the system"
         self.suppose(text, load ** (room + 1) < 1e-6, key, f"for {room}", soft=soft)

@@ -37,6 +37,7 @@ from hetsim.queueing.facts import (
     Unmatched,
     density_of,
     law_of,
+    mixed,
 )
 from hetsim.results.declared import RESPONSE_MEAN, THROUGHPUT, WAIT_MEAN
 from hetsim.scenario.scenario import Scenario
@@ -77,6 +78,8 @@ def _family(facts: Facts) -> str:
         return BY_SIZE[facts.scheduler]
     if facts.scheduler == PRIORITIES and len({one.priority for one in facts.customers}) > 1:
         return "preemptive" if facts.parameter("scheduler", "preemptive", False) else "priorities"
+    if len({mode.type for mode in facts.modes}) > 1:
+        return "unlike"
     return "tandem" if _moves(facts) and facts.mode is not None and facts.mode.type.streams > 1 else "delay"
 
 
@@ -179,6 +182,40 @@ def _delay_system(facts: Facts, rate: float, law: Law, servers: int, phases: lev
     prediction = general.allen_cunneen(rate, law.mean, servers, arrival_scv=scv, service_scv=law.scv)
     # An scv of 1 does not make arrivals Poisson: never exact here, and the error was not measured.
     return replace(prediction, model=f"G/G/{servers} (Allen and Cunneen)", error=math.inf)
+
+
+def _unlike(facts: Facts, model: str) -> Match:
+    """M/M/c of unlike servers, the fastest free one first."""
+    understood = facts.arrivals() & facts.recognized
+    facts.open_door()
+    facts.order(blind=False)
+    modes, first = facts.modes, facts.modes[0]
+    shape = {(mode.on_cpu, mode.gpus, mode.millicores, mode.memory) for mode in modes}
+    whole = len(shape) == 1 and (first.on_cpu or all(mode.whole_devices for mode in modes))
+    facts.suppose("a server is whole devices, as many of each type", whole, facts.customers[0].key, facts.shown_modes)
+    alone = first.on_cpu or all(mode.type.sharing.kind == "exclusive" and mode.type.streams == 1 for mode in modes)
+    facts.suppose("a GPU takes one task at a time", alone, "cluster.nodes.gpus.sharing")
+    slots = [[facts.slots(node, mode) for mode in modes] for node in facts.cluster.nodes]
+    room = all(sum(here) * first.millicores <= node.cpus * 1000
+               and (node.memory is None or sum(here) * first.memory <= node.memory)
+               for here, node in zip(slots, facts.cluster.nodes, strict=True))  # fmt: skip
+    facts.suppose("servers of a node do not wait for its cores or memory", room, "cluster.nodes")
+    placement = facts.parameter("scheduler", "placement", None)
+    facts.suppose("the fastest free server is taken", placement is None, "policy.scheduler.placement", f"{placement}")
+    drawn = [one.demand.cpu_time if first.on_cpu else one.demand.gpu_time for one in facts.customers]
+    own = any(one.demand.modes or one.demand.typed_gpu_time or one.demand.scaling for one in facts.customers)
+    timed = all(hasattr(one, "scv") for one in drawn) and not own
+    facts.suppose("times are drawn, and differ by the speeds of types only", timed, facts.time_key)
+    _need(understood, whole, timed)
+    law = mixed((one.rate, law_of(each)) for one, each in zip(facts.customers, drawn, strict=True))
+    facts.exponential(law)
+    means = [law.mean / mode.type.speed for mode in modes]
+    kinds = sorted((mean, sum(counts)) for mean, counts in zip(means, zip(*slots, strict=True), strict=True))
+    servers = sum(count for _, count in kinds)
+    mean = servers / sum(count / each for each, count in kinds)
+    _need(facts.steady(facts.rate * mean, servers, law._replace(mean=mean)))
+    prediction = levels.unlike_servers(facts.rate, kinds)
+    return _result(facts, prediction.model, prediction, _rows(facts, prediction, prediction.utilization * servers, True))
 
 
 def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
@@ -519,6 +556,7 @@ BY_ADMISSION = {LIMIT: "limit", BUCKET: "bucket", TRUNKS: "trunks", TOLLS: "naor
 Solve = Callable[[Facts, str], Match]
 FAMILIES: dict[str, tuple[str, Solve]] = {
     "delay": ("G/G/c, first come, first served", _delay),
+    "unlike": ("M/M/c of unlike servers", _unlike),
     "tandem": ("tandem of M/M/1: upload → compute → download", _tandem),
     "sharing": ("M/G/1-PS", _sharing),
     "priorities": ("M/G/1 with non-preemptive priorities", _priorities),

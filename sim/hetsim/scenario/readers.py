@@ -23,7 +23,7 @@ from hetsim.scenario.schema.whole import ScenarioModel, check
 
 MODELS = (
     "delay", "tandem", "sharing", "priorities", "preemptive", "limit", "bucket", "trunks", "naor", "work", "patience",
-    "closed", "batches", "sjf", "srtf", "las",
+    "closed", "batches", "sjf", "srtf", "las", "unlike",
 )  # fmt: skip
 """Readers: families of models in `hetsim.queueing`."""
 

@@ -23,12 +23,12 @@ _MODULES = {
     ),
     "queues": ("mm1", "mmc", "mmck", "mmc_abandonment", "closed_loop", "birth_death", "stationary"),
     "general": ("mg1", "md1", "mdc", "mg1_ps", "gim1", "allen_cunneen"),
-    "levels": ("PhaseType", "phase_type", "mphc", "mmpp_mc"),
+    "levels": ("PhaseType", "phase_type", "mphc", "mmpp_mc", "unlike_servers"),
     "sizes": ("SizePrediction", "srpt", "sjf", "psjf", "las"),
     "priorities": ("Class", "nonpreemptive", "preemptive_resume"),
     "batches": ("BatchPrediction", "BatchBounds", "bulk_service", "greedy_batches", "inoue_bounds"),
     "networks": ("Station", "Network", "jackson", "tandem"),
-    "admission": ("Losses", "Stream", "trunk_reservation", "workload_limit", "token_bucket", "kaufman_roberts"),
+    "admission": ("Losses", "Stream", "trunk_reservation", "unlike_servers", "workload_limit", "token_bucket", "kaufman_roberts"),
     "optimal_pricing": ("Thresholds", "naor"),
 }  # fmt: skip
 """The names of each file."""
@@ -42,7 +42,7 @@ __all__ = [  # noqa: PLE0604
     "las", "load_for_delay", "load_for_loss", "md1", "mdc", "mg1", "mg1_ps", "mm1", "mmc", "mmc_abandonment", "mmck",
     "mmpp_mc", "mphc", "naor", "nonpreemptive", "phase_type", "preemptive_resume", "psjf", "servers_for_delay",
     "servers_for_loss", "servers_for_wait", "sjf", "srpt", "stationary", "tandem", "token_bucket", "trunk_reservation",
-    "workload_limit",
+    "unlike_servers", "workload_limit",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
         servers_for_wait,
     )
     from hetsim.theory.general import allen_cunneen, gim1, md1, mdc, mg1, mg1_ps
-    from hetsim.theory.levels import PhaseType, mmpp_mc, mphc, phase_type
+    from hetsim.theory.levels import PhaseType, mmpp_mc, mphc, phase_type, unlike_servers
     from hetsim.theory.networks import Network, Station, jackson, tandem
     from hetsim.theory.optimal_pricing import Thresholds, naor
     from hetsim.theory.prediction import Prediction

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, product
 from typing import NamedTuple
 
 import numpy as np
@@ -108,9 +108,9 @@ def mphc(rate: float, service: PhaseType, servers: int) -> Prediction:
     last, taken_up = states[-1], idle.copy()  # where customers wait, the end of a service begins the next
     taken_up[:-1, :-1] = np.outer(service.ends, service.start)
     alike = Level(rate * np.eye(len(last)), _moves(last, last, goes_on), _moves(last, last, taken_up))
-    first, powers = _solved([*levels, alike._replace(down=_moves(last, states[-2], ends))], alike)
+    chances, powers = _solved([*levels, alike._replace(down=_moves(last, states[-2], ends))], alike)
     drain = _generator(alike.within, alike.down.sum(axis=1)) + powers @ alike.down  # λ (I - R^-1), without an inverse
-    return _waits(name, rate, service, servers, first, powers, drain, np.ones(len(powers)))
+    return _waits(name, rate, service, servers, chances[-1], powers, drain, np.ones(len(powers)))
 
 
 def mmpp_mc(
@@ -138,10 +138,59 @@ def mmpp_mc(
     stable(rate * service_mean, servers, name)
     up, one = np.diag(arrive), np.eye(len(arrive)) / service_mean
     levels = [Level(up, switch, busy * one) for busy in range(servers + 1)]
-    first, powers = _solved(levels, levels[-1])
+    chances, powers = _solved(levels, levels[-1])
     drain = -servers / service_mean * (np.eye(len(arrive)) - powers)
     service = phase_type([1], [[0]], [1 / service_mean])
-    return _waits(name, rate, service, servers, first, powers, drain, arrive / rate)
+    return _waits(name, rate, service, servers, chances[-1], powers, drain, arrive / rate)
+
+
+def unlike_servers(rate: float, kinds: Sequence[tuple[float, int]]) -> Prediction:
+    """M/M/c of unlike servers, first come first served: the first kind with a free server takes a customer.
+
+    kinds   mean service and number of servers of each kind, in the order in which they are taken: fastest first, say
+    A customer stays where it began.  Exact; the state is how many servers of each kind are busy.
+
+    Raises: UsageError: no steady state, or too many states.
+    Reference: Gumbel, Waiting Lines with Heterogeneous Servers (1960); Singh, Two-Server Markovian Queues with
+    Balking: Heterogeneous vs. Homogeneous Servers (1970).
+    """
+    positive(rate=rate)
+    for mean, count in kinds:
+        positive(service_mean=mean)
+        whole_number(1, servers=count)
+    means, counts = np.array([mean for mean, _ in kinds], dtype=float), tuple(int(count) for _, count in kinds)
+    servers, capacity = sum(counts), float((counts / means).sum())
+    name = f"M/M/{servers} of unlike servers"
+    stable(rate / capacity * servers, servers, name)
+    states: list[dict[tuple[int, ...], int]] = [{} for _ in range(servers + 1)]
+    for state in product(*(range(count + 1) for count in counts)):
+        states[sum(state)][state] = len(states[sum(state)])
+    _bounded(name, max(map(len, states)))
+    levels = []
+    for below, here, above in zip([{}, *states], states, [*states[1:], {}], strict=False):
+        level = Level(*(np.zeros((len(here), len(there))) for there in (above or here, here, below)))
+        for state, number in here.items():
+            for kind, busy in enumerate(state):
+                if busy:
+                    level.down[number, below[_with(state, kind, busy - 1)]] = busy / means[kind]
+            if above:
+                kind = next(kind for kind, count in enumerate(counts) if state[kind] < count)
+                level.up[number, above[_with(state, kind, state[kind] + 1)]] = rate
+        levels.append(level)
+    alike = Level(np.full((1, 1), rate), np.zeros((1, 1)), np.full((1, 1), capacity))
+    chances, powers = _solved([*levels[:-1], levels[-1]._replace(up=alike.up)], alike)
+    ratio, delayed = float(powers[0, 0]), float(chances[-1][0]) / (1 - float(powers[0, 0]))
+    busy_mean = delayed * servers + sum(n * float(chance.sum()) for n, chance in enumerate(chances[:-1]))
+    waiting, drain = delayed * ratio / (1 - ratio), capacity - rate
+    return Prediction(
+        model=name, load=rate / capacity, utilization=busy_mean / servers, wait_mean=waiting / rate,
+        response_mean=(waiting + busy_mean) / rate, queue_length_mean=waiting, jobs_in_system_mean=waiting + busy_mean,
+        throughput=rate, delayed=delayed, wait_above=lambda t: delayed * math.exp(-drain * t),
+    )  # fmt: skip
+
+
+def _with(state: tuple[int, ...], kind: int, busy: int) -> tuple[int, ...]:
+    return (*state[:kind], busy, *state[kind + 1 :])
 
 
 def states_of(service: PhaseType, servers: int) -> int:
@@ -193,8 +242,8 @@ def _moves(states: Floats, to: Floats, rates: Floats) -> Floats:
     return found
 
 
-def _solved(levels: list[Level], alike: Level) -> tuple[Floats, Floats]:
-    """π of the last of `levels`, and R: above it all are as `alike`, whose `down` leads to the next below.
+def _solved(levels: list[Level], alike: Level) -> tuple[list[Floats], Floats]:
+    """π of each of `levels`, and R: above the last all are as `alike`, whose `down` leads to the next below.
 
     Below R, π(n + 1) = π(n) R(n), from the last level downward; π(0) is that of the chain censored to level 0.
     """
@@ -206,13 +255,12 @@ def _solved(levels: list[Level], alike: Level) -> tuple[Floats, Floats]:
         step = below.up @ np.linalg.inv(-_generator(level.within, leaving) - returns)
         steps.append(step)
         returns = step @ level.down
-    chance = stationary(np.maximum(levels[0].within + returns, 0)) if len(levels[0].within) > 1 else np.ones(1)
-    total = chance.sum()
+    chances = [stationary(np.maximum(levels[0].within + returns, 0)) if len(levels[0].within) > 1 else np.ones(1)]
     for step in reversed(steps):
-        chance = chance @ step
-        total += chance.sum()
-    total += (chance @ powers @ np.linalg.inv(np.eye(len(powers)) - powers)).sum()
-    return chance / total, powers
+        chances.append(chances[-1] @ step)
+    beyond = chances[-1] @ powers @ np.linalg.inv(np.eye(len(powers)) - powers)
+    total = math.fsum(float(one.sum()) for one in (*chances, beyond))
+    return [one / total for one in chances], powers
 
 
 def _first_passage(alike: Level) -> Floats:
