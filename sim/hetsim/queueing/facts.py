@@ -341,8 +341,9 @@ class Facts:
         parts = [(share, part) for share, part in kinds if part is not None]
         if len(parts) < len(kinds):
             return None
-        starts, onward, ends = zip(*((share * part.start, part.onward, part.ends) for share, part in parts), strict=True)
-        return PhaseType(np.concatenate(starts), block_diag(*onward), np.concatenate(ends))
+        start = np.concatenate([share * part.start for share, part in parts])
+        onward = block_diag(*(part.onward for _, part in parts))
+        return PhaseType(start, onward, np.concatenate([part.ends for _, part in parts]))
 
     @cached_property
     def servers(self) -> int:
@@ -393,7 +394,7 @@ class Facts:
         if len(shown) > 1 and holds and set(shown) != {"poisson"}:
             holds, key = False, "workload"
         return self.suppose(
-            text or "arrivals are Poisson, or one stream with modulated rate or independent gaps",
+            text or "arrivals are Poisson, modulated, or one stream with independent gaps",
             holds, key or "workload.0.arrivals.process", ", ".join(dict.fromkeys(shown)),
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from hetsim.errors import UsageError
 from hetsim.model.batch_times import StageTable
@@ -146,7 +146,7 @@ def _delay(facts: Facts, _: str) -> Match:
         alone = facts.mode is not None and facts.mode.gpus == 1 and facts.mode.whole_devices
         facts.suppose("a server is one whole GPU", alone, f"{facts.customers[0].key}.gpus", str(facts.mode))
         law = facts.whole_time
-    rate, arrivals = facts.rate, facts.model.workload[0].arrivals
+    rate, arrivals = facts.rate, cast(Any, facts.model.workload[0].arrivals)
     varied, memory = law, 0.0
     if getattr(arrivals, "process", None) == "mmpp":
         facts.exponential(law)
@@ -215,7 +215,8 @@ def _unlike(facts: Facts, model: str) -> Match:
     mean = servers / sum(count / each for each, count in kinds)
     _need(facts.steady(facts.rate * mean, servers, law._replace(mean=mean)))
     prediction = levels.unlike_servers(facts.rate, kinds)
-    return _result(facts, prediction.model, prediction, _rows(facts, prediction, prediction.utilization * servers, True))
+    rows = _rows(facts, prediction, prediction.utilization * servers, True)
+    return _result(facts, prediction.model, prediction, rows)
 
 
 def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:

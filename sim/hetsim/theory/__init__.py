@@ -28,7 +28,7 @@ _MODULES = {
     "priorities": ("Class", "nonpreemptive", "preemptive_resume"),
     "batches": ("BatchPrediction", "BatchBounds", "bulk_service", "greedy_batches", "inoue_bounds"),
     "networks": ("Station", "Network", "jackson", "tandem"),
-    "admission": ("Losses", "Stream", "trunk_reservation", "unlike_servers", "workload_limit", "token_bucket", "kaufman_roberts"),
+    "admission": ("Losses", "Stream", "trunk_reservation", "workload_limit", "token_bucket", "kaufman_roberts"),
     "optimal_pricing": ("Thresholds", "naor"),
 }  # fmt: skip
 """The names of each file."""

@@ -4,8 +4,8 @@ A level is a number of customers in the system; in it the chain has a state for 
 servers on all levels are alike (a quasi-birth-and-death process), and the stationary distribution is matrix-geometric:
 π(n + 1) = π(n) R.  R comes by logarithmic reduction: ten steps reach what 1,000 of the plain iteration do.
 
-Reference: Neuts, Matrix-Geometric Solutions in Stochastic Models (1981); Latouche and Ramaswami, A Logarithmic Reduction
-Algorithm for Quasi-Birth-Death Processes (1993).
+Reference: Neuts, Matrix-Geometric Solutions in Stochastic Models (1981); Latouche and Ramaswami, A Logarithmic
+Reduction Algorithm for Quasi-Birth-Death Processes (1993).
 """
 
 from __future__ import annotations
@@ -133,7 +133,10 @@ def mmpp_mc(
         raise UsageError(f"{len(arrive)} rates need {len(arrive)} rows of {len(arrive)} rates of switching")
     name = f"MMPP/M/{servers}"
     _bounded(name, len(arrive))
-    rate = float(stationary(switch) @ arrive)
+    shares = stationary(switch)
+    if not shares.all():
+        raise UsageError(f"{name}: state {int(np.argmin(shares)) + 1} is never returned to; leave it out")
+    rate = float(shares @ arrive)
     positive(mean_rate=rate)
     stable(rate * service_mean, servers, name)
     up, one = np.diag(arrive), np.eye(len(arrive)) / service_mean
@@ -155,6 +158,8 @@ def unlike_servers(rate: float, kinds: Sequence[tuple[float, int]]) -> Predictio
     Balking: Heterogeneous vs. Homogeneous Servers (1970).
     """
     positive(rate=rate)
+    if not kinds:
+        raise UsageError("kinds of servers: at least one is needed, as (mean service, number)")
     for mean, count in kinds:
         positive(service_mean=mean)
         whole_number(1, servers=count)
