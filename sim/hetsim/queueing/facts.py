@@ -309,10 +309,10 @@ class Facts:
         return self.mode
 
     def _timing(self, demand: Any) -> tuple[Any, float] | None:
-        """Computing time in the one mode, and the factor on it; None where not drawn."""
-        mode = self.mode
-        if mode is None or demand.work or demand.profile or demand.scaling:
+        """Computing time on the one type of device, and the factor on it; None where not drawn."""
+        if len({mode.type for mode in self.modes}) != 1 or demand.work or demand.profile or demand.scaling:
             return None
+        mode = self.modes[0]
         kind = mode.type
         at_speed = 1 / kind.speed
         if demand.modes is not None:
@@ -460,6 +460,12 @@ class Facts:
         order = self.order(blind)
         self.one_in_flight()
         return order
+
+    def alone(self) -> None:
+        """Assume that a GPU, of whichever type, takes one task at a time and shares nothing."""
+        gpus = [mode.type for mode in self.modes if not mode.on_cpu]
+        holds = all(one.sharing.kind == "exclusive" and one.streams == 1 for one in gpus)
+        self.suppose("a GPU takes one task at a time", holds, "cluster.nodes.gpus.sharing")
 
     def one_in_flight(self) -> None:
         mode = self.mode

@@ -193,8 +193,7 @@ def _unlike(facts: Facts, model: str) -> Match:
     shape = {(mode.on_cpu, mode.gpus, mode.millicores, mode.memory) for mode in modes}
     whole = len(shape) == 1 and (first.on_cpu or all(mode.whole_devices for mode in modes))
     facts.suppose("a server is whole devices, as many of each type", whole, facts.customers[0].key, facts.shown_modes)
-    alone = first.on_cpu or all(mode.type.sharing.kind == "exclusive" and mode.type.streams == 1 for mode in modes)
-    facts.suppose("a GPU takes one task at a time", alone, "cluster.nodes.gpus.sharing")
+    facts.alone()
     slots = [[facts.slots(node, mode) for mode in modes] for node in facts.cluster.nodes]
     room = all(sum(here) * first.millicores <= node.cpus * 1000
                and (node.memory is None or sum(here) * first.memory <= node.memory)
@@ -231,8 +230,10 @@ def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
 
 def _limited(facts: Facts, _: str) -> Match:
     """M/M/c/K by a limit on the queue."""
-    understood = facts.arrivals() & _common(facts)
     limit = facts.parameter("admission", "limit", None)
+    if limit == 0 and len({mode.gpus for mode in facts.modes}) > 1:
+        return _gangs(facts)
+    understood = facts.arrivals() & _common(facts)
     only = limit is not None and not any(facts.parameter("admission", key, None) for key in ("per_class", "per_device"))
     facts.suppose("one limit for all waiting tasks", only, "policy.admission", f"limit: {limit}")
     order = facts.one_by_one()
@@ -245,6 +246,35 @@ def _limited(facts: Facts, _: str) -> Match:
     prediction = queues.mmck(facts.rate, law.mean, servers, servers + limit)
     model = f"M/G/{servers}/{servers}" if insensitive else prediction.model
     return _with_loss(facts, model, prediction, order == "fcfs")
+
+
+def _gangs(facts: Facts) -> Match:
+    """Gangs of several widths with loss, by Kaufman and Roberts."""
+    understood = facts.arrivals() & facts.recognized & facts.sizes_known()
+    facts.order()
+    facts.alone()
+    modes, nodes = facts.modes, [node for node in facts.cluster.nodes if node.accelerators]
+    first, servers = modes[0], len(nodes[0].accelerators)
+    alike = len(nodes) == 1 and all(mode.type is first.type and mode.whole_devices for mode in modes)
+    alike = alike and all(one.type is first.type for one in nodes[0].accelerators)
+    alike = facts.suppose("gangs take whole GPUs of one node, all alike", alike, "cluster.nodes", facts.shown_modes)
+    room = all(facts.slots(nodes[0], mode) == servers // mode.gpus
+               and mode.millicores * servers <= nodes[0].cpus * 1000 * mode.gpus
+               and (nodes[0].memory is None or mode.memory * servers <= nodes[0].memory * mode.gpus)
+               for mode in modes)  # fmt: skip
+    facts.suppose("there are cores and memory for all GPUs at once", room, "cluster.nodes")
+    given = facts.policies.admission
+    plain = given is not None and {*given.parameters} <= {"limit"}
+    facts.suppose("one limit for all waiting tasks", plain, "policy.admission", "limit: 0")
+    labels = [one.label for one in facts.customers]
+    apart = facts.suppose("classes have names of their own", len(set(labels)) == len(labels), "workload")
+    _need(understood, alike, apart)
+    laws = [(one, one.law) for one in facts.customers if one.law is not None]
+    facts.steady(0, servers, facts.law, bounded=True)
+    losses = admission.kaufman_roberts(servers, [(one.rate, law.mean, one.demand.gpus or 1) for one, law in laws])
+    rows = [PredictedRow("loss", lost, label) for lost, label in zip(losses.loss, labels, strict=True)]
+    rows.append(PredictedRow("gpu_utilization", losses.utilization))
+    return _result(facts, "gangs with loss (Kaufman, Roberts)", None, rows)
 
 
 def _bucket(facts: Facts, model: str) -> Match:
