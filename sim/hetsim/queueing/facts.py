@@ -309,7 +309,7 @@ class Facts:
         return self.mode
 
     def _timing(self, demand: Any) -> tuple[Any, float] | None:
-        """Computing time on the one type of device, and the factor on it; None where not drawn."""
+        """Computing time on the one type of device, and its factor; None if not drawn."""
         if len({mode.type for mode in self.modes}) != 1 or demand.work or demand.profile or demand.scaling:
             return None
         mode = self.modes[0]
@@ -462,7 +462,7 @@ class Facts:
         return order
 
     def alone(self) -> None:
-        """Assume that a GPU, of whichever type, takes one task at a time and shares nothing."""
+        """Assume that GPUs, of whichever type, take one task at a time."""
         gpus = [mode.type for mode in self.modes if not mode.on_cpu]
         holds = all(one.sharing.kind == "exclusive" and one.streams == 1 for one in gpus)
         self.suppose("a GPU takes one task at a time", holds, "cluster.nodes.gpus.sharing")

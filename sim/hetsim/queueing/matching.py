@@ -153,7 +153,7 @@ def _delay(facts: Facts, _: str) -> Match:
         more, memory = levels.modulation(arrivals.rates, arrivals.switching_rates)
         varied = law._replace(scv=law.scv + more)
     _need(facts.steady(rate * law.mean, servers, varied, memory=memory))
-    prediction = _delay_system(facts, rate, law, servers, None if moves else facts.phases)
+    prediction = _delay_system(facts, rate, law, servers, phases=None if moves else facts.phases)
     if law.kind == "general" and servers == 1 and order == "blind":
         prediction = replace(prediction, wait_above=None, response_above=None)
     rows = _rows(facts, prediction, rate * compute.mean, order == "fcfs")
@@ -191,8 +191,8 @@ def _unlike(facts: Facts, model: str) -> Match:
     facts.order(blind=False)
     modes, first = facts.modes, facts.modes[0]
     shape = {(mode.on_cpu, mode.gpus, mode.millicores, mode.memory) for mode in modes}
-    whole = len(shape) == 1 and (first.on_cpu or all(mode.whole_devices for mode in modes))
-    facts.suppose("a server is whole devices, as many of each type", whole, facts.customers[0].key, facts.shown_modes)
+    devices = len(shape) == 1 and (first.on_cpu or all(mode.whole_devices for mode in modes))
+    facts.suppose("a server is whole devices, as many of each type", devices, facts.customers[0].key, facts.shown_modes)
     facts.alone()
     slots = [[facts.slots(node, mode) for mode in modes] for node in facts.cluster.nodes]
     room = all(sum(here) * first.millicores <= node.cpus * 1000
@@ -205,7 +205,7 @@ def _unlike(facts: Facts, model: str) -> Match:
     own = any(one.demand.modes or one.demand.typed_gpu_time or one.demand.scaling for one in facts.customers)
     timed = all(hasattr(one, "scv") for one in drawn) and not own
     facts.suppose("times are drawn, and differ by the speeds of types only", timed, facts.time_key)
-    _need(understood, whole, timed)
+    _need(understood, devices, timed)
     law = mixed((one.rate, law_of(each)) for one, each in zip(facts.customers, drawn, strict=True))
     facts.exponential(law)
     means = [law.mean / mode.type.speed for mode in modes]

@@ -1,4 +1,4 @@
-"""Queues of many servers whose arrivals or services have phases, solved level by level.
+"""Queues whose arrivals, services or servers have phases, level by level.
 
 A level is a number of customers in the system; in it the chain has a state for each phase.  From as many customers as
 servers on all levels are alike (a quasi-birth-and-death process), and the stationary distribution is matrix-geometric:
@@ -29,7 +29,7 @@ MAX_TAIL_PHASES = 120
 
 
 class Level(NamedTuple):
-    """Rates out of a level, by state: to the level above, within the level, to the level below."""
+    """Rates out of a level, by state: to the one above, within, to the one below."""
 
     up: Floats
     within: Floats
@@ -38,7 +38,7 @@ class Level(NamedTuple):
 
 
 class PhaseType(NamedTuple):
-    """Time until a chain of phases is left, which begins in phase i with probability `start[i]`."""
+    """The time until a chain of phases ends; it begins in phase i with `start[i]`."""
 
     start: Floats
     onward: Floats
@@ -110,16 +110,17 @@ def mphc(rate: float, service: PhaseType, servers: int) -> Prediction:
     alike = Level(rate * np.eye(len(last)), _moves(last, last, goes_on), _moves(last, last, taken_up))
     chances, powers = _solved([*levels, alike._replace(down=_moves(last, states[-2], ends))], alike)
     drain = _generator(alike.within, alike.down.sum(axis=1)) + powers @ alike.down  # λ (I - R^-1), without an inverse
-    return _waits(name, rate, service, servers, chances[-1], powers, drain, np.ones(len(powers)))
+    return _waits(name, rate, service, servers, chances[-1], powers=powers, drain=drain,
+                  arrivals=np.ones(len(powers)))  # fmt: skip
 
 
 def mmpp_mc(
     rates: Sequence[float], switching: Sequence[Sequence[float]], service_mean: float, servers: int
 ) -> Prediction:
-    """MMPP/M/c, first come first served: Poisson arrivals at `rates[state]`, exponential service.
+    """MMPP/M/c: arrivals at `rates[state]`, exponential service.
 
     switching   rates of going from state i to state j, a row a state; 0 on the diagonal
-    Figures are of customers: the share delayed is that of arrivals, which come while the rate is high.
+    First come, first served.  Figures are of customers: the share delayed is that of arrivals, which come while the rate is high.
     Exact, distributions included: P(W > t) = π(c) (I - R)^-1 exp(-cμ (I - R) t) of the arrivals.
 
     Raises: UsageError: no steady state, or a chain that is not whole.
@@ -144,14 +145,15 @@ def mmpp_mc(
     chances, powers = _solved(levels, levels[-1])
     drain = -servers / service_mean * (np.eye(len(arrive)) - powers)
     service = phase_type([1], [[0]], [1 / service_mean])
-    return _waits(name, rate, service, servers, chances[-1], powers, drain, arrive / rate)
+    return _waits(name, rate, service, servers, chances[-1], powers=powers, drain=drain, arrivals=arrive / rate)
 
 
 def unlike_servers(rate: float, kinds: Sequence[tuple[float, int]]) -> Prediction:
-    """M/M/c of unlike servers, first come first served: the first kind with a free server takes a customer.
+    """M/M/c of unlike servers: the first kind with a free one takes a customer.
 
     kinds   mean service and number of servers of each kind, in the order in which they are taken: fastest first, say
-    A customer stays where it began.  Exact; the state is how many servers of each kind are busy.
+
+    First come, first served; a customer stays where it began.  Exact; the state is the number busy of each kind.
 
     Raises: UsageError: no steady state, or too many states.
     Reference: Gumbel, Waiting Lines with Heterogeneous Servers (1960); Singh, Two-Server Markovian Queues with
@@ -199,14 +201,14 @@ def _with(state: tuple[int, ...], kind: int, busy: int) -> tuple[int, ...]:
 
 
 def states_of(service: PhaseType, servers: int) -> int:
-    """States of a level in which all servers are busy: how many of them are in each phase."""
+    """States of a level with all servers busy: how many are in each phase."""
     return math.comb(servers + len(service.start) - 1, servers)
 
 
 def modulation(rates: Sequence[float], switching: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return what a modulated rate adds to the scv of gaps in the long run, and how long it is remembered.
+    """Return what a modulated rate adds to the scv of gaps, and its memory.
 
-    That is the index of dispersion of counts, less 1; and the longest relaxation time of the chain of rates.
+    That is, in the long run, the index of dispersion of counts, less 1; and the longest relaxation time of the chain of rates.
     """
     arrive, switch = np.array(rates, dtype=float), np.array(switching, dtype=float)
     shares, generator = stationary(switch), _generator(switch, np.zeros(len(switch)))
@@ -226,30 +228,31 @@ def _generator(within: Floats, leaving: Floats) -> Floats:
 
 
 def _occupancies(busy: int, phases: int) -> Floats:
-    """All ways in which busy servers are in phases, a row each, in ascending order."""
+    """All ways in which busy servers are in phases, a row each, ascending."""
     bars = np.array(list(combinations(range(busy + phases - 1), phases - 1)), dtype=int)
     ends = np.full((len(bars), 1), -1)
     return np.diff(np.hstack([ends, bars, ends + busy + phases]), axis=1) - 1
 
 
 def _moves(states: Floats, to: Floats, rates: Floats) -> Floats:
-    """Rates from states to others where a server in phase i goes to phase j at `rates[i, j]`.
+    """Rates from states to others: a server goes from phase i to j at `rates[i, j]`.
 
     Either may be one more than there are phases: a server that is idle, of which there is one.
     """
-    found, phases = np.zeros((len(states), len(to))), states.shape[1]
+    flows, phases = np.zeros((len(states), len(to))), states.shape[1]
     place = {tuple(state): number for number, state in enumerate(to.tolist())}
     one, busy = np.eye(phases + 1, phases, dtype=int), np.hstack([states, np.ones((len(states), 1), dtype=int)])
     for i, j in zip(*np.nonzero(rates), strict=True):
         can = np.flatnonzero(busy[:, i])
         reached = (states[can] - one[i] + one[j]).tolist()
-        found[can, [place[tuple(state)] for state in reached]] += busy[can, i] * rates[i, j]
-    return found
+        flows[can, [place[tuple(state)] for state in reached]] += busy[can, i] * rates[i, j]
+    return flows
 
 
 def _solved(levels: list[Level], alike: Level) -> tuple[list[Floats], Floats]:
-    """π of each of `levels`, and R: above the last all are as `alike`, whose `down` leads to the next below.
+    """π of each of `levels`, and R of those above, which are as `alike`.
 
+    The `down` of `alike` leads to the next level below.
     Below R, π(n + 1) = π(n) R(n), from the last level downward; π(0) is that of the chain censored to level 0.
     """
     powers = alike.up @ np.linalg.inv(-_generator(alike.within, alike.up.sum(axis=1) + alike.down.sum(axis=1))
@@ -269,7 +272,7 @@ def _solved(levels: list[Level], alike: Level) -> tuple[list[Floats], Floats]:
 
 
 def _first_passage(alike: Level) -> Floats:
-    """G: the state in which the level below is first reached, by logarithmic reduction."""
+    """G: the state in which the level below is first reached."""
     one = np.eye(len(alike.within))
     stay = -_generator(alike.within, alike.up.sum(axis=1) + alike.down.sum(axis=1))
     up, down = _both(stay, alike.up, alike.down)
