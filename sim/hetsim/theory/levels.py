@@ -110,7 +110,7 @@ def mphc(rate: float, service: PhaseType, servers: int) -> Prediction:
     alike = Level(rate * np.eye(len(last)), _moves(last, last, goes_on), _moves(last, last, taken_up))
     chances, powers = _solved([*levels, alike._replace(down=_moves(last, states[-2], ends))], alike)
     drain = _generator(alike.within, alike.down.sum(axis=1)) + powers @ alike.down  # λ (I - R^-1), without an inverse
-    return _waits(name, rate, service, servers, chances[-1], powers=powers, drain=drain,
+    return _waits(name, rate, service, servers=servers, first=chances[-1], powers=powers, drain=drain,
                   arrivals=np.ones(len(powers)))  # fmt: skip
 
 
@@ -120,7 +120,8 @@ def mmpp_mc(
     """MMPP/M/c: arrivals at `rates[state]`, exponential service.
 
     switching   rates of going from state i to state j, a row a state; 0 on the diagonal
-    First come, first served.  Figures are of customers: the share delayed is that of arrivals, which come while the rate is high.
+    First come, first served.  Figures are of customers: `delayed` is the share of arrivals, which come while the rate
+    is high.
     Exact, distributions included: P(W > t) = π(c) (I - R)^-1 exp(-cμ (I - R) t) of the arrivals.
 
     Raises: UsageError: no steady state, or a chain that is not whole.
@@ -145,7 +146,8 @@ def mmpp_mc(
     chances, powers = _solved(levels, levels[-1])
     drain = -servers / service_mean * (np.eye(len(arrive)) - powers)
     service = phase_type([1], [[0]], [1 / service_mean])
-    return _waits(name, rate, service, servers, chances[-1], powers=powers, drain=drain, arrivals=arrive / rate)
+    return _waits(name, rate, service, servers=servers, first=chances[-1], powers=powers, drain=drain,
+                  arrivals=arrive / rate)  # fmt: skip
 
 
 def unlike_servers(rate: float, kinds: Sequence[tuple[float, int]]) -> Prediction:
@@ -208,7 +210,7 @@ def states_of(service: PhaseType, servers: int) -> int:
 def modulation(rates: Sequence[float], switching: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Return what a modulated rate adds to the scv of gaps, and its memory.
 
-    That is, in the long run, the index of dispersion of counts, less 1; and the longest relaxation time of the chain of rates.
+    That is, in the long run, the index of dispersion of counts, less 1; and the longest relaxation time of the chain.
     """
     arrive, switch = np.array(rates, dtype=float), np.array(switching, dtype=float)
     shares, generator = stationary(switch), _generator(switch, np.zeros(len(switch)))
