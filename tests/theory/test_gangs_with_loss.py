@@ -1,12 +1,16 @@
-"""`theory.kaufman_roberts` against the product form over all states, the issue's figures, and Erlang's B."""
+"""`theory.kaufman_roberts` against the product form over all states and Erlang's B; scenarios that it knows."""
 
 import math
 from itertools import product
+from typing import Any
 
 import pytest
 
+import hetsim as hs
 from hetsim import theory
 from hetsim.errors import UsageError
+from hetsim.queueing.matching import match
+from hetsim.queueing.model_check import simulate
 
 GANGS = [(2.0, 1.0, 1), (0.5, 2.0, 2), (5.0, 0.1, 4)]
 
@@ -33,3 +37,45 @@ def test_gangs_of_one_are_erlangs_and_bad_input_is_refused():
     for classes in ([], [(1, 1, 9)]):
         with pytest.raises(UsageError, match="none wider than 8"):
             theory.kaufman_roberts(8, classes)
+
+
+def gangs(**changes: Any) -> Any:
+    def entry(number: int) -> dict[str, Any]:
+        times = {"distribution": ("exponential", "lognormal", "exponential")[number], "mean": "1 s"}
+        cv = {"cv": 1.5} if number == 1 else {}
+        return {"name": f"width {2**number}", "arrivals": {"process": "poisson", "rate": f"{2 / 2**number}/s"},
+                "gpus": 2**number, "gpu_time": times | cv}  # fmt: skip
+
+    return hs.load({
+        "name": "gangs", "seed": 1, "warmup": "5 min", "horizon": "90 min", "workload": [entry(n) for n in range(3)],
+        "cluster": {"nodes": [{"gpus": {"type": "g", "count": 8}}]},
+        "policy": {"scheduler": "fcfs", "admission": {"name": "queue_limit", "limit": 0}},
+    } | changes)  # fmt: skip
+
+
+def test_a_scenario_of_gangs_with_loss_is_recognized():
+    found = match(gangs())
+    assert found.verdict == "matches"
+    *losses, busy = (row.value for row in found.rows)
+    assert losses == pytest.approx((0.09853, 0.21459, 0.49005), abs=5e-6)
+    assert busy == pytest.approx(sum(2 * (1 - lost) for lost in losses) / 8)
+
+
+@pytest.mark.slow
+def test_the_engine_loses_as_many():
+    for one in simulate(gangs(), match(gangs()).rows, confidence=0.9999):
+        assert one.covered, one
+
+
+@pytest.mark.parametrize(("changes", "failed"), [
+    ({"cluster": {"nodes": [{"count": 2, "gpus": {"type": "g", "count": 8}}]}},
+     "gangs take whole GPUs of one node, all alike"),
+    ({"policy": {"scheduler": "sjf", "admission": {"name": "queue_limit", "limit": 0}}},
+     "first come, first served, or an order that does not look at sizes"),
+    ({"cluster": {"nodes": [{"gpus": {"type": "g", "count": 8, "streams": 2}}]}}, "a GPU takes one task at a time"),
+    ({"policy": {"scheduler": "fcfs", "admission": {"name": "queue_limit", "limit": 1}}},
+     "all tasks run in one mode on equal devices"),
+])  # fmt: skip
+def test_what_else_is_set_is_not_recognized(changes: dict[str, Any], failed: str):
+    found = match(gangs(**changes))
+    assert found.verdict == "none" and failed in [one.text for one in found.failed]

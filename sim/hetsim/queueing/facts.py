@@ -19,6 +19,7 @@ from hetsim.results.formatting import seconds
 from hetsim.scenario.building.streams_and_items import entry_names
 from hetsim.scenario.readers import not_understood
 from hetsim.scenario.scenario import Scenario
+from hetsim.theory.levels import MAX_PHASES, PhaseType
 
 ORDER, BLIND = "order of arrival", "blind to sizes"
 PRIORITIES, SHARING = "priorities", "processor sharing"
@@ -160,6 +161,21 @@ def density_of(distribution: Any, factor: float, weight: float = 1.0) -> Density
     return Density(((weight, laws[name](factor * one.mean)),)) if name in laws else None
 
 
+def phases_of(distribution: Any, factor: float) -> PhaseType | None:
+    """Phases of a distribution times a factor; None if it has none, or too many."""
+    law, name = law_of(distribution).times(factor), getattr(distribution, "distribution", "")
+    if law.kind == "exponential":
+        return PhaseType(np.ones(1), np.zeros((1, 1)), np.ones(1) / law.mean)
+    if name == "hyperexponential":
+        shares, means = distribution._mixture
+        return PhaseType(shares, np.zeros((len(means), len(means))), 1 / (means * factor))
+    number = round(1 / law.scv) if law.scv > 0 else 0
+    if name != "gamma" or not 1 <= number <= MAX_PHASES or not math.isclose(number * law.scv, 1, rel_tol=1e-9):
+        return None
+    first, rate = np.eye(number)[0], number / law.mean
+    return PhaseType(first, np.diag(np.full(number - 1, rate), 1), rate * first[::-1])
+
+
 def law_of(distribution: Any) -> Law:
     scv = float(distribution.scv)
     named = getattr(distribution, "distribution", "")
@@ -208,6 +224,10 @@ class Customers(NamedTuple):
     @property
     def law(self) -> Law | None:
         return None if self.timing is None else law_of(self.timing[0]).times(self.timing[1])
+
+    @property
+    def phases(self) -> PhaseType | None:
+        return None if self.timing is None else phases_of(*self.timing)
 
 
 class Unmatched(Exception):
@@ -270,8 +290,16 @@ class Facts:
     @cached_property
     def mode(self) -> Mode | None:
         """The one mode that all tasks have in common; None if there are several."""
-        shapes = {id(mode): mode for mode in self.input.tasks.modes}
-        return next(iter(shapes.values())) if len(shapes) == 1 else None
+        return self.modes[0] if len(self.modes) == 1 else None
+
+    @cached_property
+    def modes(self) -> list[Mode]:
+        """The modes of tasks, each once."""
+        return list({id(mode): mode for mode in self.input.tasks.modes}.values())
+
+    @property
+    def shown_modes(self) -> str:
+        return ", ".join(list(dict.fromkeys(map(str, self.modes)))[:4])
 
     @property
     def only_mode(self) -> Mode:
@@ -281,10 +309,10 @@ class Facts:
         return self.mode
 
     def _timing(self, demand: Any) -> tuple[Any, float] | None:
-        """Computing time in the one mode, and the factor on it; None where not drawn."""
-        mode = self.mode
-        if mode is None or demand.work or demand.profile or demand.scaling:
+        """Computing time on the one type of device, and its factor; None if not drawn."""
+        if len({mode.type for mode in self.modes}) != 1 or demand.work or demand.profile or demand.scaling:
             return None
+        mode = self.modes[0]
         kind = mode.type
         at_speed = 1 / kind.speed
         if demand.modes is not None:
@@ -304,14 +332,28 @@ class Facts:
     def law(self) -> Law:
         return mixed((one.rate or 1.0, one.law) for one in self.customers if one.law is not None)
 
+    @property
+    def phases(self) -> PhaseType | None:
+        """Phases of the service of all customers; None if one of them has none."""
+        from scipy.linalg import block_diag
+
+        kinds = [(one.rate / self.rate, one.phases) for one in self.customers if one.rate > 0]
+        parts = [(share, part) for share, part in kinds if part is not None]
+        if len(parts) < len(kinds):
+            return None
+        start = np.concatenate([share * part.start for share, part in parts])
+        onward = block_diag(*(part.onward for _, part in parts))
+        return PhaseType(start, onward, np.concatenate([part.ends for _, part in parts]))
+
     @cached_property
     def servers(self) -> int:
         """Number of tasks that can run at once."""
         mode = self.mode
-        return 0 if mode is None else sum(self._slots(node, mode) for node in self.cluster.nodes)
+        return 0 if mode is None else sum(self.slots(node, mode) for node in self.cluster.nodes)
 
     @staticmethod
-    def _slots(node: Any, mode: Mode, each: int = 1) -> int:
+    def slots(node: Any, mode: Mode, each: int = 1) -> int:
+        """Number of tasks that a node can run at once in a mode."""
         room = math.inf
         if mode.millicores:
             room = min(room, node.cpus * 1000 // mode.millicores)
@@ -329,12 +371,11 @@ class Facts:
 
     @property
     def busy_metric(self) -> str:
-        return "cpu_utilization" if self.mode is not None and self.mode.on_cpu else "gpu_utilization"
+        return "cpu_utilization" if self.modes and self.modes[0].on_cpu else "gpu_utilization"
 
     def busy_share(self, computing: float) -> float:
         """The utilization metric, from the mean number of computing tasks."""
-        mode = self.mode
-        assert mode is not None
+        mode = self.modes[0]
         devices = sum(node.cpus if mode.on_cpu else len(node.accelerators) for node in self.cluster.nodes)
         return computing * mode.width / devices
 
@@ -353,7 +394,7 @@ class Facts:
         if len(shown) > 1 and holds and set(shown) != {"poisson"}:
             holds, key = False, "workload"
         return self.suppose(
-            text or "arrivals are Poisson, or one stream with independent gaps",
+            text or "arrivals are Poisson, modulated, or one stream with independent gaps",
             holds, key or "workload.0.arrivals.process", ", ".join(dict.fromkeys(shown)),
         )  # fmt: skip
 
@@ -377,17 +418,16 @@ class Facts:
         """Assume that all tasks run in one mode on equal devices."""
         if self.mode is not None:
             return self.suppose("all tasks run in one mode on equal devices", True, "cluster.nodes", str(self.mode))
-        modes = list(dict.fromkeys(str(mode) for mode in self.input.tasks.modes))
         key = "cluster.nodes"
         for one in self.customers:
             given = one.demand
             named = [k for k in ("scaling", "modes", "cpu_time") if getattr(given, k)]
-            if named and len(modes) > 1:
+            if named and len(self.modes) > 1:
                 key = f"{one.key}.{named[0]}"
                 break
             if given.gpus is not None or given.cpus is not None:
                 key = f"{one.key}.{'gpus' if given.gpus is not None else 'cpus'}"
-        return self.suppose("all tasks run in one mode on equal devices", False, key, ", ".join(modes[:4]))
+        return self.suppose("all tasks run in one mode on equal devices", False, key, self.shown_modes)
 
     def sizes_known(self) -> bool:
         all_known = all(one.law is not None for one in self.customers)
@@ -397,8 +437,7 @@ class Facts:
     @property
     def time_key(self) -> str:
         one = self.customers[0]
-        mode = self.mode
-        name = "cpu_time" if mode is not None and mode.on_cpu else "gpu_time"
+        name = "cpu_time" if self.modes and self.modes[0].on_cpu else "gpu_time"
         return f"{one.key}.{'modes' if one.demand.modes else name}"
 
     def exponential(self, law: Law | None = None, what: str = "service is exponential", key: str = "") -> bool:
@@ -422,6 +461,12 @@ class Facts:
         self.one_in_flight()
         return order
 
+    def alone(self) -> None:
+        """Assume that GPUs, of whichever type, take one task at a time."""
+        gpus = [mode.type for mode in self.modes if not mode.on_cpu]
+        holds = all(one.sharing.kind == "exclusive" and one.streams == 1 for one in gpus)
+        self.suppose("a GPU takes one task at a time", holds, "cluster.nodes.gpus.sharing")
+
     def one_in_flight(self) -> None:
         mode = self.mode
         if mode is not None and not mode.on_cpu:
@@ -433,7 +478,7 @@ class Facts:
         mode: Any = self.mode
         text, holds = "there is one GPU, and a task has all of it", self.servers == 1 and mode.whole_devices
         self.suppose(text, holds, "cluster.nodes.gpus.count", f"{self.servers}")
-        room = max(self._slots(node, mode, mode.type.streams) for node in self.cluster.nodes)
+        room = max(self.slots(node, mode, mode.type.streams) for node in self.cluster.nodes)
         key = "cluster.nodes.gpus.streams" if room == mode.type.streams else self.customers[0].key
         text = "there is room and a stream for each task in the system"
         self.suppose(text, load ** (room + 1) < 1e-6, key, f"for {room}", soft=soft)
@@ -479,15 +524,18 @@ class Facts:
         name = "accept_all" if given is None else given.name
         self.suppose("no blocking: every task is admitted", self.admission == OPEN, "policy.admission", name)
 
-    def steady(self, load: float, servers: int, law: Law, bounded: bool = False) -> bool:
-        """Assume a stable load, and a warm-up and run that outlast the transient."""
+    def steady(self, load: float, servers: int, law: Law, bounded: bool = False, memory: float = 0.0) -> bool:
+        """Assume a stable load, and a warm-up and run that outlast the transient.
+
+        memory: relaxation time of the arrivals.
+        """
         if not bounded and not self.suppose(
             STABLE, load < servers, "workload.0.arrivals.rate", f"{load / servers:.4g}"
         ):
             return False
         distance = math.sqrt(servers) - math.sqrt(load)
         spread = law.mean * (1 + law.scv)
-        relaxation = 5 * spread if bounded else spread / 2 / max(distance**2, 1e-9)
+        relaxation = max(memory, 5 * spread if bounded else spread / 2 / max(distance**2, 1e-9))
         warm, lasts = self.warmup, self.lasts
         is_finite = not math.isnan(warm)
         self.suppose(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from hetsim.errors import UsageError
 from hetsim.model.batch_times import StageTable
@@ -37,10 +37,11 @@ from hetsim.queueing.facts import (
     Unmatched,
     density_of,
     law_of,
+    mixed,
 )
 from hetsim.results.declared import RESPONSE_MEAN, THROUGHPUT, WAIT_MEAN
 from hetsim.scenario.scenario import Scenario
-from hetsim.theory import admission, batches, general, networks, optimal_pricing, priorities, queues, sizes
+from hetsim.theory import admission, batches, general, levels, networks, optimal_pricing, priorities, queues, sizes
 from hetsim.theory.prediction import Prediction
 
 
@@ -77,6 +78,8 @@ def _family(facts: Facts) -> str:
         return BY_SIZE[facts.scheduler]
     if facts.scheduler == PRIORITIES and len({one.priority for one in facts.customers}) > 1:
         return "preemptive" if facts.parameter("scheduler", "preemptive", False) else "priorities"
+    if len({mode.type for mode in facts.modes}) > 1:
+        return "unlike"
     return "tandem" if _moves(facts) and facts.mode is not None and facts.mode.type.streams > 1 else "delay"
 
 
@@ -130,8 +133,8 @@ def _with_loss(facts: Facts, model: str, found: Prediction, tails: bool) -> Matc
 
 
 def _delay(facts: Facts, _: str) -> Match:
-    """M/M/c, M/D/1, M/G/1, GI/M/1 and, near, G/G/c: no loss."""
-    _need(facts.arrivals(("poisson", "renewal", "deterministic")))
+    """M/M/c, M/D/c, M/PH/c, M/G/1, GI/M/1, MMPP/M/c and, near, G/G/c: no loss."""
+    _need(facts.arrivals(("poisson", "renewal", "deterministic", "mmpp")))
     moves = _moves(facts)
     understood = _common(facts)
     facts.open_door()
@@ -143,22 +146,33 @@ def _delay(facts: Facts, _: str) -> Match:
         alone = facts.mode is not None and facts.mode.gpus == 1 and facts.mode.whole_devices
         facts.suppose("a server is one whole GPU", alone, f"{facts.customers[0].key}.gpus", str(facts.mode))
         law = facts.whole_time
-    rate = facts.rate
-    _need(facts.steady(rate * law.mean, servers, law))
-    prediction = _delay_system(facts, rate, law, servers)
+    rate, arrivals = facts.rate, cast(Any, facts.model.workload[0].arrivals)
+    varied, memory = law, 0.0
+    if getattr(arrivals, "process", None) == "mmpp":
+        facts.exponential(law)
+        more, memory = levels.modulation(arrivals.rates, arrivals.switching_rates)
+        varied = law._replace(scv=law.scv + more)
+    _need(facts.steady(rate * law.mean, servers, varied, memory=memory))
+    prediction = _delay_system(facts, rate, law, servers, phases=None if moves else facts.phases)
     if law.kind == "general" and servers == 1 and order == "blind":
         prediction = replace(prediction, wait_above=None, response_above=None)
     rows = _rows(facts, prediction, rate * compute.mean, order == "fcfs")
     return _result(facts, prediction.model, prediction, rows)
 
 
-def _delay_system(facts: Facts, rate: float, law: Law, servers: int) -> Prediction:
+def _delay_system(facts: Facts, rate: float, law: Law, servers: int, phases: levels.PhaseType | None) -> Prediction:
     arrivals: Any = facts.model.workload[0].arrivals
+    if arrivals.process == "mmpp":
+        return levels.mmpp_mc(arrivals.rates, arrivals.switching_rates, law.mean, servers)
     if arrivals.process == "poisson":
         if law.kind == "exponential":
             return queues.mmc(rate, law.mean, servers)
         if servers == 1:
             return general.md1(rate, law.mean) if law.kind == "constant" else general.mg1(rate, law.mean, law.scv)
+        if law.kind == "constant":
+            return general.mdc(rate, law.mean, servers)
+        if phases is not None and levels.states_of(phases, servers) <= levels.MAX_PHASES:
+            return levels.mphc(rate, phases, servers)
         figures = {"arrival_scv": 1.0, "service_scv": law.scv, "service_third": law.third}
         prediction = general.allen_cunneen(rate, law.mean, servers, **figures)
         return replace(prediction, model=f"M/G/{servers} (Allen and Cunneen)")
@@ -168,6 +182,40 @@ def _delay_system(facts: Facts, rate: float, law: Law, servers: int) -> Predicti
     prediction = general.allen_cunneen(rate, law.mean, servers, arrival_scv=scv, service_scv=law.scv)
     # An scv of 1 does not make arrivals Poisson: never exact here, and the error was not measured.
     return replace(prediction, model=f"G/G/{servers} (Allen and Cunneen)", error=math.inf)
+
+
+def _unlike(facts: Facts, model: str) -> Match:
+    """M/M/c of unlike servers, the fastest free one first."""
+    understood = facts.arrivals() & facts.recognized
+    facts.open_door()
+    facts.order(blind=False)
+    modes, first = facts.modes, facts.modes[0]
+    shape = {(mode.on_cpu, mode.gpus, mode.millicores, mode.memory) for mode in modes}
+    devices = len(shape) == 1 and (first.on_cpu or all(mode.whole_devices for mode in modes))
+    facts.suppose("a server is whole devices, as many of each type", devices, facts.customers[0].key, facts.shown_modes)
+    facts.alone()
+    slots = [[facts.slots(node, mode) for mode in modes] for node in facts.cluster.nodes]
+    room = all(sum(here) * first.millicores <= node.cpus * 1000
+               and (node.memory is None or sum(here) * first.memory <= node.memory)
+               for here, node in zip(slots, facts.cluster.nodes, strict=True))  # fmt: skip
+    facts.suppose("servers of a node do not wait for its cores or memory", room, "cluster.nodes")
+    placement = facts.parameter("scheduler", "placement", None)
+    facts.suppose("the fastest free server is taken", placement is None, "policy.scheduler.placement", f"{placement}")
+    drawn = [one.demand.cpu_time if first.on_cpu else one.demand.gpu_time for one in facts.customers]
+    own = any(one.demand.modes or one.demand.typed_gpu_time or one.demand.scaling for one in facts.customers)
+    timed = all(hasattr(one, "scv") for one in drawn) and not own
+    facts.suppose("times are drawn, and differ by the speeds of types only", timed, facts.time_key)
+    _need(understood, devices, timed)
+    law = mixed((one.rate, law_of(each)) for one, each in zip(facts.customers, drawn, strict=True))
+    facts.exponential(law)
+    means = [law.mean / mode.type.speed for mode in modes]
+    kinds = sorted((mean, sum(counts)) for mean, counts in zip(means, zip(*slots, strict=True), strict=True))
+    servers = sum(count for _, count in kinds)
+    mean = servers / sum(count / each for each, count in kinds)
+    _need(facts.steady(facts.rate * mean, servers, law._replace(mean=mean)))
+    prediction = levels.unlike_servers(facts.rate, kinds)
+    rows = _rows(facts, prediction, prediction.utilization * servers, True)
+    return _result(facts, prediction.model, prediction, rows)
 
 
 def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
@@ -182,8 +230,10 @@ def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
 
 def _limited(facts: Facts, _: str) -> Match:
     """M/M/c/K by a limit on the queue."""
-    understood = facts.arrivals() & _common(facts)
     limit = facts.parameter("admission", "limit", None)
+    if limit == 0 and len({mode.gpus for mode in facts.modes}) > 1:
+        return _gangs(facts)
+    understood = facts.arrivals() & _common(facts)
     only = limit is not None and not any(facts.parameter("admission", key, None) for key in ("per_class", "per_device"))
     facts.suppose("one limit for all waiting tasks", only, "policy.admission", f"limit: {limit}")
     order = facts.one_by_one()
@@ -196,6 +246,35 @@ def _limited(facts: Facts, _: str) -> Match:
     prediction = queues.mmck(facts.rate, law.mean, servers, servers + limit)
     model = f"M/G/{servers}/{servers}" if insensitive else prediction.model
     return _with_loss(facts, model, prediction, order == "fcfs")
+
+
+def _gangs(facts: Facts) -> Match:
+    """Gangs of several widths with loss, by Kaufman and Roberts."""
+    understood = facts.arrivals() & facts.recognized & facts.sizes_known()
+    facts.order()
+    facts.alone()
+    modes, nodes = facts.modes, [node for node in facts.cluster.nodes if node.accelerators]
+    first, servers = modes[0], len(nodes[0].accelerators)
+    alike = len(nodes) == 1 and all(mode.type is first.type and mode.whole_devices for mode in modes)
+    alike = alike and all(one.type is first.type for one in nodes[0].accelerators)
+    alike = facts.suppose("gangs take whole GPUs of one node, all alike", alike, "cluster.nodes", facts.shown_modes)
+    room = all(facts.slots(nodes[0], mode) == servers // mode.gpus
+               and mode.millicores * servers <= nodes[0].cpus * 1000 * mode.gpus
+               and (nodes[0].memory is None or mode.memory * servers <= nodes[0].memory * mode.gpus)
+               for mode in modes)  # fmt: skip
+    facts.suppose("there are cores and memory for all GPUs at once", room, "cluster.nodes")
+    given = facts.policies.admission
+    plain = given is not None and {*given.parameters} <= {"limit"}
+    facts.suppose("one limit for all waiting tasks", plain, "policy.admission", "limit: 0")
+    labels = [one.label for one in facts.customers]
+    apart = facts.suppose("classes have names of their own", len(set(labels)) == len(labels), "workload")
+    _need(understood, alike, apart)
+    laws = [(one, one.law) for one in facts.customers if one.law is not None]
+    facts.steady(0, servers, facts.law, bounded=True)
+    losses = admission.kaufman_roberts(servers, [(one.rate, law.mean, one.demand.gpus or 1) for one, law in laws])
+    rows = [PredictedRow("loss", lost, label) for lost, label in zip(losses.loss, labels, strict=True)]
+    rows.append(PredictedRow("gpu_utilization", losses.utilization))
+    return _result(facts, "gangs with loss (Kaufman, Roberts)", None, rows)
 
 
 def _bucket(facts: Facts, model: str) -> Match:
@@ -508,6 +587,7 @@ BY_ADMISSION = {LIMIT: "limit", BUCKET: "bucket", TRUNKS: "trunks", TOLLS: "naor
 Solve = Callable[[Facts, str], Match]
 FAMILIES: dict[str, tuple[str, Solve]] = {
     "delay": ("G/G/c, first come, first served", _delay),
+    "unlike": ("M/M/c of unlike servers", _unlike),
     "tandem": ("tandem of M/M/1: upload → compute → download", _tandem),
     "sharing": ("M/G/1-PS", _sharing),
     "priorities": ("M/G/1 with non-preemptive priorities", _priorities),

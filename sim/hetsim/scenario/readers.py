@@ -23,7 +23,7 @@ from hetsim.scenario.schema.whole import ScenarioModel, check
 
 MODELS = (
     "delay", "tandem", "sharing", "priorities", "preemptive", "limit", "bucket", "trunks", "naor", "work", "patience",
-    "closed", "batches", "sjf", "srtf", "las",
+    "closed", "batches", "sjf", "srtf", "las", "unlike",
 )  # fmt: skip
 """Readers: families of models in `hetsim.queueing`."""
 
@@ -114,7 +114,7 @@ cluster.nodes.gpus
 
 # Of the processes that models accept by name; other readers take the times of any other process (`PROCESSES`).
 workload.arrivals
-    all: process rate scv family interval clients think@ between
+    all: process rate scv family interval clients think@ between rates switching holding
     plan, plan-training: first start_jitter
 workload
     all: name
@@ -199,7 +199,7 @@ _PROFILES = {
 """Sections that may name a file with their keys (`profile`), and its section."""
 
 
-PROCESSES = ("poisson", "renewal", "deterministic", "closed")
+PROCESSES = ("poisson", "renewal", "deterministic", "mmpp", "closed")
 """Arrival processes with rows of their own.  Of any other, a package's too, models refuse the name, not its keys."""
 
 

@@ -22,7 +22,8 @@ _MODULES = {
         "load_for_delay", "Staffing", "halfin_whitt",
     ),
     "queues": ("mm1", "mmc", "mmck", "mmc_abandonment", "closed_loop", "birth_death", "stationary"),
-    "general": ("mg1", "md1", "mg1_ps", "gim1", "allen_cunneen"),
+    "general": ("mg1", "md1", "mdc", "mg1_ps", "gim1", "allen_cunneen"),
+    "levels": ("PhaseType", "phase_type", "mphc", "mmpp_mc", "unlike_servers"),
     "sizes": ("SizePrediction", "srpt", "sjf", "psjf", "las"),
     "priorities": ("Class", "nonpreemptive", "preemptive_resume"),
     "batches": ("BatchPrediction", "BatchBounds", "bulk_service", "greedy_batches", "inoue_bounds"),
@@ -35,12 +36,13 @@ _MODULES = {
 _WHERE = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [  # noqa: PLE0604
-    "BatchBounds", "BatchPrediction", "Class", "Losses", "Network", "Prediction", "SizePrediction", "Staffing",
-    "Station", "Stream", "Thresholds", "allen_cunneen", "birth_death", "bulk_service", "closed_loop", "erlang_b",
-    "erlang_c", "gim1", "greedy_batches", "halfin_whitt", "inoue_bounds", "jackson", "kaufman_roberts", "las",
-    "load_for_delay", "load_for_loss", "md1", "mg1", "mg1_ps", "mm1", "mmc", "mmc_abandonment", "mmck", "naor",
-    "nonpreemptive", "preemptive_resume", "psjf", "servers_for_delay", "servers_for_loss", "servers_for_wait", "sjf",
-    "srpt", "stationary", "tandem", "token_bucket", "trunk_reservation", "workload_limit",
+    "BatchBounds", "BatchPrediction", "Class", "Losses", "Network", "PhaseType", "Prediction", "SizePrediction",
+    "Staffing", "Station", "Stream", "Thresholds", "allen_cunneen", "birth_death", "bulk_service", "closed_loop",
+    "erlang_b", "erlang_c", "gim1", "greedy_batches", "halfin_whitt", "inoue_bounds", "jackson", "kaufman_roberts",
+    "las", "load_for_delay", "load_for_loss", "md1", "mdc", "mg1", "mg1_ps", "mm1", "mmc", "mmc_abandonment", "mmck",
+    "mmpp_mc", "mphc", "naor", "nonpreemptive", "phase_type", "preemptive_resume", "psjf", "servers_for_delay",
+    "servers_for_loss", "servers_for_wait", "sjf", "srpt", "stationary", "tandem", "token_bucket", "trunk_reservation",
+    "unlike_servers", "workload_limit",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -57,7 +59,8 @@ if TYPE_CHECKING:
         servers_for_loss,
         servers_for_wait,
     )
-    from hetsim.theory.general import allen_cunneen, gim1, md1, mg1, mg1_ps
+    from hetsim.theory.general import allen_cunneen, gim1, md1, mdc, mg1, mg1_ps
+    from hetsim.theory.levels import PhaseType, mmpp_mc, mphc, phase_type, unlike_servers
     from hetsim.theory.networks import Network, Station, jackson, tandem
     from hetsim.theory.optimal_pricing import Thresholds, naor
     from hetsim.theory.prediction import Prediction

@@ -57,6 +57,54 @@ def md1(rate: float, service_mean: float) -> Prediction:
                   wait_above=wait_above, response_above=response_above)  # fmt: skip
 
 
+def mdc(rate: float, service_mean: float, servers: int) -> Prediction:
+    """M/D/c, first come first served: constant service D on several servers.
+
+    Exact, means only.  Each server has every c-th customer, as if it were alone with Erlang-c gaps; so by Spitzer
+    E[W] = Σ_k E[(kD - gaps of kc customers)^+] / k, and P(W = 0) = exp(-Σ_k P(these gaps < kD) / k).  Near a load of 1,
+    where that sum is long, by the roots of z^c = exp(a (z - 1)) in the unit circle.
+    Reference: Crommelin, Delay Probability Formulae when the Holding Times are Constant (1932); Spitzer, A
+    Combinatorial Lemma and Its Application to Probability Theory (1956).
+    """
+    positive(rate=rate, service_mean=service_mean)
+    whole_number(1, servers=servers)
+    servers, load = int(servers), rate * service_mean / servers
+    stable(rate * service_mean, servers, f"M/D/{servers}")
+    queue, at_once = (_by_spitzer if load <= 0.95 else _by_roots)(load, servers)
+    return steady(f"M/D/{servers}", rate, service_mean, servers=servers, wait=max(0.0, queue) / rate,
+                  delayed=1 - at_once)  # fmt: skip
+
+
+def _by_spitzer(load: float, servers: int) -> tuple[float, float]:
+    """Queue length and share not delayed of M/D/c, by sums whose terms lose no digits."""
+    import numpy as np
+    from scipy.special import gammainc, gammaln
+
+    exponent = load - 1 - math.log1p(load - 1)
+    number = servers * np.arange(1.0, 80 / (servers * exponent) + 3)
+    with np.errstate(under="ignore"):
+        below = gammainc(number, load * number)  # that so many gaps are below the time of their services
+        # The density at that time: Stirling's formula, as the logarithms cancel for large numbers.
+        inverse = 1 / number
+        stirling = inverse / 12 - inverse**3 / 360 + inverse**5 / 1260
+        exact = gammaln(number + 1) - number * np.log(number) + number - np.log(2 * math.pi * number) / 2
+        density = np.exp(-number * exponent - np.where(number < 20, exact, stirling)) / np.sqrt(2 * math.pi * number)
+    waits = math.fsum(density - (1 - load) * below)
+    return servers * waits, math.exp(-servers * math.fsum(below / number))
+
+
+def _by_roots(load: float, servers: int) -> tuple[float, float]:
+    """Queue length and share not delayed of M/D/c, by Crommelin's generating function."""
+    import numpy as np
+    from scipy.special import lambertw
+
+    turns = np.exp(2j * math.pi * np.arange(1, servers) / servers)
+    apart = 1 + lambertw(-load * math.exp(-load) * turns) / load  # 1 - z
+    offered = load * servers
+    length = float((1 / apart).real.sum()) - (servers * (servers - 1) - offered**2) / (2 * (servers - offered))
+    return length, (servers - offered) / math.exp(float(np.log(abs(apart)).sum()))
+
+
 class _LeadingExponential(NamedTuple):
     """P(V > x) ≈ factor exp(-decay x) of the workload V of M/D/1.
 

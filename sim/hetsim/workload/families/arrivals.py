@@ -86,14 +86,15 @@ class MarkovModulatedPoisson(ArrivalProcess):
                 raise ValueError(f"switching must have {states} rows of {states} rates, as there are {states} rates")
             if any(self.switching[i][i] != 0 for i in range(states)):
                 raise ValueError("the diagonal of switching must be 0: a state does not switch to itself")
-            reach = np.linalg.matrix_power((self._switching > 0) + np.eye(states), states)
+            reach = np.linalg.matrix_power((self.switching_rates > 0) + np.eye(states), states)
             if (reach == 0).any():
                 start, end = np.argwhere(reach == 0)[0]
                 raise ValueError(f"state {end + 1} can never be reached from state {start + 1}")
         return self
 
     @property
-    def _switching(self) -> Any:
+    def switching_rates(self) -> Any:
+        """Rates of going from state to state, as a matrix."""
         if self.switching is not None:
             return np.array(self.switching, dtype=float)
         assert self.holding is not None
@@ -102,7 +103,7 @@ class MarkovModulatedPoisson(ArrivalProcess):
     @property
     def stationary(self) -> Floats:
         """Long-run share of time in each state: π Q = 0, Σ π = 1."""
-        switching = self._switching / self._switching.max()  # the unit of time does not matter; rounding does
+        switching = self.switching_rates / self.switching_rates.max()  # the unit of time does not matter; rounding does
         generator = switching - np.diag(switching.sum(axis=1))
         equations = np.vstack([generator.T, np.ones(len(self.rates))])
         right = np.zeros(len(self.rates) + 1)
@@ -114,7 +115,7 @@ class MarkovModulatedPoisson(ArrivalProcess):
         return float(self.stationary @ np.array(self.rates))
 
     def events(self, until: float) -> float:
-        return (self.rate_mean + float(self.stationary @ self._switching.sum(axis=1))) * until
+        return (self.rate_mean + float(self.stationary @ self.switching_rates.sum(axis=1))) * until
 
     def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
         # Exact: the k-th arrival is where the integral of the rate along the path of the chain reaches the
@@ -143,8 +144,8 @@ class MarkovModulatedPoisson(ArrivalProcess):
 
     def _path(self, rng: np.random.Generator, block: int = 256) -> Iterator[tuple[Any, Floats]]:
         """States and how long the chain stays in each, in blocks."""
-        leaving = self._switching.sum(axis=1)
-        onward = [(np.cumsum(row) / row.sum()).tolist() for row in self._switching]
+        leaving = self.switching_rates.sum(axis=1)
+        onward = [(np.cumsum(row) / row.sum()).tolist() for row in self.switching_rates]
         state = bisect_right(np.cumsum(self.stationary)[:-1].tolist(), rng.random())
         while True:
             visited = []

@@ -1,0 +1,325 @@
+"""Queues whose arrivals, services or servers have phases, level by level.
+
+A level is a number of customers in the system; in it the chain has a state for each phase.  From as many customers as
+servers on all levels are alike (a quasi-birth-and-death process), and the stationary distribution is matrix-geometric:
+π(n + 1) = π(n) R.  R comes by logarithmic reduction: ten steps reach what 1,000 of the plain iteration do.
+
+Reference: Neuts, Matrix-Geometric Solutions in Stochastic Models (1981); Latouche and Ramaswami, A Logarithmic
+Reduction Algorithm for Quasi-Birth-Death Processes (1993).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations, product
+from typing import NamedTuple
+
+import numpy as np
+
+from hetsim.errors import UsageError
+from hetsim.theory.prediction import Prediction, not_negative, positive, stable, steady, whole_number
+from hetsim.theory.queues import stationary
+
+Floats = np.ndarray
+MAX_PHASES = 1_000
+"""States of a level, at most: 500 take about a second."""
+MAX_TAIL_PHASES = 120
+"""States of a level up to which distributions are given: each point takes an exponential of a matrix of that size."""
+
+
+class Level(NamedTuple):
+    """Rates out of a level, by state: to the one above, within, to the one below."""
+
+    up: Floats
+    within: Floats
+    """The diagonal is not looked at."""
+    down: Floats
+
+
+class PhaseType(NamedTuple):
+    """The time until a chain of phases ends; it begins in phase i with `start[i]`."""
+
+    start: Floats
+    onward: Floats
+    """Rates from phase to phase; the diagonal is not looked at."""
+    ends: Floats
+    """Rates of ending, by phase."""
+
+    @property
+    def generator(self) -> Floats:
+        """Rates between the phases, with what leaves each on the diagonal."""
+        return _generator(self.onward, self.ends)
+
+    @property
+    def mean(self) -> float:
+        return float(self.start @ np.linalg.solve(-self.generator, np.ones(len(self.start))))
+
+
+def phase_type(start: Sequence[float], onward: Sequence[Sequence[float]], ends: Sequence[float]) -> PhaseType:
+    """A phase-type distribution: the time until a chain of phases ends.
+
+    start   probabilities of the first phase
+    onward  rates from phase i to phase j, a row a phase; 0 on the diagonal
+    ends    rate of ending in each phase
+
+    Erlang-2 with mean 1 is `phase_type([1, 0], [[0, 2], [0, 0]], [0, 2])`, a hyperexponential distribution
+    `phase_type([0.3, 0.7], [[0, 0], [0, 0]], [0.5, 4])`.
+    Raises: UsageError: no such chain, or one that may never end.
+    """
+    first, moves, exits = (np.array(one, dtype=float) for one in (start, onward, ends))
+    size = len(first)
+    if moves.shape != (size, size) or exits.shape != (size,) or not size:
+        raise UsageError(f"phases: {size} in start need {size} rows of {size} rates onward, and {size} rates of ending")
+    if not all(np.isfinite(one).all() and (one >= 0).all() for one in (first, moves, exits)) or moves.diagonal().any():
+        raise UsageError("phases: probabilities and rates are numbers not below 0, and onward has 0 on its diagonal")
+    if not math.isclose(first.sum(), 1.0, rel_tol=1e-9):
+        raise UsageError(f"phases: the probabilities of the first one have the sum {first.sum():g}, not 1")
+    reaches = exits > 0
+    for _ in range(size):
+        reaches = reaches | ((moves > 0) & reaches).any(axis=1)
+    if not reaches.all():
+        raise UsageError(f"phases: from phase {int(np.argmin(reaches)) + 1} there is no way to an end")
+    return PhaseType(first, moves, exits)
+
+
+def mphc(rate: float, service: PhaseType, servers: int) -> Prediction:
+    """M/PH/c, first come first served: Poisson arrivals, phase-type service.
+
+    Exact; the state of a level is how many servers are in each phase, (c + m - 1 over m - 1) of them for m phases, and
+    more than 1,000 are refused.  Distributions are given up to 120: all waits have P(W > t) = π(c) exp(Mt) (I - R)^-1 1
+    with M = λ (I - R^-1), since at each instant of a wait the customers ahead are matrix-geometric, too.
+
+    Raises: UsageError: no steady state, or too many states.
+    """
+    positive(rate=rate)
+    whole_number(1, servers=servers)
+    servers, mean = int(servers), service.mean
+    name = f"M/PH/{servers}"
+    stable(rate * mean, servers, name)
+    phases = len(service.start)
+    _bounded(name, states_of(service, servers))
+    states = [_occupancies(busy, phases) for busy in range(servers + 1)]
+    idle = np.zeros((phases + 1, phases + 1))
+    begins, goes_on, ends = idle.copy(), idle.copy(), idle.copy()
+    begins[-1, :-1], goes_on[:-1, :-1], ends[:-1, -1] = rate * service.start, service.onward, service.ends
+    levels = [Level(_moves(here, above, begins), _moves(here, here, goes_on), _moves(here, below, ends))
+              for below, here, above in zip([states[0], *states], states, states[1:], strict=False)]  # fmt: skip
+    last, taken_up = states[-1], idle.copy()  # where customers wait, the end of a service begins the next
+    taken_up[:-1, :-1] = np.outer(service.ends, service.start)
+    alike = Level(rate * np.eye(len(last)), _moves(last, last, goes_on), _moves(last, last, taken_up))
+    chances, powers = _solved([*levels, alike._replace(down=_moves(last, states[-2], ends))], alike)
+    drain = _generator(alike.within, alike.down.sum(axis=1)) + powers @ alike.down  # λ (I - R^-1), without an inverse
+    return _waits(name, rate, service, servers=servers, first=chances[-1], powers=powers, drain=drain,
+                  arrivals=np.ones(len(powers)))  # fmt: skip
+
+
+def mmpp_mc(
+    rates: Sequence[float], switching: Sequence[Sequence[float]], service_mean: float, servers: int
+) -> Prediction:
+    """MMPP/M/c: arrivals at `rates[state]`, exponential service.
+
+    switching   rates of going from state i to state j, a row a state; 0 on the diagonal
+    First come, first served.  Figures are of customers: `delayed` is the share of arrivals, which come while the rate
+    is high.
+    Exact, distributions included: P(W > t) = π(c) (I - R)^-1 exp(-cμ (I - R) t) of the arrivals.
+
+    Raises: UsageError: no steady state, or a chain that is not whole.
+    Reference: Fischer and Meier-Hellstern, The Markov-modulated Poisson Process (MMPP) Cookbook (1993).
+    """
+    positive(service_mean=service_mean)
+    whole_number(1, servers=servers)
+    arrive, switch, servers = np.array(rates, dtype=float), np.array(switching, dtype=float), int(servers)
+    not_negative(**{f"rate_{number + 1}": float(one) for number, one in enumerate(arrive)})
+    if switch.shape != (len(arrive), len(arrive)):
+        raise UsageError(f"{len(arrive)} rates need {len(arrive)} rows of {len(arrive)} rates of switching")
+    name = f"MMPP/M/{servers}"
+    _bounded(name, len(arrive))
+    shares = stationary(switch)
+    if not shares.all():
+        raise UsageError(f"{name}: state {int(np.argmin(shares)) + 1} is never returned to; leave it out")
+    rate = float(shares @ arrive)
+    positive(mean_rate=rate)
+    stable(rate * service_mean, servers, name)
+    up, one = np.diag(arrive), np.eye(len(arrive)) / service_mean
+    levels = [Level(up, switch, busy * one) for busy in range(servers + 1)]
+    chances, powers = _solved(levels, levels[-1])
+    drain = -servers / service_mean * (np.eye(len(arrive)) - powers)
+    service = phase_type([1], [[0]], [1 / service_mean])
+    return _waits(name, rate, service, servers=servers, first=chances[-1], powers=powers, drain=drain,
+                  arrivals=arrive / rate)  # fmt: skip
+
+
+def unlike_servers(rate: float, kinds: Sequence[tuple[float, int]]) -> Prediction:
+    """M/M/c of unlike servers: the first kind with a free one takes a customer.
+
+    kinds   mean service and number of servers of each kind, in the order in which they are taken: fastest first, say
+
+    First come, first served; a customer stays where it began.  Exact; the state is the number busy of each kind.
+
+    Raises: UsageError: no steady state, or too many states.
+    Reference: Gumbel, Waiting Lines with Heterogeneous Servers (1960); Singh, Two-Server Markovian Queues with
+    Balking: Heterogeneous vs. Homogeneous Servers (1970).
+    """
+    positive(rate=rate)
+    if not kinds:
+        raise UsageError("kinds of servers: at least one is needed, as (mean service, number)")
+    for mean, count in kinds:
+        positive(service_mean=mean)
+        whole_number(1, servers=count)
+    means, counts = np.array([mean for mean, _ in kinds], dtype=float), tuple(int(count) for _, count in kinds)
+    servers, capacity = sum(counts), float((counts / means).sum())
+    name = f"M/M/{servers} of unlike servers"
+    stable(rate / capacity * servers, servers, name)
+    states: list[dict[tuple[int, ...], int]] = [{} for _ in range(servers + 1)]
+    for state in product(*(range(count + 1) for count in counts)):
+        states[sum(state)][state] = len(states[sum(state)])
+    _bounded(name, max(map(len, states)))
+    levels = []
+    for below, here, above in zip([{}, *states], states, [*states[1:], {}], strict=False):
+        level = Level(*(np.zeros((len(here), len(there))) for there in (above or here, here, below)))
+        for state, number in here.items():
+            for kind, busy in enumerate(state):
+                if busy:
+                    level.down[number, below[_with(state, kind, busy - 1)]] = busy / means[kind]
+            if above:
+                kind = next(kind for kind, count in enumerate(counts) if state[kind] < count)
+                level.up[number, above[_with(state, kind, state[kind] + 1)]] = rate
+        levels.append(level)
+    alike = Level(np.full((1, 1), rate), np.zeros((1, 1)), np.full((1, 1), capacity))
+    chances, powers = _solved([*levels[:-1], levels[-1]._replace(up=alike.up)], alike)
+    ratio, delayed = float(powers[0, 0]), float(chances[-1][0]) / (1 - float(powers[0, 0]))
+    busy_mean = delayed * servers + sum(n * float(chance.sum()) for n, chance in enumerate(chances[:-1]))
+    waiting, drain = delayed * ratio / (1 - ratio), capacity - rate
+    return Prediction(
+        model=name, load=rate / capacity, utilization=busy_mean / servers, wait_mean=waiting / rate,
+        response_mean=(waiting + busy_mean) / rate, queue_length_mean=waiting, jobs_in_system_mean=waiting + busy_mean,
+        throughput=rate, delayed=delayed, wait_above=lambda t: delayed * math.exp(-drain * t),
+    )  # fmt: skip
+
+
+def _with(state: tuple[int, ...], kind: int, busy: int) -> tuple[int, ...]:
+    return (*state[:kind], busy, *state[kind + 1 :])
+
+
+def states_of(service: PhaseType, servers: int) -> int:
+    """States of a level with all servers busy: how many are in each phase."""
+    return math.comb(servers + len(service.start) - 1, servers)
+
+
+def modulation(rates: Sequence[float], switching: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return what a modulated rate adds to the scv of gaps, and its memory.
+
+    That is, in the long run, the index of dispersion of counts, less 1; and the longest relaxation time of the chain.
+    """
+    arrive, switch = np.array(rates, dtype=float), np.array(switching, dtype=float)
+    shares, generator = stationary(switch), _generator(switch, np.zeros(len(switch)))
+    rate = shares @ arrive
+    deviation = np.linalg.inv(np.outer(np.ones(len(switch)), shares) - generator)
+    more = 2 * (shares * arrive @ deviation @ arrive - rate**2) / rate
+    return max(0.0, float(more)), float(1 / -np.sort(np.linalg.eigvals(generator).real)[-2])
+
+
+def _bounded(name: str, states: int) -> None:
+    if states > MAX_PHASES:
+        raise UsageError(f"{name} has {states:,} states a level, more than the {MAX_PHASES:,} that are solved")
+
+
+def _generator(within: Floats, leaving: Floats) -> Floats:
+    return within - np.diag(within.sum(axis=1) + leaving)
+
+
+def _occupancies(busy: int, phases: int) -> Floats:
+    """All ways in which busy servers are in phases, a row each, ascending."""
+    bars = np.array(list(combinations(range(busy + phases - 1), phases - 1)), dtype=int)
+    ends = np.full((len(bars), 1), -1)
+    return np.diff(np.hstack([ends, bars, ends + busy + phases]), axis=1) - 1
+
+
+def _moves(states: Floats, to: Floats, rates: Floats) -> Floats:
+    """Rates from states to others: a server goes from phase i to j at `rates[i, j]`.
+
+    Either may be one more than there are phases: a server that is idle, of which there is one.
+    """
+    flows, phases = np.zeros((len(states), len(to))), states.shape[1]
+    place = {tuple(state): number for number, state in enumerate(to.tolist())}
+    one, busy = np.eye(phases + 1, phases, dtype=int), np.hstack([states, np.ones((len(states), 1), dtype=int)])
+    for i, j in zip(*np.nonzero(rates), strict=True):
+        can = np.flatnonzero(busy[:, i])
+        reached = (states[can] - one[i] + one[j]).tolist()
+        flows[can, [place[tuple(state)] for state in reached]] += busy[can, i] * rates[i, j]
+    return flows
+
+
+def _solved(levels: list[Level], alike: Level) -> tuple[list[Floats], Floats]:
+    """π of each of `levels`, and R of those above, which are as `alike`.
+
+    The `down` of `alike` leads to the next level below.
+    Below R, π(n + 1) = π(n) R(n), from the last level downward; π(0) is that of the chain censored to level 0.
+    """
+    powers = alike.up @ np.linalg.inv(-_generator(alike.within, alike.up.sum(axis=1) + alike.down.sum(axis=1))
+                                      - alike.up @ _first_passage(alike))  # fmt: skip
+    returns, steps = powers @ alike.down, []
+    for below, level in zip(levels[-2::-1], levels[:0:-1], strict=True):
+        leaving = level.up.sum(axis=1) + level.down.sum(axis=1)
+        step = below.up @ np.linalg.inv(-_generator(level.within, leaving) - returns)
+        steps.append(step)
+        returns = step @ level.down
+    chances = [stationary(np.maximum(levels[0].within + returns, 0)) if len(levels[0].within) > 1 else np.ones(1)]
+    for step in reversed(steps):
+        chances.append(chances[-1] @ step)
+    beyond = chances[-1] @ powers @ np.linalg.inv(np.eye(len(powers)) - powers)
+    total = math.fsum(float(one.sum()) for one in (*chances, beyond))
+    return [one / total for one in chances], powers
+
+
+def _first_passage(alike: Level) -> Floats:
+    """G: the state in which the level below is first reached."""
+    one = np.eye(len(alike.within))
+    stay = -_generator(alike.within, alike.up.sum(axis=1) + alike.down.sum(axis=1))
+    up, down = _both(stay, alike.up, alike.down)
+    passage, climbed = down, up
+    for _ in range(64):
+        both = one - up @ down - down @ up
+        up, down = _both(both, up @ up, down @ down)
+        more = climbed @ down
+        passage, climbed = passage + more, climbed @ up
+        if more.max() < 1e-9:  # what is left is about its square
+            break
+    return passage
+
+
+def _both(matrix: Floats, first: Floats, second: Floats) -> list[Floats]:
+    return np.hsplit(np.linalg.solve(matrix, np.hstack([first, second])), 2)
+
+
+def _waits(
+    name: str, rate: float, service: PhaseType, servers: int, first: Floats, powers: Floats, drain: Floats,
+    arrivals: Floats,
+) -> Prediction:  # fmt: skip
+    """The figures, with P(W > t) = π(c) exp(`drain` t) (I - R)^-1 `arrivals`.
+
+    `first` is π(c), `powers` R and `arrivals` the rate of arrivals in each state over their mean.
+    """
+    from scipy.linalg import expm
+
+    size = len(powers)
+    apart = np.eye(size) - powers
+    beyond = np.linalg.solve(apart, arrivals)
+    length = float((first @ powers @ np.linalg.solve(apart, np.linalg.solve(apart, np.ones(size)))).sum())
+    tails = {}
+    if size <= MAX_TAIL_PHASES:
+        # The wait, then the own service: one exponential of both gives ∫ P(W > t - u) dP(S <= u).
+        begin, both = np.outer(beyond, service.start), np.zeros((len(service.start), size))
+        chain = np.block([[drain, begin], [both, service.generator]])
+
+        def wait_above(t: float) -> float:
+            return float(first @ expm(drain * t) @ beyond)
+
+        def response_above(t: float) -> float:
+            moved = expm(chain * t)
+            served = moved[size:, size:].sum(axis=1)
+            return float(service.start @ served + first @ moved[:size, size:] @ service.ends)
+
+        tails = {"wait_above": wait_above, "response_above": response_above}
+    return steady(name, rate, service.mean, servers=servers, wait=length / rate, delayed=float(first @ beyond), **tails)
