@@ -104,20 +104,16 @@ class Decision:
 
         Of each target METRIC, METRIC_half_width (one-sided) and METRIC_verdict.
         """
+        metrics = [target.metric for target in self.targets]  # a metric with two targets is numbered
+        names = [name if metrics.count(name) == 1 else f"{name}_{number}" for number, name in enumerate(metrics)]
         rows = []
         for one in self.candidates:
             row: dict[str, Any] = {**one.values, "policy": one.policy, self.objective: one.objective}
             row |= {"replications": one.trial.replications, "verdict": one.trial.verdict, "reason": one.trial.reason}
-            for name, finding in zip(self._names, one.trial.findings, strict=True):
+            for name, finding in zip(names, one.trial.findings, strict=True):
                 row |= {name: finding.mean, f"{name}_half_width": finding.half, f"{name}_verdict": finding.verdict}
             rows.append(row)
         return pd.DataFrame(rows)
-
-    @property
-    def _names(self) -> list[str]:
-        """Names of the targets' columns; a metric with two targets is numbered."""
-        metrics = [target.metric for target in self.targets]
-        return [name if metrics.count(name) == 1 else f"{name}_{number}" for number, name in enumerate(metrics)]
 
     @property
     def front(self) -> list[Candidate]:

@@ -40,12 +40,10 @@ def contents(table: TaskTable) -> dict[str, Any]:
         "columns": columns,
         "kept_columns": list(table.extra),
         "durations": durations,
-    } | (_tokens(table) if table.requests else _amounts(table))
-
-
-def _amounts(table: TaskTable) -> dict[str, Any]:
-    """Sizes, and the load over time."""
-    return {"sizes": summary.sizes(table), **summary.shares(table), "load": summary.load(table)}
+    } | (
+        _tokens(table) if table.requests
+        else {"sizes": summary.sizes(table), **summary.shares(table), "load": summary.load(table)}
+    )  # fmt: skip
 
 
 def _tokens(table: TaskTable) -> dict[str, Any]:

@@ -259,7 +259,7 @@ class Twin:
         for number, stream in enumerate(streams):
             random = np.random.default_rng(stream)
             ends[number] = [self._left(job, random) for job in self.running]
-            lengths = [float(self._drawn(job, random)) for job in self.waiting]
+            lengths = [self._drawn(job, random) for job in self.waiting]
             at, rows = self.arrivals.draw(random)
             starts[number], occupied[number] = self._play(
                 ends[number], lengths, at, like=rows, random=random, times=times
@@ -277,11 +277,10 @@ class Twin:
 
     def _left(self, job: SnapshotJob, random: np.random.Generator) -> float:
         elapsed = max(0.0, self.now - job.start)
-        drawn = self.run_times.draw(job.user, job.group, job.limit, elapsed=elapsed, count=1, random=random)[0]
-        return max(float(drawn) - elapsed, BEHIND)
+        return max(self._drawn(job, random, elapsed) - elapsed, BEHIND)
 
-    def _drawn(self, job: SnapshotJob, random: np.random.Generator) -> float:
-        return float(self.run_times.draw(job.user, job.group, job.limit, elapsed=0.0, count=1, random=random)[0])
+    def _drawn(self, job: SnapshotJob, random: np.random.Generator, elapsed: float = 0.0) -> float:
+        return float(self.run_times.draw(job.user, job.group, job.limit, elapsed=elapsed, count=1, random=random)[0])
 
     def _told(self, job: SnapshotJob, elapsed: float = 0.0) -> float:
         """The scheduler's remaining time of a job: its limit, or what such jobs take."""

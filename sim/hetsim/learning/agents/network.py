@@ -35,10 +35,6 @@ class ScoreNetwork:
             arrays += [spread * random.standard_normal((before, after)), np.zeros(after)]
         return cls(arrays)
 
-    @property
-    def inputs(self) -> int:
-        return len(self.arrays[0])
-
     def copy(self) -> ScoreNetwork:
         return ScoreNetwork([array.copy() for array in self.arrays])
 
