@@ -13,6 +13,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from hetsim import registry
+
 Schema = dict[str, Any]
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
@@ -29,8 +31,6 @@ def scenarios(context: click.Context, parameter: click.Parameter, incomplete: st
 
 def policies(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Policies by name; after `+`, what can be combined with those before it."""
-    from hetsim import registry
-
     before, plus, begun = incomplete.rpartition("+")
     kinds = [kind for kind in registry.POLICY_PARTS if kind != "scheduler"] if plus else registry.POLICY_PARTS
     names = sorted({name for kind in kinds for name in registry.policies(kind) if name.startswith(begun)})

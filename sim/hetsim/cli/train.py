@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 import click
 
 from hetsim.cli import console
+from hetsim.cli.compare import VERDICTS
 from hetsim.cli.options import LEARNED, SCENARIO, TELLING, Whole, study_options
 from hetsim.errors import ScenarioError
 from hetsim.experiment.options import LocalKeywords
+from hetsim.results.pictures import write_picture
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +64,7 @@ def train(
     or {admission: {name: learned, path: FILE.npz}}.
     """
     from hetsim.experiment.directory import comparison_json, folder_name
-    from hetsim.learning.training.train import make_agent
+    from hetsim.learning.training.train import check_writable, make_agent
     from hetsim.learning.training.train import train as learn
     from hetsim.results.one_run.metrics import metric
     from hetsim.scenario.scenario import load
@@ -75,8 +77,9 @@ def train(
     part = "" if decides == "scheduling" else f"{decides}-"
     file = file or Path(f"{folder_name(loaded.name)}-{part}{agent}.npz")
     picture = file.with_suffix(".png")
-    for target in (file, picture):
-        _check_target(target, force)
+    for target in (file, picture):  # before an hour of training rather than after it
+        console.check_replaceable(target, force)
+        check_writable(target)
     with console.progress(quiet) as options["progress"]:
         training = learn(
             loaded, agent, steps, decides=decides, seed=seed, window=window, reward=_reward(reward),
@@ -95,8 +98,6 @@ def train(
     from hetsim.report.overview import comparison_remarks
 
     console.warnings(comparison_remarks(training.runs), quiet)
-    from hetsim.results.pictures import write_picture
-
     with console.own_warnings(quiet):
         drawn = write_picture(training.plot, picture)
     console.note(f"policy: {file}{f', learning curve: {picture}' if drawn else ''}", quiet)
@@ -130,16 +131,7 @@ def _reward(text: str | None) -> Any:
         raise click.UsageError(f"--reward {text} {error.problems[0].message}") from None
 
 
-def _check_target(target: Path, force: bool) -> None:
-    """Said before an hour of training rather than after it."""
-    from hetsim.learning.training.train import check_writable
-
-    console.check_replaceable(target, force)
-    check_writable(target)
-
-
 def _show(found: Any) -> None:
-    from hetsim.cli.compare import VERDICTS
     from hetsim.report.overview import common_remarks, comparison_headline, comparison_lines
 
     about = found.policy.training
