@@ -41,13 +41,12 @@ def steps(
     path: Path, unit: str | None, where: dict[str, str], shape: str | None, target: Path, as_json: bool, quiet: bool
 ) -> None:  # fmt: skip
     """Write a profile of steps measured by setting, with its cross-validated error."""
-    from hetsim.calibrate import step_profile as read
-
-    fitted = read.fit(str(path), read.read(path, unit, where), shape)
+    fitted = step_profile.fit(str(path), step_profile.read(path, unit, where), shape)
     stages = {"prefill": fitted.prefill, "decode": fitted.decode}
     report(
-        fitted.what, stages, read.profile(fitted), remarks=fitted.remarks, target=target, as_json=as_json, quiet=quiet
-    )
+        fitted.what, stages, step_profile.profile(fitted), remarks=fitted.remarks, target=target, as_json=as_json,
+        quiet=quiet,
+    )  # fmt: skip
 
 
 def report(
@@ -68,7 +67,7 @@ def log(
     path: Path, unit: str | None, where: dict[str, str], scenario: Path | None, target: Path, as_json: bool, quiet: bool
 ) -> None:
     """Fit a server to a log of requests; write its profile and held-back error."""
-    from hetsim.calibrate import request_log, server_log
+    from hetsim.calibrate import server_log
     from hetsim.calibrate.logged_server import Server, entry_of
 
     if scenario is None:
@@ -120,7 +119,6 @@ def _shown(step: dict[Any, Any]) -> dict[Any, Any]:
 
 def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
     import yaml
-
 
     rows = [[f"last {found.held_back:,} of {requests:,} requests", "measured", "simulated", "error"]]
     rows += [

@@ -23,6 +23,7 @@ import click
 from hetsim.cli import console
 from hetsim.cli.options import FOLDER, JSON, PATH, QUIET
 from hetsim.errors import Problem, ScenarioError, file_error
+from hetsim.report import terminal
 
 DEEPEST = 0.5
 """A bandwidth below this share of that of a smaller size is refused."""
@@ -269,8 +270,6 @@ def _profile(found: MeasuredCollective, kind: str) -> dict[str, Any]:
 
 
 def _text(found: MeasuredCollective, kind: str) -> list[str]:
-    from hetsim.report import terminal
-
     rows = [["size", "time", "measured", "curve"]]
     for size, seconds, measured, rate in zip(found.sizes, found.seconds, found.measured, found.curve, strict=True):
         rates = [f"{one / 1e9:.4g} GB/s" for one in (measured, rate)]

@@ -96,7 +96,10 @@ def training_plans(
     for wanted, each in _widths(chosen, gpus):
         before = len(candidates)
         problems: list[str] = []
-        for device in _types(cluster, chosen):
+        for device in cluster.types.values():
+            wished = chosen.devices is None or device.name in chosen.devices or device.kind in chosen.devices
+            if not wished or device.kind == "cpu":
+                continue
             of_type, problem = _on(cluster, nodes, device, wanted=wanted, each=each, training=training)
             candidates += of_type
             problems += [] if problem is None else [problem]
@@ -207,13 +210,6 @@ def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:
         text = f"several entries train: choose one of {', '.join(trains)} with --entry"
         raise ScenarioError(scenario.document.problem(("workload",), text))
     return next(iter(trains.values())) if name is None else trains[name]
-
-
-def _types(cluster: Cluster, entry: Demand) -> Iterator[DeviceType]:
-    for device in cluster.types.values():
-        wanted = entry.devices is None or device.name in entry.devices or device.kind in entry.devices
-        if wanted and device.kind != "cpu":
-            yield device
 
 
 def _together(nodes: list[Node], device: DeviceType, gpus: int) -> list[Node]:
