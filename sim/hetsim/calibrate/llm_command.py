@@ -55,7 +55,15 @@ def report(
 ) -> None:  # fmt: skip
     """Print how well each shape predicts the stages, with remarks; write the profile."""
     if as_json:
-        errors = {name: _errors_of(one) for name, one in stages.items()}
+        errors = {
+            name: {
+                "chosen": one.chosen, "worst_deviation": one.off,
+                "shapes": {
+                    j.shape: {"error": j.error, "worst": j.worst, "worst_size": j.worst_size} for j in one.judged
+                },
+            }
+            for name, one in stages.items()
+        }  # fmt: skip
         console.as_json({"profile": profile, "cross_validation": errors})
     else:
         console.lines(_judged_lines(what, stages))
@@ -129,12 +137,6 @@ def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
     fitted_step = f"step: {step}, front_end: {constant}"
     tried = f"{found.trials} trials; mean error on the requests fitted {found.fitted_error:.1%}"
     return [what, "", *terminal.table(rows, right=range(1, 4)), "", fitted_step, tried]
-
-
-def _errors_of(one: Shaped) -> dict[str, Any]:
-    """How well each shape predicts a stage, for JSON."""
-    shapes = {j.shape: {"error": j.error, "worst": j.worst, "worst_size": j.worst_size} for j in one.judged}
-    return {"chosen": one.chosen, "worst_deviation": one.off, "shapes": shapes}
 
 
 def _judged_lines(what: str, stages: dict[str, Shaped]) -> list[str]:

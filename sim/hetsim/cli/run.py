@@ -58,9 +58,14 @@ def run(
     from hetsim.experiment.run import one_run, prepare, replicate
     from hetsim.experiment.stopping import checked_amount
     from hetsim.report.perfetto import check_trace_file, write_trace
+    from hetsim.results.one_run.groups import checked
+    from hetsim.results.one_run.metric_sets import check
+    from hetsim.results.one_run.metrics import metric
     from hetsim.results.one_run.result import Result
 
-    _check(metrics, by, batched or precision is not None)
+    checked(by)
+    for name in metrics:  # wrong names are said before the first run; of these two no sets of metrics
+        metric(name) if batched or precision is not None else check(name)
     StudyOptions(audit=options["audit"])  # so that loading the scenario is watched too
     loaded = prepare(scenario, policy, options.pop("overrides"))
     if precision is not None:
@@ -114,17 +119,6 @@ def run(
     if perfetto is not None:
         first = outcome if isinstance(outcome, Result) else outcome.results[0]
         console.note(f"timeline: {write_trace(first, perfetto)}", quiet)
-
-
-def _check(metrics: tuple[str, ...], by: tuple[str, ...], one_by_one: bool) -> None:
-    """Wrong names are said before the first run.  `one_by_one`: no sets of metrics."""
-    from hetsim.results.one_run.groups import checked
-    from hetsim.results.one_run.metric_sets import check
-    from hetsim.results.one_run.metrics import metric
-
-    checked(by)
-    for name in metrics:
-        metric(name) if one_by_one else check(name)
 
 
 def _plan(

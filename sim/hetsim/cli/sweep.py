@@ -84,7 +84,11 @@ def sweep(
         row = outcome.failed.iloc[0]
         first = f"point {row['point']} ({row['policy']}): {row['error']}"
         console.warnings([f"{failed:,} of {len(outcome):,} rows failed, the first: {first}"], quiet)
-    console.warnings(_common_warnings(outcome), quiet)
+    warned = outcome.table[outcome.table["warnings"] != ""]
+    if len(warned):
+        row = warned.iloc[0]
+        first = f"point {row['point']}: {row['warnings'].split('; ')[0]}"
+        console.warnings([f"{len(warned):,} of {len(outcome):,} rows have warnings, such as {first}"], quiet)
     if out is not None:
         console.note(f"tables: {out}", quiet)
 
@@ -157,13 +161,3 @@ def _best(outcome: Any) -> list[str]:
         where = ", ".join(part for part in (row["policy"], which) if part)
         rows.append([f"best {terminal.metric_name(name)}", terminal.formatter(name)(row[name]), where])
     return terminal.table(rows)
-
-
-def _common_warnings(outcome: Any) -> list[str]:
-    """How many rows warn of something, and the first of what they say."""
-    warned = outcome.table[outcome.table["warnings"] != ""]
-    if warned.empty:
-        return []
-    row = warned.iloc[0]
-    first = row["warnings"].split("; ")[0]
-    return [f"{len(warned):,} of {len(outcome):,} rows have warnings, such as point {row['point']}: {first}"]

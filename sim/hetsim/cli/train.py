@@ -86,6 +86,8 @@ def train(
             baselines=baselines or None, settings=chosen, metrics=metrics, replications=replications, out=file,
             **options,
         )  # fmt: skip
+    from hetsim.report.overview import common_remarks, comparison_headline, comparison_lines, comparison_remarks
+
     assert training.comparison is not None
     if as_json:
         console.as_json({
@@ -94,9 +96,12 @@ def train(
             **({} if training.earned is None else {"earned": training.earned.to_dict("list")}),
         })  # fmt: skip
     else:
-        _show(training)
-    from hetsim.report.overview import comparison_remarks
-
+        about = training.policy.training
+        said = f"{training.policy.agent}: {about['steps']:,} steps, the network after {about['kept_after']:,} is kept"
+        lines = [comparison_headline(training.runs), "", *comparison_lines(training.comparison)]
+        console.lines([said, *lines, *common_remarks(training.runs)], VERDICTS)
+        if training.earned is not None:
+            console.lines(["", *_earned(training.earned)])
     console.warnings(comparison_remarks(training.runs), quiet)
     with console.own_warnings(quiet):
         drawn = write_picture(training.plot, picture)
@@ -129,17 +134,6 @@ def _reward(text: str | None) -> Any:
         return parse_value(text)
     except ScenarioError as error:
         raise click.UsageError(f"--reward {text} {error.problems[0].message}") from None
-
-
-def _show(found: Any) -> None:
-    from hetsim.report.overview import common_remarks, comparison_headline, comparison_lines
-
-    about = found.policy.training
-    said = f"{found.policy.agent}: {about['steps']:,} steps, the network after {about['kept_after']:,} is kept"
-    lines = [comparison_headline(found.runs), "", *comparison_lines(found.comparison), *common_remarks(found.runs)]
-    console.lines([said, *lines], VERDICTS)
-    if found.earned is not None:
-        console.lines(["", *_earned(found.earned)])
 
 
 def _earned(earned: pd.DataFrame) -> list[str]:

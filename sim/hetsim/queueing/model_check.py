@@ -62,9 +62,9 @@ def simulate(
 
 
 def _interval(row: PredictedRow, runs: Replications, tables: list[pd.DataFrame], confidence: float) -> Interval:
-    """Return the CI of a figure of all tasks, or of a class from its table by replication.
+    """Return the CI of a figure of all tasks, or of a class.
 
-    Means over tasks are weighted by each replication's tasks.
+    A class has its figures in tables by replication.  Means over tasks are weighted by each replication's tasks.
     """
     def column(name: str) -> np.ndarray:
         if row.class_:

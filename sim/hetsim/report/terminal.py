@@ -78,5 +78,5 @@ def wrapped(text: str, columns: int = COLUMNS, indent: int = 0) -> list[str]:
 
 
 def paragraphs(texts: Iterable[str]) -> list[str]:
-    """Paragraphs as lines, one below the other; all but the first of each are indented."""
+    """Paragraphs as lines; all but the first line of each are indented."""
     return [line for text in texts for line in wrapped(text, indent=2)]

@@ -32,8 +32,7 @@ NODE = (1, 2, 4, 8)
 @cache
 def fitted() -> dict[str, Any]:
     """Fitted constants, errors and measured loads of all engines."""
-    read: dict[str, Any] = json.loads(package_data(__file__, "engines.json"))
-    return read
+    return dict(json.loads(package_data(__file__, "engines.json")))
 
 
 def engine_of(text: str) -> tuple[str, dict[str, Any]]:

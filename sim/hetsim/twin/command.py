@@ -19,7 +19,6 @@ from hetsim.traces.command import read
 from hetsim.traces.node_lists import read_nodes
 
 if TYPE_CHECKING:
-    from hetsim.twin.forecast import SnapshotCluster
     from hetsim.twin.rules import Rules, Weights
     from hetsim.twin.shadow import ShadowLog
     from hetsim.twin.widening import Past
@@ -104,8 +103,13 @@ def twin(
         return
     assert squeue is not None and nodes is not None
     listed, snapshot = _snapshot(squeue, nodes)
-    _check_waiting(only, snapshot, squeue)
-    instant = _time_of(snapshot, now)
+    unknown = [name for name in only if name not in {job.id for job in snapshot.jobs if not job.runs}]
+    if unknown:
+        raise UsageError(f"--job {unknown[0]}: no job of that id waits in {squeue}")
+    instant = snapshot.latest if now is None else _instant(now)  # the latest time that stands in it
+    late = sum(job.runs and job.start > instant for job in snapshot.jobs)
+    if late:
+        raise UsageError(f"--now lies before the start of {late:,} jobs that run: it is when the snapshot was made")
     now_known = {job.id: job.start if job.runs else math.inf for job in snapshot.jobs}
     recorded = zip(table.id, (table.extra["recorded_start"] + shift).tolist(), strict=True)  # on the snapshot's clock
     past.learn({**{str(name): start for name, start in recorded if start == start}, **now_known}, instant)
@@ -137,23 +141,6 @@ def _snapshot(squeue: Path, nodes: str) -> tuple[list[dict[str, Any]], Snapshot]
     listed = _nodes(nodes)
     jobs = snapshot.read(_there(squeue), {str(node.get("name", "")): node.get("partitions", []) for node in listed})
     return _in_use(listed, _nodes(nodes, down=False), jobs.jobs), jobs
-
-
-def _check_waiting(only: tuple[str, ...], snapshot: Snapshot, squeue: Path) -> None:
-    """Refuse to tell the start of a job that does not wait."""
-    waiting = {job.id for job in snapshot.jobs if not job.runs}
-    unknown = [name for name in only if name not in waiting]
-    if unknown:
-        raise UsageError(f"--job {unknown[0]}: no job of that id waits in {squeue}")
-
-
-def _time_of(snapshot: Snapshot, now: str | None) -> float:
-    """When a snapshot was made: at `now`, or at the latest time that stands in it."""
-    instant = _instant(now) if now is not None else snapshot.latest
-    late = sum(job.runs and job.start > instant for job in snapshot.jobs)
-    if late:
-        raise UsageError(f"--now lies before the start of {late:,} jobs that run: it is when the snapshot was made")
-    return instant
 
 
 def _report(
@@ -191,10 +178,10 @@ class _Known:
 
     def forecast(self, listed: list[dict[str, Any]], policy: Ruled, samples: int, altered: Sequence[str] = ()) -> Any:
         """Forecast the jobs on these nodes."""
-        from hetsim.twin.forecast import Twin
+        from hetsim.twin.forecast import SnapshotCluster, Twin
 
         overrides = (*self.overrides, *altered)
-        cluster, horizon = _cluster(listed, self.more), self.hours * 3600
+        cluster, horizon = SnapshotCluster(listed, self.more), self.hours * 3600
         try:
             model = Twin(
                 self.jobs, self.now, self.log, cluster=cluster, horizon=horizon, policy=_policy(policy[0]),
@@ -209,6 +196,7 @@ class _Known:
         self, listed: list[dict[str, Any]], policy: Ruled, count: int, quiet: bool, shadow: list[Past]
     ) -> tuple[Any, list[str]]:
         """How far errors of earlier forecasts move intervals; a note where unknown."""
+        from hetsim.twin.forecast import SnapshotCluster
         from hetsim.twin.judge import earlier_instants, look_back
         from hetsim.twin.widening import ENOUGH_STARTS, widening
 
@@ -218,7 +206,7 @@ class _Known:
         if wider is not None:
             return wider, []
         instants = earlier_instants(float(self.log.submit[0]), self.now, self.hours * 3600, count)
-        cluster, horizon = _cluster(listed, self.more), self.hours * 3600
+        cluster, horizon = SnapshotCluster(listed, self.more), self.hours * 3600
         pasts = look_back(
             self.log, cluster, instants, horizon=horizon, samples=EARLIER_SAMPLES, policy=_policy(policy[0]),
             seed=self.seed, progress=lambda text: console.note(text, quiet), overrides=self.overrides,
@@ -231,12 +219,6 @@ class _Known:
         evidence = f"of earlier snapshots {starts} starts are known {self.hours:g} h ahead"
         text = f"and errors are learned from {ENOUGH_STARTS} or more (a longer log, or fewer --hours)"
         return None, [f"intervals hold only what is random: {evidence}, {text}"]
-
-
-def _cluster(nodes: list[dict[str, Any]], more: dict[str, Any]) -> SnapshotCluster:
-    from hetsim.twin.forecast import SnapshotCluster
-
-    return SnapshotCluster(nodes, more)
 
 
 def _policy(text: str) -> Any:
@@ -393,10 +375,11 @@ def _judge(
 ) -> None:  # fmt: skip
     from hetsim.traces.from_log import inferred_nodes
     from hetsim.twin import report as report
+    from hetsim.twin.forecast import SnapshotCluster
     from hetsim.twin.judge import first_instant, judge, with_limits
 
     listed = inferred_nodes(table) if nodes is None else _nodes(nodes)
-    log, cluster = with_limits(log, _cluster(listed, more), table, first_instant(log, horizon))
+    log, cluster = with_limits(log, SnapshotCluster(listed, more), table, first_instant(log, horizon))
     judged = judge(log, cluster, instants, horizon=horizon, samples=samples, policy=_policy(policy), seed=seed,
                    progress=lambda text: console.note(text, quiet), overrides=overrides)  # fmt: skip
     if as_json:

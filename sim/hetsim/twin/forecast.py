@@ -318,16 +318,12 @@ class Twin:
         start = np.where(np.isnan(record.start), math.inf, record.start)
         begun = np.flatnonzero(np.isfinite(start))
         finish = np.where(np.isnan(record.finish[begun]), 2 * self.horizon, record.finish[begun])
-        amount = self._amounts(chosen.shape[begun])
+        modes = [shape.modes[0] for shape in tasks.shapes]
+        cores = [mode.millicores / 1000 for mode in modes]
+        amounts = [0.0 if mode.on_cpu else mode.gpu_share for mode in modes] if self.unit == "GPUs" else cores
+        amount = np.array(amounts)[chosen.shape[begun]]
         occupied = HeldOverTime(start[begun], finish, amount).at(times) if len(begun) else np.zeros(len(times))
         return start[first:count], occupied
-
-    def _amounts(self, shapes: np.ndarray) -> np.ndarray:
-        """GPUs (or cores) that tasks of these shapes hold."""
-        modes = [shape.modes[0] for shape in self.run.tasks.shapes]
-        if self.unit == "GPUs":
-            return np.array([0.0 if mode.on_cpu else mode.gpu_share for mode in modes])[shapes]
-        return np.array([mode.millicores / 1000 for mode in modes])[shapes]
 
     def _free(self, ends: np.ndarray) -> dict[str, np.ndarray]:
         """By node when it is free if nothing starts any more; only where jobs run."""

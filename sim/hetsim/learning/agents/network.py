@@ -93,5 +93,4 @@ def shares(scores: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Softmax within each decision; `starts` are the first rows of decisions."""
     owner = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(scores)))
     shifted = np.exp(scores - np.maximum.reduceat(scores, starts)[owner])
-    chances: np.ndarray = shifted / np.add.reduceat(shifted, starts)[owner]
-    return chances
+    return np.asarray(shifted / np.add.reduceat(shifted, starts)[owner])

@@ -136,17 +136,13 @@ class Several(Reward):
         super().__init__(simulation)
         self.parts = parts
         for name in ("arrived", "admitted", "started", "completed", "departed", "close"):
-            setattr(self, name, self._each(name))
+            setattr(self, name, partial(_notify, [getattr(part, name) for part in parts]))
 
-    def _each(self, name: str) -> Callable[..., None]:
-        """Notify all parts of one kind of event."""
-        hooks = [getattr(part, name) for part in self.parts]
 
-        def notify(*what: Any) -> None:
-            for hook in hooks:
-                hook(*what)
-
-        return notify
+def _notify(hooks: Sequence[Callable[..., None]], *what: Any) -> None:
+    """Notify all parts of an event."""
+    for hook in hooks:
+        hook(*what)
 
 
 class Both(Several):

@@ -167,7 +167,6 @@ class Window(Scheduler):
         """The tasks shown and where each fits, between `anything` and what is done about it."""
         self._rates = [0.0, 0.0]
         self._rated_at = 0.0
-        self._now = 0.0
 
     def begin(self, view: View) -> None:
         self.view = view
