@@ -300,7 +300,7 @@ def test_a_serial_drive_is_the_simulation(make):
     assert [row.policy for row in rows] == ["serial_greedy"] * 3 and len(rows[2].measured) > 1000
     for row in rows:
         np.testing.assert_allclose(row.measured, row.simulated, atol=1e-9)
-        assert row.lasted[0] == pytest.approx(row.lasted[1], abs=1e-9) and abs(row.error) < 1e-9
+        assert row.figures()[-1][1] == pytest.approx(row.figures()[-1][2], rel=1e-9) and abs(row.error) < 1e-9
 
 
 def test_no_size_is_computed_for_the_first_time_while_requests_wait():

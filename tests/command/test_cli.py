@@ -787,7 +787,7 @@ def test_the_bar_waits_two_seconds(capsys: pytest.CaptureFixture[str]):
 
 
 def test_an_error_of_a_later_replication_names_it(here: Path):
-    with pytest.raises(PolicyError) as caught, console.keeping_partial(Path("o"), Path("p"), True):
+    with pytest.raises(PolicyError) as caught, console.keeping_partial(Path("o"), Path("p")):
         error = PolicyError("policy failed")
         error.time = 1.0
         error.result = hs.run("good.yaml")

@@ -13,6 +13,7 @@ from hetsim.cli import console
 from hetsim.cli.options import FILE, FOLDER, JSON, PATH, QUIET
 from hetsim.cli.program import Verbs
 from hetsim.errors import Problem, ScenarioError
+from hetsim.report import terminal
 
 if TYPE_CHECKING:
     from hetsim.calibrate.device import MeasuredDevice
@@ -249,8 +250,6 @@ def _measure(
 
 
 def _table(found: MeasuredStages) -> list[str]:
-    from hetsim.report import terminal
-
     rows = [["stage (ms)", *map(str, found.batches), "per item", "fixed", "worst fit"]]
     for name, line in found.lines.items():
         medians = [f"{1e3 * value:.4g}" for value in found.medians[name]]
@@ -310,8 +309,6 @@ def _verify(
 
 
 def _compared(device: MeasuredDevice, rows: list[VerifiedRow]) -> list[str]:
-    from hetsim.report import terminal
-
     table = [["policy", "rate", "", "mean ms", "p50 ms", "p99 ms", "requests/s"]]
     for row in rows:
         figures = row.figures()

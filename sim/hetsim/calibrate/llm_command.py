@@ -41,13 +41,12 @@ def steps(
     path: Path, unit: str | None, where: dict[str, str], shape: str | None, target: Path, as_json: bool, quiet: bool
 ) -> None:  # fmt: skip
     """Write a profile of steps measured by setting, with its cross-validated error."""
-    from hetsim.calibrate import step_profile as read
-
-    fitted = read.fit(str(path), read.read(path, unit, where), shape)
+    fitted = step_profile.fit(str(path), step_profile.read(path, unit, where), shape)
     stages = {"prefill": fitted.prefill, "decode": fitted.decode}
     report(
-        fitted.what, stages, read.profile(fitted), remarks=fitted.remarks, target=target, as_json=as_json, quiet=quiet
-    )
+        fitted.what, stages, step_profile.profile(fitted), remarks=fitted.remarks, target=target, as_json=as_json,
+        quiet=quiet,
+    )  # fmt: skip
 
 
 def report(
@@ -56,7 +55,15 @@ def report(
 ) -> None:  # fmt: skip
     """Print how well each shape predicts the stages, with remarks; write the profile."""
     if as_json:
-        errors = {name: _errors_of(one) for name, one in stages.items()}
+        errors = {
+            name: {
+                "chosen": one.chosen, "worst_deviation": one.off,
+                "shapes": {
+                    j.shape: {"error": j.error, "worst": j.worst, "worst_size": j.worst_size} for j in one.judged
+                },
+            }
+            for name, one in stages.items()
+        }  # fmt: skip
         console.as_json({"profile": profile, "cross_validation": errors})
     else:
         console.lines(_judged_lines(what, stages))
@@ -68,7 +75,7 @@ def log(
     path: Path, unit: str | None, where: dict[str, str], scenario: Path | None, target: Path, as_json: bool, quiet: bool
 ) -> None:
     """Fit a server to a log of requests; write its profile and held-back error."""
-    from hetsim.calibrate import request_log, server_log
+    from hetsim.calibrate import server_log
     from hetsim.calibrate.logged_server import Server, entry_of
 
     if scenario is None:
@@ -121,7 +128,6 @@ def _shown(step: dict[Any, Any]) -> dict[Any, Any]:
 def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
     import yaml
 
-
     rows = [[f"last {found.held_back:,} of {requests:,} requests", "measured", "simulated", "error"]]
     rows += [
         [one.name, f"{one.measured:.4g} s", f"{one.simulated:.4g} s", f"{one.error:+.1%}"] for one in found.figures
@@ -131,12 +137,6 @@ def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
     fitted_step = f"step: {step}, front_end: {constant}"
     tried = f"{found.trials} trials; mean error on the requests fitted {found.fitted_error:.1%}"
     return [what, "", *terminal.table(rows, right=range(1, 4)), "", fitted_step, tried]
-
-
-def _errors_of(one: Shaped) -> dict[str, Any]:
-    """How well each shape predicts a stage, for JSON."""
-    shapes = {j.shape: {"error": j.error, "worst": j.worst, "worst_size": j.worst_size} for j in one.judged}
-    return {"chosen": one.chosen, "worst_deviation": one.off, "shapes": shapes}
 
 
 def _judged_lines(what: str, stages: dict[str, Shaped]) -> list[str]:

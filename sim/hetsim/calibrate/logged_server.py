@@ -37,7 +37,10 @@ class Server:
         self.fitted = len(log) - max(1, int(HELD_BACK * len(log)))
         self._folder = tempfile.TemporaryDirectory()
         requests = Path(self._folder.name) / "requests.csv"
-        write_whole(requests, partial(write_text, text=_requests(log)))
+        columns: dict[str, Any] = {"arrival": log.arrival, "prompt_tokens": log.prompt, "output_tokens": log.output}
+        columns |= {} if log.user is None else {"user": log.user}
+        text = pd.DataFrame(columns).to_csv(index=False, lineterminator="\n")
+        write_whole(requests, partial(write_text, text=text))
         self._scenario = _with_requests(path, requests)
         service = self._scenario.model.workload[0].service
         assert isinstance(service, LanguageModel)
@@ -111,12 +114,6 @@ class Server:
         first = np.full(len(arrival), math.nan) if record.first_token is None else record.first_token
         done = record.status == COMPLETED
         return first - arrival, np.where(done, record.finish - arrival, math.nan), record
-
-
-def _requests(log: Log) -> str:
-    columns: dict[str, Any] = {"arrival": log.arrival, "prompt_tokens": log.prompt, "output_tokens": log.output}
-    users = {} if log.user is None else {"user": log.user}
-    return pd.DataFrame(columns | users).to_csv(index=False, lineterminator="\n")
 
 
 def entry_of(path: Path) -> dict[str, Any]:

@@ -16,13 +16,14 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
 from hetsim.cli import console
 from hetsim.cli.options import FOLDER, JSON, PATH, QUIET
-from hetsim.errors import Problem, ScenarioError, file_error
+from hetsim.errors import file_error
+from hetsim.report import terminal
 
 DEEPEST = 0.5
 """A bandwidth below this share of that of a smaller size is refused."""
@@ -231,10 +232,22 @@ def nccl(
     from hetsim.calibrate.llm_command import profile_path, write_profile
 
     measured = read_nccl(file, in_place)
-    kind = link or _kind(measured, file)
-    _suits(measured, kind, file)
+    if link is None and not measured.hosts:
+        text = "no line names a rank and its host; say what was measured with --as nvlink or --as network"
+        raise file_error(file, text)
+    kind = link or ("nvlink" if measured.hosts == 1 else "network")
+    if kind == "network" and measured.collective and measured.collective not in RINGS:
+        text = f"{measured.collective}_perf over nodes tells what a rank has of the network, not a node's rate; "
+        raise file_error(file, f"{text}give the output of all_reduce_perf")
+    if kind == "nvlink" and measured.hosts > 1:
+        raise file_error(file, f"its ranks are on {measured.hosts} hosts: this is no curve of the GPUs of one node")
     target = profile_path(out, name or file.stem, kind, force)
-    profile = _profile(measured, kind)
+    about = {
+        "test": measured.collective, "ranks": measured.ranks, "hosts": measured.hosts, "device": measured.device,
+    }  # fmt: skip
+    rates = zip(measured.sizes, measured.curve, strict=True)
+    curve = [[f"{size} B", f"{rate / 1e9:.6g} GB/s"] for size, rate in rates]
+    profile = {"measured": {key: value for key, value in about.items() if value}, kind: {"curve": curve}}
     if as_json:
         console.as_json({"profile": profile, "measured": dict(zip(measured.sizes, measured.measured, strict=True))})
     else:
@@ -243,34 +256,7 @@ def nccl(
     write_profile(target, profile, quiet)
 
 
-def _kind(found: MeasuredCollective, file: Path) -> str:
-    if not found.hosts:
-        text = "no line names a rank and its host; say what was measured with --as nvlink or --as network"
-        raise ScenarioError(Problem(text, file=str(file)))
-    return "nvlink" if found.hosts == 1 else "network"
-
-
-def _suits(found: MeasuredCollective, kind: str, file: Path) -> None:
-    """Raise ScenarioError for a test that does not tell the rate of this link."""
-    if kind == "network" and found.collective and found.collective not in RINGS:
-        text = f"{found.collective}_perf over nodes tells what a rank has of the network, not a node's rate; "
-        raise ScenarioError(Problem(f"{text}give the output of all_reduce_perf", file=str(file)))
-    if kind == "nvlink" and found.hosts > 1:
-        text = f"its ranks are on {found.hosts} hosts: this is no curve of the GPUs of one node"
-        raise ScenarioError(Problem(text, file=str(file)))
-
-
-def _profile(found: MeasuredCollective, kind: str) -> dict[str, Any]:
-    about = {"test": found.collective, "ranks": found.ranks, "hosts": found.hosts, "device": found.device}
-    curve = [
-        [f"{size} B", f"{rate / 1e9:.6g} GB/s"] for size, rate in zip(found.sizes, found.curve, strict=True)
-    ]  # fmt: skip
-    return {"measured": {key: value for key, value in about.items() if value}, kind: {"curve": curve}}
-
-
 def _text(found: MeasuredCollective, kind: str) -> list[str]:
-    from hetsim.report import terminal
-
     rows = [["size", "time", "measured", "curve"]]
     for size, seconds, measured, rate in zip(found.sizes, found.seconds, found.measured, found.curve, strict=True):
         rates = [f"{one / 1e9:.4g} GB/s" for one in (measured, rate)]

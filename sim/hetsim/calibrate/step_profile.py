@@ -62,7 +62,6 @@ class StepProfile:
     prefill: Shaped
     decode: Shaped
     per_context_token: float
-    settings: list[MeasuredSetting]
     remarks: list[str] = field(default_factory=list)
 
 
@@ -138,21 +137,15 @@ def fit(what: str, settings: list[MeasuredSetting], wanted: str | None = None) -
     decode = shaped(tuple(sequences), tuple(sequences.values()), None if wanted == "powers" else wanted)
     decode.judged = [_judged(settings, one.shape) for one in decode.judged]
     read = shaped(tuple(prefill), tuple(prefill.values()), wanted, floor)
-    if wanted is None:
-        for one in (read, decode):
-            _choose(one)
-    if not each:
-        remarks.append("steps take no longer with more context, or no two contexts were measured: none is charged")
-    return StepProfile(what, read, decode, per_context_token=each, settings=settings, remarks=remarks)
-
-
-def _choose(one: Shaped) -> None:
-    """Choose the shape with the smallest error; steps have no simple shape."""
-    if one.judged:
-        best = min(one.judged, key=lambda judged: judged.error).shape
+    for one in (read, decode) if wanted is None else ():
+        # The shape with the smallest error: steps have no simple shape.
+        best = min(one.judged, key=lambda judged: judged.error).shape if one.judged else one.chosen
         if best != one.chosen:
             again = shaped(one.sizes, one.seconds, best, one.floor)
             one.chosen, one.knots, one.line = again.chosen, again.knots, again.line
+    if not each:
+        remarks.append("steps take no longer with more context, or no two contexts were measured: none is charged")
+    return StepProfile(what, read, decode, per_context_token=each, remarks=remarks)
 
 
 def _judged(settings: list[MeasuredSetting], shape: str) -> JudgedShape:

@@ -158,7 +158,7 @@ class VerifiedRow:
     rate: float
     measured: np.ndarray
     simulated: np.ndarray
-    lasted: tuple[float, float]
+    arrivals: np.ndarray
 
     @property
     def error(self) -> float:
@@ -170,7 +170,8 @@ class VerifiedRow:
         there, here = self.measured, self.simulated
         rows = [("mean", float(there.mean()), float(here.mean()))]
         rows += [(f"p{q}", float(np.quantile(there, q / 100)), float(np.quantile(here, q / 100))) for q in (50, 99)]
-        measured, simulated = (len(there) / seconds for seconds in self.lasted)
+        lasted = (float((self.arrivals + one).max()) - float(self.arrivals[0]) for one in (there, here))
+        measured, simulated = (len(there) / seconds for seconds in lasted)
         return [*rows, (THROUGHPUT, measured, simulated)]
 
 
@@ -195,15 +196,9 @@ def verify(
         tell(f"driving {rate:.4g} requests/s for {seconds:g} s")
         there = serve_serial(device, arrivals, max_size, clock)
         here = simulated(service, device.kind, arrivals, policy="serial_greedy", streams=1)
-        rows.append(VerifiedRow("serial_greedy", rate, there, simulated=here, lasted=_lasted(arrivals, there, here)))
+        rows.append(VerifiedRow("serial_greedy", rate, there, simulated=here, arrivals=arrivals))
         if isinstance(device, Overlapping) and device.kind != "cpu":
             there = serve_overlapped(device, arrivals, profile, most=max_size, clock=clock)
             here = simulated(service, device.kind, arrivals, policy="async_linear", streams=2)
-            rows.append(VerifiedRow("async_linear", rate, there, simulated=here, lasted=_lasted(arrivals, there, here)))
+            rows.append(VerifiedRow("async_linear", rate, there, simulated=here, arrivals=arrivals))
     return rows
-
-
-def _lasted(arrivals: np.ndarray, measured: np.ndarray, simulated: np.ndarray) -> tuple[float, float]:
-    """Seconds from the first arrival to the last response."""
-    begin = float(arrivals[0])
-    return float((arrivals + measured).max()) - begin, float((arrivals + simulated).max()) - begin

@@ -84,14 +84,18 @@ def compare(
     comparison.asked = asked_for(
         metrics, by, best, probability=probability, delta=delta, replications=options["replications"]
     )
-    from hetsim.report.overview import comparison_remarks
+    from hetsim.report.groups import groups_lines
+    from hetsim.report.overview import common_remarks, comparison_headline, comparison_lines, comparison_remarks
     from hetsim.results.many_runs.groups import tables_of_groups
+    from hetsim.results.one_run.metric_sets import by_name
 
     tables = tables_of_groups(runs, groups)
     if as_json:
         console.as_json(comparison_json(comparison, runs, {name: tables[name] for name in by if name in tables}))
     else:
-        _show(comparison, runs, tables, by=by, metrics=metrics)
+        lines = [comparison_headline(runs), "", *comparison_lines(comparison), *common_remarks(runs)]
+        own = by_name(metrics)
+        console.lines([*lines, *groups_lines(tables, by, own, comparison=comparison, only=own)], VERDICTS)
     console.warnings(comparison_remarks(runs), quiet)
     if out is not None:
         with console.own_warnings(quiet):
@@ -120,16 +124,3 @@ def _check_names(metrics: tuple[str, ...], baseline: str | None, policies: dict[
     if baseline is not None and baseline not in policies:
         near = suggestion(baseline, policies) or f"; compared are {', '.join(policies)}"
         raise UsageError(f'--baseline "{baseline}" is not compared{near}')
-
-
-def _show(
-    comparison: Any, runs: dict[str, Any], tables: dict[str, Any], by: tuple[str, ...], metrics: tuple[str, ...]
-) -> None:
-    from hetsim.report.groups import groups_lines
-    from hetsim.report.overview import common_remarks, comparison_headline, comparison_lines
-    from hetsim.results.one_run.metric_sets import by_name
-
-    lines = [comparison_headline(runs), "", *comparison_lines(comparison), *common_remarks(runs)]
-    console.lines(
-        [*lines, *groups_lines(tables, by, by_name(metrics), comparison=comparison, only=by_name(metrics))], VERDICTS
-    )

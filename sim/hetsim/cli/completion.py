@@ -13,6 +13,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from hetsim import registry
+
 Schema = dict[str, Any]
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
@@ -29,8 +31,6 @@ def scenarios(context: click.Context, parameter: click.Parameter, incomplete: st
 
 def policies(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Policies by name; after `+`, what can be combined with those before it."""
-    from hetsim import registry
-
     before, plus, begun = incomplete.rpartition("+")
     kinds = [kind for kind in registry.POLICY_PARTS if kind != "scheduler"] if plus else registry.POLICY_PARTS
     names = sorted({name for kind in kinds for name in registry.policies(kind) if name.startswith(begun)})
@@ -57,7 +57,12 @@ def keys(context: click.Context, parameter: click.Parameter, incomplete: str) ->
     # While an option lacks its value, click leaves the arguments unparsed.
     document: Any = _document(str(context.params.get("scenario") or next(iter(context.args), "")))
     for key in above:
-        options = [under for one in _plain(options, schema) for under in _under(one, key)]
+        # Below a key: the schema of a property, or of an entry of a list.
+        below = (
+            one.get("properties", {}).get(key) or one.get("items") or one.get("additionalProperties")
+            for one in _plain(options, schema)
+        )
+        options = [one for one in below if isinstance(one, dict)]
         document = _entry(document, key)
     keys_here = dict.fromkeys(key for one in _plain(options, schema) for key in one.get("properties", ()))
     names = _names(document) if any("items" in one for one in _plain(options, schema)) else []
@@ -107,12 +112,6 @@ def _plain(options: list[Schema], schema: Schema) -> list[Schema]:
         referred = [schema["$defs"][one["$ref"].rpartition("/")[2]]] if "$ref" in one else []
         todo += referred or [*one.get("anyOf", ()), *one.get("oneOf", ())]
     return [one for one in todo if "properties" in one or "items" in one or "additionalProperties" in one]
-
-
-def _under(one: Schema, key: str) -> list[Schema]:
-    """Return the schemas below a key: of a property, or of an entry of a list."""
-    below = one.get("properties", {}).get(key) or one.get("items") or one.get("additionalProperties")
-    return [below] if isinstance(below, dict) else []
 
 
 def _entry(document: Any, key: str) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hetsim.errors import DamageWarning, PictureWarning, RunError, UnknownInputs, visible_lines
+from hetsim.model.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,6 +61,12 @@ def note(text: str, quiet: bool = False) -> None:
         click.echo(visible_lines(text), err=True)
 
 
+def notes(texts: Iterable[str], quiet: bool = False) -> None:
+    """Print lines for people on stderr."""
+    for text in texts:
+        note(text, quiet)
+
+
 def check_replaceable(target: Path | None, force: bool) -> None:
     """Refuse to replace a file without --force, before anything is computed."""
     if target is not None and target.exists() and not force:
@@ -68,8 +75,6 @@ def check_replaceable(target: Path | None, force: bool) -> None:
 
 def picture(target: Path | None, draw: Callable[[], Figure], quiet: bool = False) -> None:
     """Write a figure, whole or not at all, and say where; nothing without a target."""
-    from hetsim.model.files import write_whole
-
     if target is not None:
         write_whole(target, lambda file: draw().savefig(file))
         note(f"picture: {target}", quiet)
@@ -142,8 +147,8 @@ def making(
     directory: Path | None, otherwise: Path, cache: str | Path | None, to_json: bool, quiet: bool, cases: bool = False
 ) -> Iterator[TerminalBar | CaseLines | None]:
     """Run a study as `searching` does, and keep the tables of a run that fails."""
-    kept = None if cache is None else _goes_on(cache)
-    with keeping_partial(directory, otherwise, quiet), searching(kept, to_json, quiet, cases) as bar:
+    kept = None if cache is None else of_cache(cache)
+    with keeping_partial(directory, otherwise), searching(kept, to_json, quiet, cases) as bar:
         yield bar
 
 
@@ -167,15 +172,13 @@ def searching(
 
 def of_cache(cache: str | Path | None) -> str:
     """Return the note on a search that ended early: how the cache continues it."""
-    return "nothing was kept; with --cache DIR it can be resumed" if cache is None else _goes_on(cache)
-
-
-def _goes_on(cache: str | Path) -> str:
+    if cache is None:
+        return "nothing was kept; with --cache DIR it can be resumed"
     return f"the runs that ended are in {cache}; the same command goes on from there"
 
 
 @contextmanager
-def keeping_partial(directory: Path | None, otherwise: Path, quiet: bool) -> Iterator[None]:
+def keeping_partial(directory: Path | None, otherwise: Path) -> Iterator[None]:
     """If a run fails, keep its tables up to then and say where they are.
 
     They lie in `partial` of the directory asked for, of `otherwise` if none was.

@@ -9,6 +9,7 @@ import click
 
 from hetsim.cli import console
 from hetsim.cli.options import JSON, PATH, VERBOSITY, Whole
+from hetsim.report import terminal
 
 COLUMNS = ("response", "wait", "slowdown", "finish", "start", "energy_j")
 MAX_GROUPS = 12
@@ -45,11 +46,9 @@ def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool)
 
 
 def _lines(found: Any, by: str | None, top: int) -> list[str]:
-    from hetsim.report.terminal import wrapped
-
     a, b = found.labels
     lines = [f"a: {found.a.name} · {a}", f"b: {found.b.name} · {b}", *_settings(found), ""]
-    lines += [line for text in found.sentences for line in wrapped(text, indent=2)]
+    lines += terminal.paragraphs(found.sentences)
     for group in (by,) if by else ("class", "user"):
         lines += _groups(found, group, asked=by is not None)
     return lines if by else lines + _tasks(found, top)
@@ -74,16 +73,12 @@ def _value(value: Any) -> str:
 
 def _written(column: str, columns: list[list[float]]) -> list[list[str]]:
     """Format the columns of a table in one unit, so that they compare at a glance."""
-    from hetsim.report.terminal import several, units_of
-
-    units = units_of("response" if column in ("start", "finish") else column)
-    texts = iter(several([value for values in columns for value in values], units))
+    units = terminal.units_of("response" if column in ("start", "finish") else column)
+    texts = iter(terminal.several([value for values in columns for value in values], units))
     return [[next(texts) for _ in values] for values in columns]
 
 
 def _groups(found: Any, group: str, asked: bool) -> list[str]:
-    from hetsim.report import terminal
-
     table = found.by(group)
     if not asked and (len(table) < 2 or not (table["gained"] + table["lost"]).any()):
         return []
@@ -98,8 +93,6 @@ def _groups(found: Any, group: str, asked: bool) -> list[str]:
 
 
 def _tasks(found: Any, top: int) -> list[str]:
-    from hetsim.report import terminal
-
     frame = found.tasks[found.tasks["change"].fillna(0.0) != 0.0].head(top)
     if frame.empty:
         return []

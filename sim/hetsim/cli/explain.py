@@ -9,6 +9,7 @@ import click
 
 from hetsim.cli import console
 from hetsim.cli.options import JSON, PATH, VERBOSITY
+from hetsim.report import terminal
 
 MAX_STRETCHES = 25
 
@@ -81,8 +82,6 @@ def _causes(table: Any) -> tuple[dict[str, float], float]:
 
 def _shares(causes: dict[str, float], wait: float) -> list[str]:
     """A table of the causes, the largest first."""
-    from hetsim.report import terminal
-
     largest = sorted(causes.items(), key=lambda pair: -pair[1])
     shares = [[cause_name(cause), terminal.seconds(s), terminal.share(s / wait)] for cause, s in largest]
     return terminal.table([["cause", "time", ""], *shares], right=(1, 2))
@@ -94,8 +93,6 @@ def _request(result: Any, rows: list[int], table: Any, ended: dict[str, Any], as
     Of several items, many of which may wait at a time, the sum can be longer than the request took: the text says so.
     """
     from hetsim.model.record import STATUS_NAMES
-    from hetsim.report import terminal
-
     record = result.record
     tasks = record.input.tasks
     name = str(tasks.staged.id[rows[0]])
@@ -133,8 +130,6 @@ def _request(result: Any, rows: list[int], table: Any, ended: dict[str, Any], as
 def _task_lines(
     result: Any, row: int, table: Any, causes: dict[str, float], wait: float, ended: dict[str, Any]
 ) -> list[str]:
-    from hetsim.report import terminal
-
     record = result.record
     name = record.input.tasks.name(row)
     ready, begin = float(record.ready[row]), float(record.start[row])
@@ -156,8 +151,6 @@ def _task_lines(
 
 def _network_line(found: dict[str, float]) -> str:
     """Say how much longer than in the best place a task's communication took."""
-    from hetsim.report import terminal
-
     names = {"placement": "for its place", "neighbors": "for others on its links", "devices": "for slow devices"}
     text = f"it computed for {terminal.seconds(found['seconds'])}: {terminal.seconds(found['alone'])} in the best place"
     parts = [
@@ -169,7 +162,6 @@ def _network_line(found: dict[str, float]) -> str:
 
 
 def _groups(result: Any, by: str, as_json: bool) -> None:
-    from hetsim.report import terminal
     from hetsim.results.one_run.explain import CAUSES, explain_all
 
     table = explain_all(result, by)
@@ -192,8 +184,6 @@ def _told(ended: dict[str, Any]) -> dict[str, Any]:
 
 def _ending_line(ended: dict[str, Any]) -> str:
     """How a task ended, why, and what came to nothing."""
-    from hetsim.report import terminal
-
     words = {"rejected": "was rejected", "unfinished": "has not ended"}
     text = f"it {words.get(ended['status'], ended['status'])}"
     if ended["at"] == ended["at"]:

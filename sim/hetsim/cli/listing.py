@@ -11,7 +11,8 @@ import click
 from hetsim import registry
 from hetsim.cli import console
 from hetsim.cli.options import JSON, VERBOSITY
-from hetsim.registry import POLICY_KINDS
+from hetsim.registry import POLICY_KINDS, load_object
+from hetsim.report.terminal import padded, width, wrapped
 
 LISTS = ("policies", "scenarios", "metrics", "traces", "clusters", "arrivals", "models", "support")
 SUPPORT = "hetsim.silicon.engines:support"
@@ -38,10 +39,10 @@ def list_(what: str, kind: str | None, model: str | None, gpu: str | None, as_js
     if kind is not None and what != "policies":
         raise click.UsageError(f"--kind is for policies; {what} have none")
     if what == "policies":
-        listed = _policies(kind)
+        kinds = POLICY_KINDS if kind is None else [kind]
+        named = [(one, name) for one in kinds for name in registry.policies(one)]
+        listed = [_row(one, name, partial(registry.policy, one, name)) for one, name in named]
     elif what == "support":
-        from hetsim.registry import load_object
-
         listed = load_object(SUPPORT)(_model(str(model)), gpu)
     elif what in REGISTERED:
         listed = [_row(REGISTERED[what], name, partial(registry.entry, what, name)) for name in registry.table(what)]
@@ -74,14 +75,6 @@ def _model(text: str) -> Any:
     if not isinstance(read, Architecture):
         raise click.UsageError(f"--model {text} is bytes of weights; give a name, or {{config: config.json}}")
     return read
-
-
-def _policies(kind: str | None) -> list[dict[str, Any]]:
-    return [
-        _row(one, name, lambda one=one, name=name: registry.policy(one, name))
-        for one in (POLICY_KINDS if kind is None else [kind])
-        for name in registry.policies(one)
-    ]
 
 
 def _scenarios() -> list[dict[str, Any]]:
@@ -177,8 +170,6 @@ _HEADINGS = {
 
 def _text(rows: list[dict[str, Any]]) -> list[str]:
     """Kinds as headings; under each its names, summaries and parameters."""
-    from hetsim.report.terminal import padded, width, wrapped
-
     column = max(width(row["name"]) for row in rows)
     lines: list[str] = []
     for kind in dict.fromkeys(row["kind"] for row in rows):

@@ -9,6 +9,7 @@ import click
 
 from hetsim.cli import console
 from hetsim.cli.options import FOLDER, QUIET, VERBOSITY
+from hetsim.report.terminal import table
 
 KINDS = {
     "log": "a log of jobs with columns of its own, and the cluster that it is replayed on",
@@ -30,7 +31,6 @@ def new(folder: Path, kind: str | None, quiet: bool) -> None:
 
     FOLDER must be new or empty.
     """
-    from hetsim.report.terminal import table
     from hetsim.results.one_run.store import write_directory
     from hetsim.scenario.file.shipped import template
 

@@ -13,6 +13,7 @@ from hetsim.cli.options import BY, FOLDER, RUNNING, SCENARIO, TIMELINE, Share
 from hetsim.cli.program import VERBOSE
 from hetsim.errors import UsageError
 from hetsim.experiment.options import StudyKeywords, StudyOptions
+from hetsim.report import terminal
 from hetsim.results.declared import DEFAULT_METRIC
 
 if TYPE_CHECKING:
@@ -57,9 +58,14 @@ def run(
     from hetsim.experiment.run import one_run, prepare, replicate
     from hetsim.experiment.stopping import checked_amount
     from hetsim.report.perfetto import check_trace_file, write_trace
+    from hetsim.results.one_run.groups import checked
+    from hetsim.results.one_run.metric_sets import check
+    from hetsim.results.one_run.metrics import metric
     from hetsim.results.one_run.result import Result
 
-    _check(metrics, by, batched or precision is not None)
+    checked(by)
+    for name in metrics:  # wrong names are said before the first run; of these two no sets of metrics
+        metric(name) if batched or precision is not None else check(name)
     StudyOptions(audit=options["audit"])  # so that loading the scenario is watched too
     loaded = prepare(scenario, policy, options.pop("overrides"))
     if precision is not None:
@@ -70,7 +76,10 @@ def run(
         _plan(loaded, precision, metrics, options=options, as_json=as_json, quiet=quiet)
         return
     if batched:
-        _one_run(options)
+        if options["replications"] not in (None, 1):
+            text = "--batch-means is for one long run; with --replications the intervals are over replications"
+            raise UsageError(text)
+        options["replications"] = 1
     if out is not None:
         check_target(out)
     if perfetto is not None:
@@ -112,24 +121,12 @@ def run(
         console.note(f"timeline: {write_trace(first, perfetto)}", quiet)
 
 
-def _check(metrics: tuple[str, ...], by: tuple[str, ...], one_by_one: bool) -> None:
-    """Wrong names are said before the first run.  `one_by_one`: no sets of metrics."""
-    from hetsim.results.one_run.groups import checked
-    from hetsim.results.one_run.metric_sets import check
-    from hetsim.results.one_run.metrics import metric
-
-    checked(by)
-    for name in metrics:
-        metric(name) if one_by_one else check(name)
-
-
 def _plan(
     scenario: Any, precision: float, metrics: tuple[str, ...], options: StudyKeywords, as_json: bool, quiet: bool
 ) -> None:
     """Say how many replications a precision of each metric takes."""
     from hetsim.experiment.precision import PILOT, plan_precision
     from hetsim.report.overview import remarks
-    from hetsim.report.terminal import wrapped
 
     pilot: Any = options["replications"] or PILOT
     plans = []
@@ -141,20 +138,13 @@ def _plan(
     if as_json:
         console.as_json([plan.to_json() for plan in plans])
     for number, plan in enumerate(plans if not as_json else []):
-        lines = [line for text in plan.sentences for line in wrapped(text, indent=2)]
+        lines = terminal.paragraphs(plan.sentences)
         console.lines(["", *lines] if number else lines)
     console.warnings(remarks(plans[0].runs), quiet)
 
 
-def _one_run(options: StudyKeywords) -> None:
-    if options["replications"] not in (None, 1):
-        raise UsageError("--batch-means is for one long run; with --replications the intervals are over replications")
-    options["replications"] = 1
-
-
 def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
     """Return batch means of metrics as lines and as JSON; UsageError if none."""
-    from hetsim.report import terminal
     from hetsim.results.one_run.batch_means import METHOD, candidates
 
     means, refused, rows = {}, [], []
@@ -171,8 +161,7 @@ def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
         raise UsageError("; ".join(dict.fromkeys(refused)) or "no metric of this run has batch means")
     first = next(iter(means.values()))
     head = f"Intervals of 95 % from {first['batches']} {METHOD}:"
-    said = [line for text in refused for line in terminal.wrapped(f"refused: {text}", indent=2)]
-    lines = [head, *terminal.table(rows), *said]
+    lines = [head, *terminal.table(rows), *terminal.paragraphs(f"refused: {text}" for text in refused)]
     return {"lines": lines, "json": means}
 
 
@@ -205,9 +194,8 @@ def default_directory(scenario: Any, seed: int | None) -> Path:
 
 def _show(outcome: Any, scenario: Any, metrics: tuple[str, ...] = ()) -> None:
     from hetsim.report.overview import asked, headline, overview
-    from hetsim.report.terminal import wrapped
 
-    description = ["", *wrapped(scenario.description)] if scenario.description else []
+    description = ["", *terminal.wrapped(scenario.description)] if scenario.description else []
     console.lines([headline(outcome), *description, "", *overview(outcome)])
     if metrics:
         console.lines(["", *asked(outcome, metrics)])
@@ -223,5 +211,4 @@ def _details(outcome: Any, scenario: Any) -> None:
     if first.notes:
         texts = (f"{name} {value:{'.6g' if isinstance(value, float) else ''}}" for name, value in first.notes.items())
         console.note(f"the policy notes: {', '.join(texts)}")
-    for remark in scenario.notes:
-        console.note(remark)
+    console.notes(scenario.notes)

@@ -12,6 +12,8 @@ from hetsim.cli import console
 from hetsim.cli.options import FOLDER, PATH, SCENARIO, TELLING, Whole, study_options
 from hetsim.errors import UsageError
 from hetsim.experiment.options import StudyKeywords
+from hetsim.report import terminal
+from hetsim.results.declared import has_direction
 
 SHOWN_POINTS = 20
 
@@ -76,13 +78,17 @@ def sweep(
     if as_json:
         console.as_json(outcome.to_json(by_replication))
     else:
-        _show(outcome, metrics)
+        _show(outcome)
     failed = len(outcome.failed)
     if failed:
         row = outcome.failed.iloc[0]
         first = f"point {row['point']} ({row['policy']}): {row['error']}"
         console.warnings([f"{failed:,} of {len(outcome):,} rows failed, the first: {first}"], quiet)
-    console.warnings(_common_warnings(outcome), quiet)
+    warned = outcome.table[outcome.table["warnings"] != ""]
+    if len(warned):
+        row = warned.iloc[0]
+        first = f"point {row['point']}: {row['warnings'].split('; ')[0]}"
+        console.warnings([f"{len(warned):,} of {len(outcome):,} rows have warnings, such as {first}"], quiet)
     if out is not None:
         console.note(f"tables: {out}", quiet)
 
@@ -105,7 +111,6 @@ def _interrupted(out: Path | None, cache: str | Path | None) -> str:
 
 
 def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
-    from hetsim.report import terminal
     from hetsim.scenario.schema.whole import MIN_FOR_PRECISION
 
     shown = plan.table
@@ -128,12 +133,10 @@ def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
     elif max_runs > 1:
         each = f", {max_runs:,} replications each"
     head = f"{plan.base.name}: {len(shown):,} rows{each}"
-    remarks = [line for text in plan.remarks for line in terminal.wrapped(text, indent=2)]
-    console.lines([head, "", *lines, "", *remarks, found.sentence])
+    console.lines([head, "", *lines, "", *terminal.paragraphs(plan.remarks), found.sentence])
 
 
-def _show(outcome: Any, metrics: tuple[str, ...]) -> None:
-    from hetsim.report import terminal
+def _show(outcome: Any) -> None:
     from hetsim.results.many_runs.knee import knees
 
     titles, rows = outcome.shown()
@@ -144,14 +147,11 @@ def _show(outcome: Any, metrics: tuple[str, ...]) -> None:
     lines += ["", *_best(outcome), *knees(outcome)]
     if "response_mean_ci_low" in outcome.table:
         lines.append("± are 95 % intervals; what each is for: docs/statistics.md")
-    console.lines([*lines, *(line for text in outcome.remarks for line in terminal.wrapped(text, indent=2))])
+    console.lines([*lines, *terminal.paragraphs(outcome.remarks)])
 
 
 def _best(outcome: Any) -> list[str]:
     """Which row is best by each metric shown, as lines."""
-    from hetsim.report import terminal
-    from hetsim.results.declared import has_direction
-
     rows = []
     for name in outcome.shown_metrics:
         if not has_direction(name) or not outcome.table[name].notna().any():
@@ -161,13 +161,3 @@ def _best(outcome: Any) -> list[str]:
         where = ", ".join(part for part in (row["policy"], which) if part)
         rows.append([f"best {terminal.metric_name(name)}", terminal.formatter(name)(row[name]), where])
     return terminal.table(rows)
-
-
-def _common_warnings(outcome: Any) -> list[str]:
-    """How many rows warn of something, and the first of what they say."""
-    warned = outcome.table[outcome.table["warnings"] != ""]
-    if warned.empty:
-        return []
-    row = warned.iloc[0]
-    first = row["warnings"].split("; ")[0]
-    return [f"{len(warned):,} of {len(outcome):,} rows have warnings, such as point {row['point']}: {first}"]

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 import click
 
 from hetsim.cli import console
+from hetsim.cli.compare import VERDICTS
 from hetsim.cli.options import LEARNED, SCENARIO, TELLING, Whole, study_options
 from hetsim.errors import ScenarioError
 from hetsim.experiment.options import LocalKeywords
+from hetsim.results.pictures import write_picture
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +64,7 @@ def train(
     or {admission: {name: learned, path: FILE.npz}}.
     """
     from hetsim.experiment.directory import comparison_json, folder_name
-    from hetsim.learning.training.train import make_agent
+    from hetsim.learning.training.train import check_writable, make_agent
     from hetsim.learning.training.train import train as learn
     from hetsim.results.one_run.metrics import metric
     from hetsim.scenario.scenario import load
@@ -75,14 +77,17 @@ def train(
     part = "" if decides == "scheduling" else f"{decides}-"
     file = file or Path(f"{folder_name(loaded.name)}-{part}{agent}.npz")
     picture = file.with_suffix(".png")
-    for target in (file, picture):
-        _check_target(target, force)
+    for target in (file, picture):  # before an hour of training rather than after it
+        console.check_replaceable(target, force)
+        check_writable(target)
     with console.progress(quiet) as options["progress"]:
         training = learn(
             loaded, agent, steps, decides=decides, seed=seed, window=window, reward=_reward(reward),
             baselines=baselines or None, settings=chosen, metrics=metrics, replications=replications, out=file,
             **options,
         )  # fmt: skip
+    from hetsim.report.overview import common_remarks, comparison_headline, comparison_lines, comparison_remarks
+
     assert training.comparison is not None
     if as_json:
         console.as_json({
@@ -91,12 +96,13 @@ def train(
             **({} if training.earned is None else {"earned": training.earned.to_dict("list")}),
         })  # fmt: skip
     else:
-        _show(training)
-    from hetsim.report.overview import comparison_remarks
-
+        about = training.policy.training
+        said = f"{training.policy.agent}: {about['steps']:,} steps, the network after {about['kept_after']:,} is kept"
+        lines = [comparison_headline(training.runs), "", *comparison_lines(training.comparison)]
+        console.lines([said, *lines, *common_remarks(training.runs)], VERDICTS)
+        if training.earned is not None:
+            console.lines(["", *_earned(training.earned)])
     console.warnings(comparison_remarks(training.runs), quiet)
-    from hetsim.results.pictures import write_picture
-
     with console.own_warnings(quiet):
         drawn = write_picture(training.plot, picture)
     console.note(f"policy: {file}{f', learning curve: {picture}' if drawn else ''}", quiet)
@@ -128,26 +134,6 @@ def _reward(text: str | None) -> Any:
         return parse_value(text)
     except ScenarioError as error:
         raise click.UsageError(f"--reward {text} {error.problems[0].message}") from None
-
-
-def _check_target(target: Path, force: bool) -> None:
-    """Said before an hour of training rather than after it."""
-    from hetsim.learning.training.train import check_writable
-
-    console.check_replaceable(target, force)
-    check_writable(target)
-
-
-def _show(found: Any) -> None:
-    from hetsim.cli.compare import VERDICTS
-    from hetsim.report.overview import common_remarks, comparison_headline, comparison_lines
-
-    about = found.policy.training
-    said = f"{found.policy.agent}: {about['steps']:,} steps, the network after {about['kept_after']:,} is kept"
-    lines = [comparison_headline(found.runs), "", *comparison_lines(found.comparison), *common_remarks(found.runs)]
-    console.lines([said, *lines], VERDICTS)
-    if found.earned is not None:
-        console.lines(["", *_earned(found.earned)])
 
 
 def _earned(earned: pd.DataFrame) -> list[str]:

@@ -39,7 +39,6 @@ def validate(scenarios: tuple[str, ...], policy: str | None, overrides: tuple[st
                 number = run.tasks.request_count if run.calls is None else int((run.calls.number == 0).sum())
                 tasks = f"{number:,} task{'s' if number != 1 else ''}"
                 console.lines([f"{name}: valid; {run.cluster.describe()}, {tasks}, {scenario.policies.label}"], VALID)
-            for remark in scenario.notes:
-                console.note(f"{name}: {remark}", quiet)
+            console.notes((f"{name}: {remark}" for remark in scenario.notes), quiet)
     if problems:
         raise ScenarioError(problems)

@@ -30,11 +30,6 @@ def capped(rate: Rate, limit: float) -> Rate:
     return min(rate, limit)
 
 
-def all_reduce(ranks: int, size: float, rate: float, latency: float = 0.0) -> float:
-    """Seconds of a ring all-reduce."""
-    return 2 * (ranks - 1) * (latency + size / ranks / rate)
-
-
 def message(size: float, rate: float, latency: float = 0.0) -> float:
     """Seconds of a message from one rank to another."""
     return latency + size / rate

@@ -12,6 +12,7 @@ from hetsim.cli import console
 from hetsim.cli.options import FOLDER, TELLING, WORKERS
 from hetsim.errors import UsageError, suggestion
 from hetsim.model.files import write_text, write_whole
+from hetsim.report import terminal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,8 +117,6 @@ def _check_axes(entries: list[Entry], chosen: dict[str, list[str]]) -> None:
 
 def _list(entries: list[Entry], as_json: bool) -> None:
     from hetsim.gallery import outcome as outcomes
-    from hetsim.report import terminal
-
     rows = []
     for entry in entries:
         outcome = outcomes.recorded(entry)
@@ -139,8 +138,6 @@ def _time(seconds: float) -> str:
 
 def _text(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> list[str]:
     from hetsim.gallery import outcome as outcomes
-    from hetsim.report import terminal
-
     expected = entry.expected
     lines = [f"{entry.name}: {expected.title}", *terminal.wrapped(expected.paper), ""]
     for table in expected.tables:

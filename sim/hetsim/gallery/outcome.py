@@ -55,7 +55,10 @@ class Outcome:
         found_rows: list[dict[str, Any]] = []
         figures = self.entry.figures[table.name]
         shown = [axis for axis in table.axes if axis in figures]
-        figures_here = self._found(table)
+        figures_here = {
+            (parsed(row["case"]), row["value"]): mean_and_deviation([float(one) for one in row["runs"].split()])
+            for row in self.recorded[self.recorded["table"] == table.name].to_dict("records")
+        }
         groups: dict[tuple[str, ...], list[tuple[tuple[str, str], ...]]] = {}
         for case in self.entry.cases_of(number, table):
             labels = dict(case.labels)
@@ -79,13 +82,6 @@ class Outcome:
         if table.tolerance.shape and shown:
             in_order(found_rows, [axis for axis in shown if axis != (table.across or shown[-1])])
         return found_rows
-
-    def _found(self, table: FiguresTable) -> dict[tuple[tuple[tuple[str, str], ...], str], tuple[float, float, int]]:
-        mine = self.recorded[self.recorded["table"] == table.name]
-        return {
-            (parsed(row["case"]), row["value"]): mean_and_deviation([float(one) for one in row["runs"].split()])
-            for row in mine.to_dict("records")
-        }
 
     @property
     def seconds(self) -> float:
@@ -211,7 +207,13 @@ def run(
     for ran in _ran(entry, work, workers):
         if told is not None:
             told(f"{entry.name}: {ran.case.table}: {ran.case.text}: {ran.seconds:.1f} s")
-        rows += _recorded(ran)
+        rows += [
+            {
+                "table": ran.case.table, "case": written(ran.case.labels), "value": column,
+                "runs": " ".join(f"{value:.10g}" for value in values), "seconds": round(ran.seconds, 1),
+            }
+            for column, values in ran.values.items()
+        ]  # fmt: skip
         if keep:
             record(Outcome(entry, frame(rows)))
     return Outcome(entry, frame(rows))
@@ -307,14 +309,6 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float, int]:
     mean = math.fsum(values) / count
     spread = math.sqrt(math.fsum((one - mean) ** 2 for one in values) / (count - 1)) if count > 1 else 0.0
     return mean, spread, count
-
-
-def _recorded(ran: Ran) -> Iterator[dict[str, Any]]:
-    for column, values in ran.values.items():
-        yield {
-            "table": ran.case.table, "case": written(ran.case.labels), "value": column,
-            "runs": " ".join(f"{value:.10g}" for value in values), "seconds": round(ran.seconds, 1),
-        }  # fmt: skip
 
 
 def written(labels: Sequence[tuple[str, str]]) -> str:

@@ -11,6 +11,7 @@ from hetsim.cli import console
 from hetsim.cli.options import SCENARIO, SEED, SET, TABLE, TELLING
 from hetsim.planning.partition_command import partition
 from hetsim.planning.training_command import training
+from hetsim.report import terminal
 
 ROWS = 20
 
@@ -77,8 +78,6 @@ def plan(
 
 
 def _lines(found: Any) -> list[str]:
-    from hetsim.report import terminal
-
     plan = found.plan
     facts = [] if plan.makespan is None else [f"planned makespan {terminal.seconds(plan.makespan)}"]
     if plan.bound is not None:

@@ -14,6 +14,8 @@ import click
 from hetsim.cli import console
 from hetsim.cli.options import PATH, PICTURE, TELLING
 from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.report import terminal
+from hetsim.results.declared import THROUGHPUT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,7 +91,11 @@ def partition(
         )  # fmt: skip
         alone = [(one.name, math.fsum(seconds_on(layer, one, inference) for layer in cuts.layers)) for one in groups]
     if as_json:
-        console.as_json(_json(profile, cuts, plan, alone=alone, inference=inference))
+        console.as_json({
+            "profile": str(profile), "seconds": plan.seconds, "latency": plan.latency,
+            THROUGHPUT: 1 / plan.seconds if plan.seconds else None, "alone": dict(alone),
+            "stages": _rows(cuts, plan, inference),
+        })  # fmt: skip
     else:
         console.lines(_text(profile, cuts, plan, alone=alone, inference=inference))
     drawn = partial(_drawn, profile, cuts, plan, groups=groups, levels=joined, inference=inference)
@@ -104,8 +110,6 @@ def _drawn(
     from hetsim.pipelines.partition import EqualDevices, StageWay, slower_link
     from hetsim.pipelines.schedule import partition_schedule
     from hetsim.planning.picture import pipeline
-    from hetsim.report import terminal
-
     devices = {one.name: one for one in groups}
     if levels:
         devices = {"": EqualDevices("", levels[0].count, inside=levels[0].rate, link=levels[0].rate)}
@@ -157,6 +161,10 @@ def _level(text: str) -> NetworkLevel:
 def _groups(texts: tuple[str, ...]) -> list[EqualDevices]:
     from hetsim.pipelines.partition import EqualDevices
 
+    rate, size = (partial(_quantity, kind=kind) for kind in ("rate", "size"))
+    readers: dict[str, Callable[[str, str], float]] = {
+        "count": _count, "speed": partial(_parsed, read=float), "link": rate, "inside": rate, "memory": size,
+    }  # fmt: skip
     groups: list[EqualDevices] = []
     for text in texts:
         name, *rest = (part.strip() for part in text.split(","))
@@ -166,18 +174,10 @@ def _groups(texts: tuple[str, ...]) -> list[EqualDevices]:
             where = f"--device {name}: {key}"
             if key in values:
                 raise click.UsageError(f"{where} is given twice")
-            if key == "count":
-                values[key] = _count(where, value)
-            elif key == "speed":
-                values[key] = _parsed(where, value, float)
-            elif key in ("link", "inside"):
-                values[key] = _quantity(where, value, "rate")
-            elif key == "memory":
-                values[key] = _quantity(where, value, "size")
-            else:
-                hint = suggestion(key, ("count", "speed", "link", "inside", "memory"))
-                keys = "there are count, speed, link, inside, memory"
-                raise click.UsageError(f'--device {name}: unknown key "{key}"{hint}; {keys}')
+            if key not in readers:
+                keys = f"{suggestion(key, readers)}; there are {', '.join(readers)}"
+                raise click.UsageError(f'--device {name}: unknown key "{key}"{keys}')
+            values[key] = readers[key](where, value)
         if not name or any(one.name == name for one in groups):
             raise click.UsageError(f'--device: "{name}" is given twice' if name else "--device: a name comes first")
         groups.append(EqualDevices(name, **values))
@@ -218,23 +218,9 @@ def _rows(cuts: Cuts, found: PipelinePartition, inference: bool) -> list[dict[st
     return rows
 
 
-def _json(
-    profile: Path, cuts: Cuts, found: PipelinePartition, alone: list[tuple[str, float]], inference: bool
-) -> dict[str, Any]:
-    from hetsim.results.declared import THROUGHPUT
-
-    return {
-        "profile": str(profile), "seconds": found.seconds, "latency": found.latency,
-        THROUGHPUT: 1 / found.seconds if found.seconds else None, "alone": dict(alone),
-        "stages": _rows(cuts, found, inference),
-    }  # fmt: skip
-
-
 def _text(
     profile: Path, cuts: Cuts, found: PipelinePartition, alone: list[tuple[str, float]], inference: bool
 ) -> list[str]:  # fmt: skip
-    from hetsim.report import terminal
-
     rows = _rows(cuts, found, inference)
     titles = {"weights_bytes": "weights", "memory_bytes": "memory", "sent_bytes": "sent"}
     table = [[titles.get(key, key) for key in rows[0]]]

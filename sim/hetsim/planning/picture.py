@@ -47,7 +47,8 @@ def pipeline(found: Result | PipelineSchedule, ax: Axes | None = None, *, task: 
     else:
         schedule, job = training_pipeline(found, task)
         name = f"{describe(found)} · task {job}"
-    rows = _rows(schedule)
+    pairs = [(stage, one) for stage, given in enumerate(schedule.stages) for one in range(given.replicas)]
+    rows = {pair: row for row, pair in enumerate(pairs)}
     total = sum(stage.replicas for stage in schedule.stages)
     wide = 14 if schedule.micro_batches * schedule.chunks > WIDE or total > WIDE else 10
     ax = own_axes(ax, wide, min(14.0, 1.7 + 0.34 * max(total, 3)))
@@ -84,7 +85,9 @@ def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedul
     else:
         row = find_tasks(result, task)[0]
         if row not in exchanges:
-            raise UsageError(f"task {task} has no pipeline that ran; those with one: {_some(result, exchanges)}")
+            names = [str(record.input.tasks.name(one)) for one in sorted(exchanges)]
+            listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+            raise UsageError(f"task {task} has no pipeline that ran; those with one: {listed}")
     exchange = exchanges[row]
     devices, _ = record.places[record.place[row]]
     profile = exchange.profile_of([record.input.cluster.devices[one] for one in devices])
@@ -110,17 +113,6 @@ def _exchanges(result: Result) -> dict[int, Exchange]:
         if mode.exchange is not None and mode.exchange.pipeline is not None:
             exchanges.update(dict.fromkeys(np.flatnonzero((codes == code) & (place >= 0)).tolist(), mode.exchange))
     return exchanges
-
-
-def _some(result: Result, rows: dict[int, Exchange]) -> str:
-    names = [str(result.record.input.tasks.name(row)) for row in sorted(rows)]
-    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-
-
-def _rows(schedule: PipelineSchedule) -> dict[tuple[int, int], int]:
-    """The row of each replica of each stage."""
-    pairs = [(stage, one) for stage, given in enumerate(schedule.stages) for one in range(given.replicas)]
-    return {pair: row for row, pair in enumerate(pairs)}
 
 
 def _told(schedule: PipelineSchedule) -> str:

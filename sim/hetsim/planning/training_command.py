@@ -11,6 +11,7 @@ import click
 from hetsim.cli import console
 from hetsim.cli.options import PICTURE, SCENARIO, SET, TELLING, Whole
 from hetsim.errors import UsageError
+from hetsim.report import terminal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,8 +53,7 @@ def training(
         console.as_json({"scenario": loaded.name, "candidates": [_figures(one) for one in plans]})
     else:
         console.lines(_text(loaded.name, plans, top))
-    for remark in loaded.notes:
-        console.note(remark)
+    console.notes(loaded.notes)
     staged = next((one for one in plans if one.fits and one.pipeline is not None), None)
     if picture is not None and staged is None:
         raise UsageError("--picture: no candidate that fits has more than one stage, so that there is nothing to draw")
@@ -92,8 +92,6 @@ def _figures(one: PlanCandidate) -> dict[str, Any]:
 
 
 def _text(name: str, found: list[PlanCandidate], top: int) -> list[str]:
-    from hetsim.report import terminal
-
     fitting = [one for one in found if one.fits]
     sizes = sorted({one.plan.gpus for one in found})
     rows = [["GPUs", "step", "GPU-hours", "bubble", "communication", "memory", "network", "tensor", "pipeline", "data",

@@ -96,7 +96,10 @@ def training_plans(
     for wanted, each in _widths(chosen, gpus):
         before = len(candidates)
         problems: list[str] = []
-        for device in _types(cluster, chosen):
+        for device in cluster.types.values():
+            wished = chosen.devices is None or device.name in chosen.devices or device.kind in chosen.devices
+            if not wished or device.kind == "cpu":
+                continue
             of_type, problem = _on(cluster, nodes, device, wanted=wanted, each=each, training=training)
             candidates += of_type
             problems += [] if problem is None else [problem]
@@ -154,7 +157,11 @@ def _on(
     peak = peak_of(device)
     if peak is None:
         return [], f"nothing is known of how fast {device.name} is; give it a peak under cluster"
-    nodes = _together(allowed, device, each)
+    racks: dict[str | None, list[Node]] = {}
+    for node in allowed:
+        if sum(one.type is device for one in node.accelerators) >= each:
+            racks.setdefault(node.spec.rack, []).append(node)
+    nodes = [node for rack in sorted(racks.values(), key=len, reverse=True) for node in rack]  # the fullest rack first
     if len(nodes) < wanted:
         needed = f"{wanted} node{'s' * (wanted > 1)} with {each} × {device.name} each"
         there = "the cluster" if len(allowed) == len(cluster.nodes) else "its partition"
@@ -207,22 +214,6 @@ def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:
         text = f"several entries train: choose one of {', '.join(trains)} with --entry"
         raise ScenarioError(scenario.document.problem(("workload",), text))
     return next(iter(trains.values())) if name is None else trains[name]
-
-
-def _types(cluster: Cluster, entry: Demand) -> Iterator[DeviceType]:
-    for device in cluster.types.values():
-        wanted = entry.devices is None or device.name in entry.devices or device.kind in entry.devices
-        if wanted and device.kind != "cpu":
-            yield device
-
-
-def _together(nodes: list[Node], device: DeviceType, gpus: int) -> list[Node]:
-    """The nodes with this number of GPUs of a type, those of the fullest rack first."""
-    racks: dict[str | None, list[Node]] = {}
-    for node in nodes:
-        if sum(one.type is device for one in node.accelerators) >= gpus:
-            racks.setdefault(node.spec.rack, []).append(node)
-    return [node for rack in sorted(racks.values(), key=len, reverse=True) for node in rack]
 
 
 def _across(cluster: Cluster, nodes: list[Node]) -> Callable[[Phase], float] | None:

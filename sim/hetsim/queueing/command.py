@@ -10,6 +10,7 @@ import click
 from hetsim.cli import console
 from hetsim.cli.options import SCENARIO, TELLING, Whole, study_options
 from hetsim.experiment.options import LocalKeywords, StudyKeywords
+from hetsim.report import terminal
 
 if TYPE_CHECKING:
     from hetsim.queueing.facts import Match
@@ -88,8 +89,6 @@ def _json(scenario: Any, found: Match, beside: list[PredictionCheck]) -> dict[st
 
 def _text(scenario: Any, found: Match, beside: list[PredictionCheck]) -> list[str]:
     from hetsim.queueing.facts import NEARLY
-    from hetsim.report import terminal
-
     rows = []
     for one in found.assumptions:
         state = "holds" if one.holds else "near" if one.soft and one.error <= NEARLY else "FAILS"
@@ -130,7 +129,6 @@ def _error(error: float) -> str:
 
 
 def _figures(found: Match, beside: list[PredictionCheck]) -> list[str]:
-    from hetsim.report import terminal
     from hetsim.report.overview import INFINITE
     from hetsim.results.formatting import PERCENT
 

@@ -181,11 +181,7 @@ def law_of(distribution: Any) -> Law:
     named = getattr(distribution, "distribution", "")
     memoryless = named == "exponential" or (named in ("gamma", "weibull") and abs(scv - 1) < 1e-12)
     kind = "constant" if scv == 0 else "exponential" if memoryless else "general"
-    return Law(float(distribution.mean), scv, kind, _third(distribution, named, scv))
-
-
-def _third(distribution: Any, named: str, scv: float) -> float:
-    raw = math.inf  # over mean³
+    raw = math.inf  # the third moment over mean³
     if named == "weibull":
         power = 1 / distribution.shape
         raw = math.exp(min(700.0, math.lgamma(1 + 3 * power) - 3 * math.lgamma(1 + power)))
@@ -195,7 +191,7 @@ def _third(distribution: Any, named: str, scv: float) -> float:
         shares, means = distribution._mixture
         raw = 6 * float(shares @ means**3) / distribution.mean**3
     powers = {"constant": 0.0, "uniform": 0.0, "exponential": 2.0, "gamma": 2 * scv**2, "lognormal": scv**2 * (3 + scv)}
-    return powers.get(named, raw - 3 * scv - 1)
+    return Law(float(distribution.mean), scv, kind, powers.get(named, raw - 3 * scv - 1))
 
 
 def mixed(parts: Iterable[tuple[float, Law]]) -> Law:
@@ -383,7 +379,6 @@ class Facts:
 
     def arrivals(self, allowed: tuple[str, ...] = ("poisson",)) -> bool:
         self._all_the_time()
-        text = {"poisson": "arrivals are Poisson"}.get(allowed[0]) if len(allowed) == 1 else None
         holds, key, shown = True, "", []
         for number, entry in enumerate(self.model.workload):
             here = f"workload.{number}"
@@ -394,7 +389,7 @@ class Facts:
         if len(shown) > 1 and holds and set(shown) != {"poisson"}:
             holds, key = False, "workload"
         return self.suppose(
-            text or "arrivals are Poisson, modulated, or one stream with independent gaps",
+            "arrivals are Poisson" + (", modulated, or one stream with independent gaps" if len(allowed) > 1 else ""),
             holds, key or "workload.0.arrivals.process", ", ".join(dict.fromkeys(shown)),
         )  # fmt: skip
 

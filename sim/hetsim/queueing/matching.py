@@ -16,29 +16,8 @@ from typing import Any, cast
 from hetsim.errors import UsageError
 from hetsim.model.batch_times import StageTable
 from hetsim.model.tasks import Mode
-from hetsim.queueing.facts import (
-    AT_ONCE,
-    ATTAINED,
-    BUCKET,
-    GREEDY,
-    LIMIT,
-    PRIORITIES,
-    REMAINING,
-    SHARING,
-    SHORTEST,
-    TOLLS,
-    TRUNKS,
-    WORK,
-    Density,
-    Facts,
-    Law,
-    Match,
-    PredictedRow,
-    Unmatched,
-    density_of,
-    law_of,
-    mixed,
-)
+from hetsim.queueing import facts as declared
+from hetsim.queueing.facts import Density, Facts, Law, Match, PredictedRow, Unmatched, density_of, law_of, mixed
 from hetsim.results.declared import RESPONSE_MEAN, THROUGHPUT, WAIT_MEAN
 from hetsim.scenario.scenario import Scenario
 from hetsim.theory import admission, batches, general, levels, networks, optimal_pricing, priorities, queues, sizes
@@ -68,15 +47,15 @@ def _family(facts: Facts) -> str:
         return "closed"
     if facts.admission in BY_ADMISSION:
         return BY_ADMISSION[facts.admission]
-    if facts.admission == WORK and facts.parameter("admission", "max_wait", None) is not None:
+    if facts.admission == declared.WORK and facts.parameter("admission", "max_wait", None) is not None:
         return "work"
     if any(one.demand.patience is not None for one in facts.customers):
         return "patience"
-    if facts.scheduler == SHARING:
+    if facts.scheduler == declared.SHARING:
         return "sharing"
     if facts.scheduler in BY_SIZE:
         return BY_SIZE[facts.scheduler]
-    if facts.scheduler == PRIORITIES and len({one.priority for one in facts.customers}) > 1:
+    if facts.scheduler == declared.PRIORITIES and len({one.priority for one in facts.customers}) > 1:
         return "preemptive" if facts.parameter("scheduler", "preemptive", False) else "priorities"
     if len({mode.type for mode in facts.modes}) > 1:
         return "unlike"
@@ -328,12 +307,12 @@ def _naor(facts: Facts, _: str) -> Match:
     _need(understood, single)
     law = facts.law
     facts.exponential()
-    declared = [facts.parameter("admission", key, None) for key in ("arrival_rate", "service_time")]
-    facts.suppose("the rates are known, not estimated", None not in declared, "policy.admission.arrival_rate",
-                  "estimated online" if None in declared else "given", soft=True)  # fmt: skip
+    given = [facts.parameter("admission", key, None) for key in ("arrival_rate", "service_time")]
+    facts.suppose("the rates are known, not estimated", None not in given, "policy.admission.arrival_rate",
+                  "estimated online" if None in given else "given", soft=True)  # fmt: skip
     facts.steady(0, 1, law, bounded=True)
     reward, cost = (facts.parameter("admission", key, 1.0) for key in ("reward", "cost"))
-    thresholds = optimal_pricing.naor(declared[0] or facts.rate, declared[1] or law.mean, reward, cost)
+    thresholds = optimal_pricing.naor(given[0] or facts.rate, given[1] or law.mean, reward, cost)
     objective = facts.parameter("admission", "objective", "social")
     prediction = queues.mmck(facts.rate, law.mean, 1, getattr(thresholds, objective))
     return _with_loss(facts, f"{prediction.model} (Naor, {objective})", prediction, order == "fcfs")
@@ -363,7 +342,7 @@ def _impatient(facts: Facts, _: str) -> Match:
     _need(understood, alike)
     law, servers, patience = facts.law, facts.servers, law_of(given[0])
     facts.steady(facts.rate * law.mean, servers, law, bounded=True)
-    if patience.kind == "constant" and patience.mean <= AT_ONCE * law.mean:
+    if patience.kind == "constant" and patience.mean <= declared.AT_ONCE * law.mean:
         prediction = queues.mmck(facts.rate, law.mean, servers, servers)
         leaving = facts.rate * prediction.loss * patience.mean  # they do wait, for as long as their patience
         present = prediction.jobs_in_system_mean + leaving
@@ -468,11 +447,11 @@ def _by_size(facts: Facts, _: str) -> Match:
     _need(facts.steady(rate * law.mean, 1, law))
     by_class = [(one, each) for one, each in zip(facts.customers, densities, strict=True) if each is not None]
     mixture = Density(tuple((one.rate / rate * share, part) for one, each in by_class for share, part in each.parts))
-    if facts.scheduler == ATTAINED:
+    if facts.scheduler == declared.ATTAINED:
         given, width = facts.parameter("scheduler", "thresholds", None) or [3600.0], facts.only_mode.width
         prediction = sizes.las(rate, mixture, mixture.edges, thresholds=[float(one) / width for one in given])
     else:
-        prediction = (sizes.sjf if facts.scheduler == SHORTEST else sizes.srpt)(rate, mixture, mixture.edges)
+        prediction = (sizes.sjf if facts.scheduler == declared.SHORTEST else sizes.srpt)(rate, mixture, mixture.edges)
     rows = [PredictedRow(WAIT_MEAN, prediction.wait_mean), PredictedRow(RESPONSE_MEAN, prediction.response_mean)]
     labels = [one.label for one in facts.customers]
     if len(labels) == len(set(labels)) > 1:
@@ -527,7 +506,7 @@ def _services(facts: Facts, model: str) -> Match:
     facts.arrivals()
     batching = facts.policies.of_service.get(0, facts.policies.batching)
     name = "serial_greedy" if batching is None else batching.name
-    greedy = facts.declared("batching", name) == GREEDY
+    greedy = facts.declared("batching", name) == declared.GREEDY
     facts.suppose("an idle device takes all waiting requests", greedy, "policy.batching", name)
     facts.open_door()
     facts.order()
@@ -578,10 +557,10 @@ def _line_of_batches(facts: Facts, mode: Mode, own: float) -> tuple[float, float
 SIZES = 64
 """Batch sizes at which the line is compared with the clock."""
 
-BY_SIZE = {SHORTEST: "sjf", REMAINING: "srtf", ATTAINED: "las"}
+BY_SIZE = {declared.SHORTEST: "sjf", declared.REMAINING: "srtf", declared.ATTAINED: "las"}
 """Families of models of which the scheduler decides."""
 
-BY_ADMISSION = {LIMIT: "limit", BUCKET: "bucket", TRUNKS: "trunks", TOLLS: "naor"}
+BY_ADMISSION = {declared.LIMIT: "limit", declared.BUCKET: "bucket", declared.TRUNKS: "trunks", declared.TOLLS: "naor"}
 """Families of models of which the admission decides."""
 
 Solve = Callable[[Facts, str], Match]

@@ -58,37 +58,29 @@ def simulate(
     of_classes = [row.metric for row in rows if row.class_ and row.metric != "loss"]
     wanted = list(dict.fromkeys([*of_classes, COMPLETED_COUNT, *LOST, TASK_COUNT]))
     tables = [one.by("class", wanted) for one in runs] if by_class else []
-    return [
-        PredictionCheck(row, _of_class(row, tables, confidence) if row.class_ else _of_all(row, runs, confidence))
-        for row in rows
-    ]
+    return [PredictionCheck(row, _interval(row, runs, tables, confidence)) for row in rows]
 
 
-def _of_all(row: PredictedRow, runs: Replications, confidence: float) -> Interval:
-    """The confidence interval of a figure of all tasks."""
-    if row.metric != "loss":
-        values = runs.contributions(row.metric)
-        if values.count() < 2:
-            return student_interval(values.to_numpy(), confidence, row.metric)
-        return runs.interval(row.metric, confidence)
-    lost, came = sum(runs.column(name).to_numpy() for name in LOST), runs.column(TASK_COUNT).to_numpy()
-    return _of_shares(lost / came, came, confidence, row.metric)
+def _interval(row: PredictedRow, runs: Replications, tables: list[pd.DataFrame], confidence: float) -> Interval:
+    """Return the CI of a figure of all tasks, or of a class.
 
-
-def _of_class(row: PredictedRow, tables: list[pd.DataFrame], confidence: float) -> Interval:
-    """Return the CI of a class's figure, from a table of classes by replication."""
+    A class has its figures in tables by replication.  Means over tasks are weighted by each replication's tasks.
+    """
     def column(name: str) -> np.ndarray:
-        return np.array([float(table[name][row.class_]) for table in tables])
+        if row.class_:
+            return np.array([float(table[name][row.class_]) for table in tables])
+        return runs.column(name).to_numpy()
 
     if row.metric == "loss":
         lost, came = sum(map(column, LOST)), column(TASK_COUNT)
-        return _of_shares(lost / came, came, confidence, row.metric)
-    values = column(row.metric)
-    if weight_of(row.metric) is None:
-        return student_interval(values, confidence, row.metric)
-    return _of_shares(values, column(COMPLETED_COUNT), confidence, row.metric)
-
-
-def _of_shares(values: np.ndarray, weights: np.ndarray, confidence: float, metric: str) -> Interval:
-    """Return the CI of a mean over tasks, weighted by each replication's tasks."""
-    return student_interval(ratio_contributions(values, weights), confidence, metric)
+        values = ratio_contributions(lost / came, came)
+    elif row.class_:
+        values = column(row.metric)
+        if weight_of(row.metric) is not None:
+            values = ratio_contributions(values, column(COMPLETED_COUNT))
+    else:
+        contributions = runs.contributions(row.metric)
+        if contributions.count() >= 2:
+            return runs.interval(row.metric, confidence)
+        values = contributions.to_numpy()
+    return student_interval(values, confidence, row.metric)

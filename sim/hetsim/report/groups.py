@@ -23,24 +23,19 @@ def groups_lines(
     With a comparison, the paired differences to its base below each.  `only`: these metrics and no others, as far as
     groups have them.
     """
-    lines = []
+    lines, further = [], list(further)
     for name in checked(by):
         if name not in tables:
             lines += ["", f"By {TITLES[name]}: there is one group only."]
             continue
-        shown = _shown(tables[name], list(further))
+        wanted = in_set("group_rows")
+        wanted += [one for one in further if of_groups(one) and one not in wanted]
+        shown = [one for one in wanted if one in telling(tables[name]) or (one in further and one in tables[name])]
         shown = [one for one in shown if one in (TASK_COUNT, *only)] if only else shown
         lines += ["", f"By {title(name, tables[name].index.get_level_values(0))}:", *_lines(tables[name], name, shown)]
         if comparison is not None:
             lines += _differences(comparison, name, shown)
     return lines
-
-
-def _shown(table: pd.DataFrame, further: Sequence[str]) -> list[str]:
-    """The metrics that a terminal shows."""
-    wanted = in_set("group_rows")
-    wanted += [name for name in further if of_groups(name) and name not in wanted]
-    return [name for name in wanted if name in telling(table) or (name in further and name in table)]
 
 
 def _lines(table: pd.DataFrame, by: str, shown: Sequence[str]) -> list[str]:
@@ -91,4 +86,4 @@ def _differences(comparison: Comparison, by: str, shown: Sequence[str]) -> list[
         notes.insert(0, f"The same under all policies in every run: {', '.join(same)}.")
     head = f"Differences to {comparison.base}, by {called}:"
     table = beside(terminal.table(labels), columns) if columns else []
-    return ["", head, *table, *(line for text in notes for line in terminal.wrapped(text, indent=2))]
+    return ["", head, *table, *terminal.paragraphs(notes)]

@@ -167,7 +167,7 @@ def _method(outcome: Outcome) -> list[str]:
     said = list(outcome.remarks)
     if len(outcome) > 1 and not outcome.identical:
         said.insert(0, f"± are 95 % intervals ({OF_MEANS}; {OF_PERCENTILES})")
-    return ["", *(line for text in said for line in terminal.wrapped(text, indent=2))] if said else []
+    return ["", *terminal.paragraphs(said)] if said else []
 
 
 def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
@@ -351,13 +351,9 @@ def gathered(runs: Replications) -> list[str]:
 def _ranges(texts: list[str]) -> str:
     """Merge texts that differ only in numbers into one, with their ranges."""
     columns = zip(*(map(float, _FIGURE.findall(text)) for text in texts), strict=True)
-    ranges = iter([_range(column) for column in columns])
+    ends = [(min(column), max(column)) for column in columns]
+    ranges = iter([f"{low:,g}" if low == high else f"{low:,g} to {high:,g}" for low, high in ends])
     return texts[0] if len(set(texts)) == 1 else _FIGURE.sub(lambda _: next(ranges), texts[0])
-
-
-def _range(values: Iterable[float]) -> str:
-    low, high = min(numbers := list(values)), max(numbers)
-    return f"{low:,g}" if low == high else f"{low:,g} to {high:,g}"
 
 
 def comparison_remarks(runs: Mapping[str, Outcome]) -> list[str]:
@@ -384,7 +380,7 @@ def common_remarks(runs: Mapping[str, Outcome]) -> list[str]:
     said = {label: list(run.remarks) for label, run in runs.items() if isinstance(run, Replications)}
     every = [text for text in dict.fromkeys(sum(said.values(), [])) if all(text in texts for texts in said.values())]
     own = [f"{label}: {text}" for label, texts in said.items() for text in texts if text not in every]
-    return [line for text in (*every, *own) for line in terminal.wrapped(text, indent=2)]
+    return terminal.paragraphs([*every, *own])
 
 
 # Comparisons --------------------------------------------------------------------------------------------------
@@ -402,7 +398,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     """
     columns = [_marked([terminal.metric_name(m), *comparison.cells(m)]) for m in comparison.metrics]
     names = [f"{name} *" if name in comparison.planners else name for name in comparison.table.index]
-    usual = _beside(names, columns)
+    usual = beside(["policy", *names], columns, LONGEST_LABEL)
     usual += ["* knows all arrivals from the start"] if comparison.planners else []
     return [*usual, *_refused(comparison), *_notes(comparison), "", *_plans(comparison), *_said(comparison)]
 
@@ -423,12 +419,8 @@ def _plans(comparison: Comparison) -> list[str]:
         return []
     shown = comparison.shown_plans()
     columns = [[str(title), *shown[title]] for title in shown.columns]
-    return [f"{comparison.plans_title}:", *_beside(list(shown.index), columns), *comparison.plan_notes, ""]
-
-
-def _beside(policies: list[str], columns: list[list[str]]) -> list[str]:
-    """Columns next to the names of policies."""
-    return beside(["policy", *policies], columns, LONGEST_LABEL)
+    beside_names = beside(["policy", *shown.index], columns, LONGEST_LABEL)
+    return [f"{comparison.plans_title}:", *beside_names, *comparison.plan_notes, ""]
 
 
 def beside(names: list[str], columns: list[list[str]], longest: int | None = None) -> list[str]:
@@ -484,9 +476,7 @@ def _notes(comparison: Comparison) -> list[str]:
 
 def _said(comparison: Comparison) -> list[str]:
     """Results of the paired tests: a line per metric and policy; the meaning of ±."""
-    selected = [] if comparison.selection is None else [
-        line for text in comparison.selection.sentences for line in terminal.wrapped(text, indent=2)
-    ]  # fmt: skip
+    selected = [] if comparison.selection is None else terminal.paragraphs(comparison.selection.sentences)
     if selected:
         return [*selected, "", *_said(replace(comparison, selection=None))]
     if comparison.identical:

@@ -85,7 +85,13 @@ def write_trace(result: Result, path: str | Path) -> Path:
     UsageError for what is not one run, such as replications.
     """
     target = check_trace_file(path)
-    _check_one_run(result)
+    if isinstance(result, Replications):
+        raise UsageError(
+            f"a trace is of one run, and these are {len(result)} replications: "
+            "write that of one of their `results`, such as write_trace(runs.results[0], path)"
+        )
+    if not isinstance(result, Result):
+        raise UsageError(f"a trace is of the result of a run, not of a {type(result).__name__}")
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as raw:
@@ -98,16 +104,6 @@ def write_trace(result: Result, path: str | Path) -> Path:
 
     write_whole(target, write)
     return target
-
-
-def _check_one_run(result: object) -> None:
-    if isinstance(result, Replications):
-        raise UsageError(
-            f"a trace is of one run, and these are {len(result)} replications: "
-            "write that of one of their `results`, such as write_trace(runs.results[0], path)"
-        )
-    if not isinstance(result, Result):
-        raise UsageError(f"a trace is of the result of a run, not of a {type(result).__name__}")
 
 
 def _write(result: Result, stream: Any) -> None:
@@ -128,14 +124,13 @@ def trace_events(result: Result) -> Iterator[Event]:
     nodes = list(dict.fromkeys(result.devices["node"]))
     used = {node_of[line] for line in bars["line"].unique()}
     process = {node: CLUSTER + 1 + number for number, node in enumerate(nodes) if node in used}
-    yield from _process(CLUSTER, f"cluster of {result.name}" if result.name else "cluster")
+    yield from _labels("process", CLUSTER, 0, f"cluster of {result.name}" if result.name else "cluster")
     for node, number in process.items():
-        yield from _process(number, f"node {node}")
+        yield from _labels("process", number, 0, f"node {node}")
     pid = np.array([process[node_of[line]] for line in bars["line"]], dtype=np.int64)
     tid, threads = _threads(result, bars, slices)
     for (owner, number), name in threads.items():
-        yield _named("thread_name", process[node_of[owner]], number, {"name": name})
-        yield _named("thread_sort_index", process[node_of[owner]], number, {"sort_index": number})
+        yield from _labels("thread", process[node_of[owner]], number, name)
     yield from _slice_events(bars, slices, pid, tid)
     for number, service in enumerate(result.record.input.language):
         yield from _request_events(result, service, CLUSTER + 1 + len(nodes) + number)
@@ -143,13 +138,10 @@ def trace_events(result: Result) -> Iterator[Event]:
     yield from _arrows(result, bars, slices, pid=pid, tid=tid)
 
 
-def _named(what: str, process: int, thread: int, arguments: dict[str, Any]) -> Event:
-    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": arguments}
-
-
-def _process(number: int, name: str) -> Iterator[Event]:
-    yield _named("process_name", number, 0, {"name": name})
-    yield _named("process_sort_index", number, 0, {"sort_index": number})
+def _labels(kind: str, process: int, thread: int, name: str) -> Iterator[Event]:
+    """The name of a process or of a thread, which stand in the order of their numbers."""
+    for what, value in (("name", name), ("sort_index", thread or process)):
+        yield {"ph": "M", "name": f"{kind}_{what}", "pid": process, "tid": thread, "args": {what: value}}
 
 
 # Slices ------------------------------------------------------------------------------------------------------------
@@ -239,10 +231,9 @@ def _request_events(result: Result, service: LanguageService, process: int) -> I
     begin, first, end = (np.round(values * NANO).astype(np.int64) for values in (begin, first, end))
     lane, used = fill_lanes(begin, end, slack=0.0)
     if len(rows):
-        yield from _process(process, f"requests of {service.name}")
+        yield from _labels("process", process, 0, f"requests of {service.name}")
     for number in range(used if len(rows) else 0):
-        yield _named("thread_name", process, 1 + number, {"name": f"request {number + 1}"})
-        yield _named("thread_sort_index", process, 1 + number, {"sort_index": 1 + number})
+        yield from _labels("thread", process, 1 + number, f"request {number + 1}")
     for at in np.lexsort((begin, lane)).tolist():
         name, where = tasks.name(int(rows[at])), {"pid": process, "tid": 1 + int(lane[at])}
         for what, since, until in (("prompt", begin[at], first[at]), ("answer", first[at], end[at])):

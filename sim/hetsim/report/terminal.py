@@ -1,6 +1,7 @@
 """Aligned tables of text for a terminal, and its numbers.
 
-Nothing heavy is imported here, and nothing is printed: every function gives text.
+Nothing heavy is imported here, and nothing is printed: every function gives text.  The numbers' formats, which take
+NumPy, are loaded when one is first asked for, so that commands import this file and `hetsim --help` answers at once.
 """
 
 from __future__ import annotations
@@ -8,38 +9,41 @@ from __future__ import annotations
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from hetsim.results.formatting import (
-    BYTES,
-    JOULES,
-    PER_TIME,
-    SECONDS,
-    Unit,
-    clock,
-    count,
-    data_size,
-    energy,
-    figures,
-    fitting,
-    formatter,
-    gap,
-    lower_bound,
-    metric_name,
-    one,
-    pair,
-    plain,
-    rate,
-    seconds,
-    several,
-    share,
-    units_of,
-    with_unit,
-)  # fmt: skip
+if TYPE_CHECKING:
+    from hetsim.results.formatting import (
+        JOULES,
+        SECONDS,
+        clock,
+        count,
+        data_size,
+        energy,
+        figures,
+        formatter,
+        lower_bound,
+        metric_name,
+        one,
+        pair,
+        plain,
+        rate,
+        seconds,
+        several,
+        share,
+        units_of,
+    )  # fmt: skip
+else:
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'hetsim.report.terminal' has no attribute {name!r}")
+        globals()[name] = getattr(import_module("hetsim.results.formatting"), name)
+        return globals()[name]
 
 __all__ = [
-    "BYTES", "JOULES", "PER_TIME", "SECONDS", "Unit", "lower_bound", "clock", "count", "data_size", "energy", "figures",
-    "fitting", "formatter", "gap", "metric_name", "one", "padded", "pair", "plain", "rate", "seconds",
-    "several", "share", "table", "units_of", "width", "with_unit", "wrapped",
+    "JOULES", "SECONDS", "lower_bound", "clock", "count", "data_size", "energy", "figures",
+    "formatter", "metric_name", "one", "padded", "pair", "paragraphs", "plain", "rate", "seconds",
+    "several", "share", "table", "units_of", "width", "wrapped",
 ]  # fmt: skip
 
 COLUMNS = 100
@@ -71,3 +75,8 @@ def table(rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), gap: int 
 def wrapped(text: str, columns: int = COLUMNS, indent: int = 0) -> list[str]:
     """A paragraph as lines; all but the first are indented."""
     return textwrap.wrap(text, columns, subsequent_indent=" " * indent, break_long_words=False)
+
+
+def paragraphs(texts: Iterable[str]) -> list[str]:
+    """Paragraphs as lines; all but the first line of each are indented."""
+    return [line for text in texts for line in wrapped(text, indent=2)]

@@ -9,9 +9,12 @@ import click
 
 from hetsim.cli import console, options
 from hetsim.cli.options import SCENARIO, TELLING, Share, Whole, study_options
+from hetsim.cli.sweep import over_given
 from hetsim.errors import NothingMeets, UsageError
 from hetsim.experiment.options import SearchKeywords
+from hetsim.report import terminal
 from hetsim.results.declared import DEFAULT_METRIC
+from hetsim.results.pictures import write_picture
 
 MARK = "decision.json"
 MAX_ROWS = 60
@@ -87,8 +90,6 @@ def size(
 
 def _over(texts: tuple[str, ...], least: int | None, most: int | None) -> Any:
     """One key that is searched by bisection, or keys with their values."""
-    from hetsim.cli.sweep import over_given
-
     plain = [text for text in texts if "=" not in text]
     if len(texts) == 1 and plain:
         return texts[0]
@@ -105,7 +106,6 @@ def _tell(one: Any) -> None:
 
 def _write(found: Any, out: Path, quiet: bool) -> None:
     from hetsim.results.one_run.store import write_csv, write_directory
-    from hetsim.results.pictures import write_picture
     from hetsim.results.stored_files import sealed
 
     if not hasattr(found, "candidates"):
@@ -122,25 +122,20 @@ def _write(found: Any, out: Path, quiet: bool) -> None:
 
 
 def _decision_lines(found: Any) -> list[str]:
-    from hetsim.report import terminal
-
     rows = found.shown()
     lines = terminal.table(rows[: MAX_ROWS + 1], right=range(len(rows[0]) - 1))
     if len(rows) > MAX_ROWS + 1:
         lines.append(f"... {len(rows) - 1 - MAX_ROWS:,} more (--out DIR keeps them, --json prints them)")
-    return [*lines, "", *(line for text in found.sentences for line in terminal.wrapped(text, indent=2))]
+    return [*lines, "", *terminal.paragraphs(found.sentences)]
 
 
 def _lines(found: Any) -> list[str]:
-    from hetsim.report import terminal
-
     units = terminal.units_of(found.target.metric)
     texts = [terminal.several([trial.mean], units, [trial.half])[0] for trial in found.trials]  # each in its own unit
     rows = [[found.key, terminal.metric_name(found.target.metric), "replications", found.target.text]]
     for trial, text in zip(found.trials, texts, strict=True):
         rows.append([str(trial.size), text, str(trial.replications), trial.verdict])
-    said = [line for text in found.sentences for line in terminal.wrapped(text, indent=2)]
-    return [*terminal.table(rows, right=(0, 1, 2)), "", *said]
+    return [*terminal.table(rows, right=(0, 1, 2)), "", *terminal.paragraphs(found.sentences)]
 
 
 @click.command(short_help="Find the best parameters of a policy.")
@@ -167,7 +162,6 @@ def tune(scenario: str, over: tuple[str, ...], as_json: bool, quiet: bool, **opt
     All settings meet the same replications. The winner's figure is from further ones that had no part in the choice,
     compared with that of the present setting.
     """
-    from hetsim.cli.sweep import over_given
     from hetsim.search.tune import tune as search
 
     with console.searching(console.of_cache(options["cache"]), as_json, quiet, cases=True) as options["progress"]:
@@ -180,7 +174,6 @@ def tune(scenario: str, over: tuple[str, ...], as_json: bool, quiet: bool, **opt
 
 
 def _show(found: Any) -> None:
-    from hetsim.report import terminal
     from hetsim.scenario.file.document import dump
 
     shown = found.shown()
@@ -189,5 +182,5 @@ def _show(found: Any) -> None:
     lines = terminal.table(rows, right=range(len(rows[0]) - 1, len(rows[0])))
     if len(found.settings) > len(shown):
         lines.append(f"... {len(found.settings) - len(shown):,} more settings, which left earlier")
-    said = [line for text in found.sentences for line in terminal.wrapped(text, indent=2)]
-    console.lines([*lines, "", *said, "", *dump({"policy": dict(found.policy)}).splitlines()])
+    policy = dump({"policy": dict(found.policy)}).splitlines()
+    console.lines([*lines, "", *terminal.paragraphs(found.sentences), "", *policy])

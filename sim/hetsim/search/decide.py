@@ -104,20 +104,16 @@ class Decision:
 
         Of each target METRIC, METRIC_half_width (one-sided) and METRIC_verdict.
         """
+        metrics = [target.metric for target in self.targets]  # a metric with two targets is numbered
+        names = [name if metrics.count(name) == 1 else f"{name}_{number}" for number, name in enumerate(metrics)]
         rows = []
         for one in self.candidates:
             row: dict[str, Any] = {**one.values, "policy": one.policy, self.objective: one.objective}
             row |= {"replications": one.trial.replications, "verdict": one.trial.verdict, "reason": one.trial.reason}
-            for name, finding in zip(self._names, one.trial.findings, strict=True):
+            for name, finding in zip(names, one.trial.findings, strict=True):
                 row |= {name: finding.mean, f"{name}_half_width": finding.half, f"{name}_verdict": finding.verdict}
             rows.append(row)
         return pd.DataFrame(rows)
-
-    @property
-    def _names(self) -> list[str]:
-        """Names of the targets' columns; a metric with two targets is numbered."""
-        metrics = [target.metric for target in self.targets]
-        return [name if metrics.count(name) == 1 else f"{name}_{number}" for number, name in enumerate(metrics)]
 
     @property
     def front(self) -> list[Candidate]:
@@ -140,9 +136,13 @@ class Decision:
         share = f"{tried:,} of {self.count:,} combinations tried" if tried < self.count else f"all {tried:,} tried"
         if self.best is None:
             return [f"No combination is shown to meet {texts} ({share}).", *self._open()]
+        figures = [
+            f"{metric_name(target.metric)} {several([finding.mean], units_of(target.metric), [finding.half])[0]}"
+            for target, finding in zip(self.targets, self.best.trial.findings, strict=True)
+        ]
         said = [
-            f"{self.best.label} meets {texts} with the least {self._objective(self.best)}: {self._said(self.best)} "
-            f"({level} confidence in all verdicts; {share})."
+            f"{self.best.label} meets {texts} with the least {self._objective(self.best)}: {', '.join(figures)}, "
+            f"n = {self.best.trial.replications} ({level} confidence in all verdicts; {share})."
         ]
         if self.tied:
             tied = "; ".join(one.label for one in self.tied)
@@ -166,13 +166,6 @@ class Decision:
         if self.objective == TOTAL:
             return f"total ({one.objective:g})"
         return f"{metric_name(self.objective)} ({several([one.objective], units_of(self.objective))[0]})"
-
-    def _said(self, one: Candidate) -> str:
-        texts = [
-            f"{metric_name(target.metric)} {several([finding.mean], units_of(target.metric), [finding.half])[0]}"
-            for target, finding in zip(self.targets, one.trial.findings, strict=True)
-        ]
-        return f"{', '.join(texts)}, n = {one.trial.replications}"
 
     def shown(self) -> list[list[str]]:
         """Title and rows of the table, for people."""

@@ -6,14 +6,12 @@ import math
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hetsim.plots.style import BLUE, INK, MUTED, ORANGE, figure, plain, short, tidy, title
 from hetsim.plots.sweeps import key_name
 from hetsim.results.formatting import fitting, metric_name, units_of
-from hetsim.search.decide import Candidate, Decision
-from hetsim.search.targets import Target
+from hetsim.search.decide import Decision
 
 LOOKS = {"met": ("o", BLUE), "missed": ("x", MUTED), "open": ("D", INK), "not defined": ("s", MUTED)}
 WIDE = 20.0
@@ -40,9 +38,20 @@ def decision(found: Decision) -> Figure:
     low, high = min(means, default=0.0) / factor, max(means, default=1.0) / factor
     if low > 0 and high / low > WIDE:
         axes.set_yscale("log")
-    _mark_target(axes, target, factor)
-    if found.best is not None and found.best in shown:
-        _mark_pick(axes, found, found.best, factor)
+    bound, ends = target.value / factor, axes.get_ylim()
+    axes.axhline(bound, color=ORANGE, linewidth=1.2)
+    axes.set_ylim(min(ends[0], bound), max(ends[1], bound))
+    beyond = (bound, axes.get_ylim()[1]) if target.below else (axes.get_ylim()[0], bound)
+    axes.axhspan(*beyond, color=ORANGE, alpha=0.08, linewidth=0)
+    axes.set_ylim(*sorted((axes.get_ylim()[0], axes.get_ylim()[1])))
+    if found.best is not None and found.best in shown:  # a ring around it, with its values in the legend
+        place = found.best.objective, found.best.trial.findings[0].mean / factor
+        values = [f"{key_name(key, found.keys)} {value}" for key, value in found.best.values.items()]
+        named = [found.best.policy] if len(set(found.policies)) > 1 else []
+        ring: dict[str, Any] = {
+            "markersize": 11, "markerfacecolor": "none", "markeredgecolor": ORANGE, "markeredgewidth": 2,
+        }  # fmt: skip
+        axes.plot(*place, "o", label=plain(short(", ".join([*values, *named]), 60)), **ring)
     objective = {"price": "price of the cluster (per hour)", "total": f"total of {', '.join(found.keys)}"}
     name = objective.get(found.objective, found.objective)
     axes.set_xlabel(plain(short(name, 70)), fontsize=9, color=INK)
@@ -51,24 +60,3 @@ def decision(found: Decision) -> Figure:
     tidy(axes, grid="both")
     title(axes, plain(short(f"{found.scenario}: {' and '.join(one.text for one in found.targets)}", 80)))
     return drawn
-
-
-def _mark_target(axes: Axes, target: Target, factor: float) -> None:
-    """The bound of a target, and what lies beyond it."""
-    bound, ends = target.value / factor, axes.get_ylim()
-    axes.axhline(bound, color=ORANGE, linewidth=1.2)
-    axes.set_ylim(min(ends[0], bound), max(ends[1], bound))
-    beyond = (bound, axes.get_ylim()[1]) if target.below else (axes.get_ylim()[0], bound)
-    axes.axhspan(*beyond, color=ORANGE, alpha=0.08, linewidth=0)
-    axes.set_ylim(*sorted((axes.get_ylim()[0], axes.get_ylim()[1])))
-
-
-def _mark_pick(axes: Axes, found: Decision, best: Candidate, factor: float) -> None:
-    """A ring around the combination that was chosen, with its values in the legend."""
-    place = best.objective, best.trial.findings[0].mean / factor
-    values = [f"{key_name(key, found.keys)} {value}" for key, value in best.values.items()]
-    named = [best.policy] if len(set(found.policies)) > 1 else []
-    ring: dict[str, Any] = {
-        "markersize": 11, "markerfacecolor": "none", "markeredgecolor": ORANGE, "markeredgewidth": 2,
-    }  # fmt: skip
-    axes.plot(*place, "o", label=plain(short(", ".join([*values, *named]), 60)), **ring)

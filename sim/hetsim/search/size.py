@@ -34,7 +34,7 @@ from hetsim.results.formatting import json_number, metric_name, several, units_o
 from hetsim.scenario.overrides import value_at
 from hetsim.scenario.readers import SIZE, not_understood
 from hetsim.scenario.scenario import Scenario
-from hetsim.search.decide import Decision
+from hetsim.search.decide import Decision, decide
 from hetsim.search.targets import MET, MISSED, NO_SIZES, UNDEFINED, Judge, Target
 
 FIRST = 10
@@ -202,8 +202,6 @@ def size(
     if not 1 <= bottom <= top:
         raise UsageError(f"sizes are looked for from {bottom} to {top}: that is no range of whole numbers from 1 on")
     if not isinstance(over, str) or len(targets) != 1 or minimize is not None or policies is not None:
-        from hetsim.search.decide import decide
-
         values = {over: range(bottom, top + 1) if most is not None else None} if isinstance(over, str) else over
         return decide(
             loaded, targets, values, study_options, policies=policies, minimize=minimize, confidence=confidence,
@@ -217,8 +215,8 @@ def size(
     remarks: tuple[str, ...] = ()
     if least is None and aim.below and any(entry.service is not None for entry in loaded.model.workload):
         remarks = tuple(f"{one}; no number is ruled out by its load" for one in not_understood(loaded, SIZE))
-    if least is None and aim.below and not remarks:
-        bottom, overload = _first_sustained(loaded, aim, over, most=top, seed=seed)
+        if not remarks:
+            bottom, overload = _first_sustained(loaded, aim, over, most=top, seed=seed)
     with begun(study_options, Setup((loaded,), (aim.metric,), study_options.check, study_options.audit)) as study:
         search = _Search(
             study, key=over, target=aim, confidence=confidence, seed=seed, first=replications, least=bottom, most=top,
@@ -243,9 +241,6 @@ def _first_sustained(scenario: Scenario, aim: Target, over: str, most: int, seed
 
     Inputs of runs are built and nothing is run; it supposes, as the search does, that more is never worse.
     """
-    if all(entry.service is None for entry in scenario.model.workload):
-        return 1, ""
-
     def overload(number: int) -> str:
         try:
             made = scenario.with_overrides({over: number}).build(seed)

@@ -177,14 +177,10 @@ class Judge:
         trial = self._look(series)
         for count in self.looks[1:]:  # each look goes on where the one before it ended
             if trial.verdict == OPEN:
-                self.further(series, count)
+                self.study.more(series, count)
+                self.study.make([])
                 trial = self._look(series)
         return trial, series
-
-    def further(self, series: Replicates, count: int) -> None:
-        """Make this number of replications of a case."""
-        self.study.more(series, count)
-        self.study.make([])
 
     def _refused(self, error: str, refused: bool, where: str) -> TargetsTrial:
         if not refused:

@@ -32,20 +32,11 @@ NODE = (1, 2, 4, 8)
 @cache
 def fitted() -> dict[str, Any]:
     """Fitted constants, errors and measured loads of all engines."""
-    read: dict[str, Any] = json.loads(package_data(__file__, "engines.json"))
-    return read
+    return dict(json.loads(package_data(__file__, "engines.json")))
 
 
-@dataclass(frozen=True)
-class Engine:
-    """An engine with its constants, token budget and front end."""
-
-    name: str
-    figures: dict[str, Any]
-
-
-def engine_of(text: str) -> Engine:
-    """The engine of a text as vllm-0.15; ValueError names the nearest one."""
+def engine_of(text: str) -> tuple[str, dict[str, Any]]:
+    """Name and figures of an engine such as vllm-0.15; ValueError names the nearest."""
     engines = fitted()["engines"]
     name, _, version = text.partition("-")
     if name not in engines or not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4})+", version):
@@ -57,7 +48,7 @@ def engine_of(text: str) -> Engine:
         if outside:
             text = f"{name} was measured from {first} to {last}, not {version}"
             raise ValueError(f"{text}; the nearest is {name}-{bound}")
-    return Engine(name, engines[name])
+    return name, engines[name]
 
 
 def gpu_of(peak: Peak) -> str | None:
@@ -81,28 +72,28 @@ def roofline_kernels(model: Architecture, peak: Peak, gpus: int) -> Kernels:
 @lru_cache(maxsize=64)
 def steps_of(model: Architecture, peak: Peak, gpus: int, text: str) -> KernelSteps:
     """Step times with an engine on GPUs of a node; ValueError if not known."""
-    engine, gpu, family = engine_of(text), gpu_of(peak), family_of(model)
+    (engine, figures), gpu, family = engine_of(text), gpu_of(peak), family_of(model)
     if peak.matrix_flops is None:
         raise ValueError("the peak of its matrix units is not known")
     if gpu is None:
-        return roofline_kernels(model, peak, gpus).steps(engine.figures["unknown"], family)
+        return roofline_kernels(model, peak, gpus).steps(figures["unknown"], family)
     try:
-        kernels = kernels_of(model, gpu, peak, engine=engine.name, divided=Divided(gpus))
+        kernels = kernels_of(model, gpu, peak, engine=engine, divided=Divided(gpus))
     except NotMeasured as reason:
         raise ValueError(f"{reason}; without engine the steps are estimated from figures of the GPU") from None
-    return kernels.steps(engine.figures["constants"], family)
+    return kernels.steps(figures["constants"], family)
 
 
 def front_end(model: Architecture, peak: Peak, gpus: int, text: str) -> float:
     """Seconds of a request outside of steps, and those by which output lags."""
-    figures = engine_of(text).figures
+    _, figures = engine_of(text)
     step = steps_of(model, peak, gpus, text).seconds_for(0, 1, 1024)
     return float(figures["front_end"] + figures["lag"] * step)
 
 
 def defaults(text: str) -> dict[str, Any]:
     """Keys of a service that an engine sets unless the scenario does."""
-    figures = engine_of(text).figures
+    _, figures = engine_of(text)
     keys: dict[str, Any] = {"max_num_batched_tokens": figures["tokens"]}
     if figures["phases"] != "mixed":
         keys["batching"] = {"name": "continuous", "phases": figures["phases"]}
@@ -137,13 +128,13 @@ def interval(
 
     A load (tokens of a request, requests at a time) widens it by its distance to the nearest measured one.
     """
-    engine, gpu, family = engine_of(text), gpu_of(peak), family_of(model)
+    (engine, _), gpu, family = engine_of(text), gpu_of(peak), family_of(model)
     errors, points = fitted()["errors"], fitted()["points"]
     level = "guessed" if gpu is None else "measured"
-    keys = [f"{engine.name}/{gpu}/{family}"]
+    keys = [f"{engine}/{gpu}/{family}"]
     if gpu is None or keys[0] not in errors["measured"]:
         level = "guessed" if gpu is None else "transferred"
-        keys = [f"{engine.name}/{family}", engine.name]
+        keys = [f"{engine}/{family}", engine]
     key = next(one for one in keys if one in errors[level])
     low, high, servers = errors[level][key]
     near, wider = points.get(keys[0]), 1.0

@@ -286,5 +286,3 @@ def family_of(model: Architecture) -> str:
 def kernels_of(model: Architecture, gpu: str, peak: Peak, engine: str, divided: Divided) -> Kernels:
     """Build the kernels of a step; NotMeasured if one is missing."""
     return Builder(model, gpu, peak, engine=engine, divided=divided).made()
-
-

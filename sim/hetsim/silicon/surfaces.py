@@ -66,4 +66,3 @@ def surfaces() -> dict[Key, Surface]:
         key = (row["gpu"], row["engine"], row["kernel"], row["format"], tuple(row["shape"]))
         made[key] = Surface(row["version"], axes, values)
     return made
-

@@ -15,25 +15,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-_MODULES = {
-    "prediction": ("Prediction",),
-    "erlang": (
-        "erlang_b", "erlang_c", "servers_for_loss", "servers_for_delay", "servers_for_wait", "load_for_loss",
-        "load_for_delay", "Staffing", "halfin_whitt",
-    ),
-    "queues": ("mm1", "mmc", "mmck", "mmc_abandonment", "closed_loop", "birth_death", "stationary"),
-    "general": ("mg1", "md1", "mdc", "mg1_ps", "gim1", "allen_cunneen"),
-    "levels": ("PhaseType", "phase_type", "mphc", "mmpp_mc", "unlike_servers"),
-    "sizes": ("SizePrediction", "srpt", "sjf", "psjf", "las"),
-    "priorities": ("Class", "nonpreemptive", "preemptive_resume"),
-    "batches": ("BatchPrediction", "BatchBounds", "bulk_service", "greedy_batches", "inoue_bounds"),
-    "networks": ("Station", "Network", "jackson", "tandem"),
-    "admission": ("Losses", "Stream", "trunk_reservation", "workload_limit", "token_bucket", "kaufman_roberts"),
-    "optimal_pricing": ("Thresholds", "naor"),
-}  # fmt: skip
-"""The names of each file."""
-
-_WHERE = {name: module for module, names in _MODULES.items() for name in names}
+_FILES = (
+    "prediction", "erlang", "optimal_pricing", "general", "priorities", "queues", "sizes", "batches", "networks",
+    "admission", "levels",
+)  # fmt: skip
+"""Where names are looked for, in this order: first in the files that need no NumPy."""
 
 __all__ = [  # noqa: PLE0604
     "BatchBounds", "BatchPrediction", "Class", "Losses", "Network", "PhaseType", "Prediction", "SizePrediction",
@@ -70,12 +56,12 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in __all__:
         raise AttributeError(f"module 'hetsim.theory' has no attribute {name!r}")
     from importlib import import_module
 
-    module = import_module(f"{__name__}.{_WHERE[name]}")
-    globals()[name] = getattr(module, name)
+    modules = (import_module(f"{__name__}.{file}") for file in _FILES)
+    globals()[name] = next(getattr(module, name) for module in modules if hasattr(module, name))
     return globals()[name]
 
 

@@ -9,7 +9,7 @@ which adds only positive numbers: O(c), about a millisecond for 10,000 servers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hetsim.errors import UsageError
@@ -45,13 +45,7 @@ def servers_for_loss(load: float, most: float) -> int:
     """Return the minimum number of servers at which B(c, a) ≤ `most`."""
     positive(load=load)
     proportion(the_largest_loss=most)
-    lost, servers = 1.0, 0
-    while lost > most:
-        servers += 1
-        lost *= load
-        lost /= servers + lost
-        _bounded(servers)
-    return servers
+    return next(servers for servers, lost in _losses(load) if lost <= most)
 
 
 def servers_for_delay(load: float, most: float) -> int:
@@ -84,19 +78,17 @@ def servers_for_wait(rate: float, service_mean: float, longest: float, share: fl
 
 def _first_delay_system(load: float, met: Callable[[int, float], bool]) -> int:
     """The least stable number of servers c for which `met(c, C(c, a))`."""
-    lost, servers = 1.0, 0
-    while True:
-        servers += 1
+    return next(c for c, lost in _losses(load) if c > load and met(c, _delayed(lost, load, c)))
+
+
+def _losses(load: float) -> Iterator[tuple[int, float]]:
+    """The numbers of servers from 1 on, each with its B(c, a)."""
+    lost = 1.0
+    for servers in range(1, MAX_SERVERS + 1):
         lost *= load
         lost /= servers + lost
-        if servers > load and met(servers, _delayed(lost, load, servers)):
-            return servers
-        _bounded(servers)
-
-
-def _bounded(servers: int) -> None:
-    if servers > MAX_SERVERS:
-        raise UsageError(f"more than {MAX_SERVERS:,} servers would be needed; give rate and service_mean in seconds")
+        yield servers, lost
+    raise UsageError(f"more than {MAX_SERVERS:,} servers would be needed; give rate and service_mean in seconds")
 
 
 def load_for_loss(servers: int, most: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,8 +82,6 @@ def jackson(
 
 
 def _station(one: Station, rate: float, number: int) -> Prediction:
-    from dataclasses import replace
-
     positive(service_mean=one.service_mean)
     name = one.name or f"station {number}"
     if rate <= 0:

@@ -92,18 +92,14 @@ def _revenue(load: float, ratio: float, most: int) -> int:
 
 
 def _welfare(load: float, ratio: float, n: int) -> float:
-    full, inside = _full(load, n)
-    return load * ratio * (1 - full) - inside
-
-
-def _full(load: float, n: int) -> tuple[float, float]:
-    """M/M/1/n: the share of arrivals that find it full, and the mean number in it."""
+    # Of M/M/1/n: the share of arrivals that find it full, and the mean number in it.
     if load > 1:  # count the empty places instead: they are M/M/1/n at the inverse load
-        empty, places = _chances(1 / load, n)
-        return empty, n - places
-    first, inside = _chances(load, n)
-    weight = load**n
-    return first * weight, inside
+        full, places = _chances(1 / load, n)
+        inside = n - places
+    else:
+        empty, inside = _chances(load, n)
+        full = empty * load**n
+    return load * ratio * (1 - full) - inside
 
 
 def _chances(load: float, n: int) -> tuple[float, float]:

@@ -28,7 +28,6 @@ def nonpreemptive(classes: Sequence[Class | tuple[float, ...]], servers: int = 1
     """
     given = _checked(classes, servers)
     total = sum(one.rate * one.service_mean for one in given)
-    _stable(given, servers)
     if servers == 1:
         residual = sum(one.rate * one.service_mean**2 * (1 + one.service_scv) / 2 for one in given)
     else:
@@ -52,7 +51,6 @@ def preemptive_resume(classes: Sequence[Class | tuple[float, ...]], servers: int
     Response Times of Priority Classes under Preemptive Resume in M/M/m Queues (1983).
     """
     given = _checked(classes, servers)
-    _stable(given, servers)
     predictions = []
     above = residual = rates = inside = 0.0
     for number, one in enumerate(given, 1):
@@ -90,11 +88,8 @@ def _checked(classes: Sequence[Class | tuple[float, ...]], servers: int) -> list
             "priorities at several servers are exact only where all classes have one exponential service; "
             "give every class the same service_mean and service_scv 1, or one server"
         )
-    return given
-
-
-def _stable(given: list[Class], servers: int) -> None:
     load = 0.0
     for number, one in enumerate(given, 1):
         load += one.rate * one.service_mean
         stable(load, servers, f"class {number}, with all above it,")
+    return given

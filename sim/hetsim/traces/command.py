@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hetsim import registry
 from hetsim.cli import console
 from hetsim.cli.options import FILE, JSON, PAGE, PICTURE, VERBOSITY, YAML, together
 from hetsim.cli.program import Verbs
 from hetsim.cli.validate import VALID
 from hetsim.errors import Problem, ScenarioError, UsageError
 from hetsim.model.files import naming, write_text, write_whole
+from hetsim.report import terminal
 from hetsim.traces.node_lists import convert_nodes, format_of_nodes
 
 if TYPE_CHECKING:
@@ -65,8 +67,7 @@ def inspect(
         console.as_json(shown)
     else:
         console.lines(text_of(shown))
-    for remark in table.notes:
-        console.note(remark)
+    console.notes(table.notes)
     if picture is not None:
         from hetsim.traces.picture import trace as draw
 
@@ -119,8 +120,7 @@ def map_(
         write_whole(mapping, lambda temporary: write_text(temporary, text=written(proposal)))
         console.note(f"mapping: {mapping}")
         for kind, texts in (("unsure", proposal.unsure), ("missing", proposal.missing)):
-            for text in texts:
-                console.note(f"{kind}: {text}")
+            console.notes(f"{kind}: {text}" for text in texts)
 
 
 @trace.command(short_help="Check a trace, or a model of a cluster against its log.")
@@ -211,8 +211,7 @@ def identify(
         console.as_json({"file": file, **report.mapping(identified), "notes": table.notes + notes})
     else:
         console.lines(report.lines(identified))
-    for remark in table.notes + notes:
-        console.note(remark)
+    console.notes(table.notes + notes)
     if page is not None:
         report.write_page(page, Path(file).name, identified, table.notes + notes)
         console.note(f"page: {page}")
@@ -233,8 +232,7 @@ class _Told:
             console.as_json(self.mapping)
         else:
             console.lines(self.lines, VALID)
-        for remark in self.remarks:
-            console.note(remark)
+        console.notes(self.remarks)
 
 
 def _tell_waits(
@@ -323,8 +321,6 @@ def _replay(told: _Told, file: str, source: dict[str, Any], policy: str | None) 
 
 
 def _compared(file: str, table: Any, notes: dict[str, Any]) -> list[str]:
-    from hetsim.report import terminal
-
     rows = [["", "recorded", "simulated", "difference"]]
     for name, row in table.iterrows():
         pair = [float(row["recorded"]), float(row["simulated"])]
@@ -373,7 +369,6 @@ def convert(
 
 def _write_table(file: str, form: str | None, options: tuple[str, ...], target: Path) -> None:
     """Write a trace as a plain table, in parts where its reader can."""
-    from hetsim import registry
     from hetsim.traces.contents import rows_word
     from hetsim.workload.readers.task_table import write, write_parts
     from hetsim.workload.rows.text_rows import PARQUET
@@ -398,13 +393,11 @@ def _write_table(file: str, form: str | None, options: tuple[str, ...], target: 
         write(table, target)
         console.note(f"{target}: {len(table):,} {rows_word(table)}")
         remarks = table.notes
-    for remark in remarks:
-        console.note(remark)
+    console.notes(remarks)
 
 
 def format_of(file: str, form: str | None) -> str:
     """The format given, else the one that the file looks like, else a table."""
-    from hetsim import registry
     from hetsim.workload.logs.recognize import maybe_table, recognize
 
     if form is not None:

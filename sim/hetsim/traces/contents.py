@@ -34,18 +34,17 @@ def contents(table: TaskTable) -> dict[str, Any]:
         rows_word(table): len(table),
         "first_arrival": float(table.arrival.min()),
         "last_arrival": float(table.arrival.max()),
-        "classes": _counts(table.class_),
+        "classes": {} if table.class_ is None else
+        {str(name): number for name, number in Counter(table.class_.tolist()).most_common()},
         "users": 0 if table.user is None else len(set(table.user.tolist())),
         "edges": 0 if table.predecessors is None else sum(map(len, table.predecessors)),
         "columns": columns,
         "kept_columns": list(table.extra),
         "durations": durations,
-    } | (_tokens(table) if table.requests else _amounts(table))
-
-
-def _amounts(table: TaskTable) -> dict[str, Any]:
-    """Sizes, and the load over time."""
-    return {"sizes": summary.sizes(table), **summary.shares(table), "load": summary.load(table)}
+    } | (
+        _tokens(table) if table.requests
+        else {"sizes": summary.sizes(table), **summary.shares(table), "load": summary.load(table)}
+    )  # fmt: skip
 
 
 def _tokens(table: TaskTable) -> dict[str, Any]:
@@ -63,12 +62,6 @@ def _spread(values: Any) -> dict[str, float | None]:
     """Mean and quantiles; None of no values."""
     figures = [values.mean(), *np.quantile(values, [0, 0.5, 0.95, 1])] if len(values) else []
     return dict(zip(("mean", "min", "p50", "p95", "max"), map(float, figures) if figures else [None] * 5, strict=True))
-
-
-def _counts(values: Any) -> dict[str, int]:
-    if values is None:
-        return {}
-    return {str(name): number for name, number in Counter(values.tolist()).most_common()}
 
 
 def text_of(found: dict[str, Any]) -> list[str]:

@@ -7,13 +7,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+from hetsim import registry
 from hetsim.cli import console
 from hetsim.errors import KeyProblem, ScenarioError, UsageError
+from hetsim.model.files import write_text, write_whole
 
 
 def format_of_nodes(file: str, form: str | None) -> str | None:
     """The format of a node list, given or recognized; None for a trace."""
-    from hetsim import registry
     from hetsim.workload.logs.recognize import node_list
 
     if form is None:
@@ -25,7 +26,6 @@ def format_of_nodes(file: str, form: str | None) -> str | None:
 
 def convert_nodes(file: str, form: str, options: tuple[str, ...], target: Path | None) -> None:
     """Write a node list as the `cluster:` of a scenario, or print it."""
-    from hetsim.model.files import write_text, write_whole
     from hetsim.scenario.file.document import dump
 
     nodes = grouped(read_nodes(file, form, options))

@@ -10,22 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hetsim.page.elements import Cell, Section, items, page, picture, table, warnings, write_page
-from hetsim.plots.style import (
-    BLUE,
-    GRID,
-    INK,
-    MUTED,
-    VERMILION,
-    draw_steps,
-    figure,
-    intervals,
-    log_time_axis,
-    look,
-    steps_label,
-    tidy,
-    time_axis,
-    title,
-)
+from hetsim.plots import style
 from hetsim.report import terminal
 from hetsim.traces import waits_report
 from hetsim.traces.from_log import Compared
@@ -75,7 +60,7 @@ def _variants(compared: Compared) -> str:
 
 def draw(explained: Explained, compared: Compared | None = None) -> Figure:
     """Draw the held part of the capacity, reasons of waits, and their distribution."""
-    picture = figure(9, 7)
+    picture = style.figure(9, 7)
     grid = picture.add_gridspec(2, 2)
     _held(picture.add_subplot(grid[0, :]), explained)
     _reasons(picture.add_subplot(grid[1, 0]), explained)
@@ -89,34 +74,35 @@ def _held(ax: Axes, explained: Explained) -> None:
     low, high = float(jobs.arrival[0]), float(jobs.end.max())
     times, level = occupancy.times, occupancy.level
     # Shaded up to the highest level of each interval: what matters is how near it comes to the capacity.
-    edges = intervals(ax, high - low, level)
+    edges = style.intervals(ax, high - low, level)
     edges = None if edges is None else low + edges
-    draw_steps(ax, times, level, end=high, edges=edges, fill=True, color=BLUE, linewidth=1.0, label="held")
+    style.draw_steps(ax, times, level, end=high, edges=edges, fill=True, color=style.BLUE, linewidth=1.0, label="held")
     points = [*explained.curve, (high, explained.curve[-1][1])]
     at, up = zip(*points, strict=True)
-    ax.step(at, up, where="post", color=VERMILION, linewidth=1.6, label="capacity, as inferred")
+    ax.step(at, up, where="post", color=style.VERMILION, linewidth=1.6, label="capacity, as inferred")
     if explained.warm_end > low:
-        ax.axvspan(low, explained.warm_end, color=GRID, zorder=0, label="head of the log")
+        ax.axvspan(low, explained.warm_end, color=style.GRID, zorder=0, label="head of the log")
     ax.set_ylim(0, 1.08 * explained.capacity)
-    ax.set_ylabel(steps_label(jobs.unit, edges, shaded=True), fontsize=9, color=INK)
-    time_axis(ax, low, high)
-    tidy(ax)
-    title(ax, f"{len(jobs):,} jobs from their recorded starts on", pad=18)
+    ax.set_ylabel(style.steps_label(jobs.unit, edges, shaded=True), fontsize=9, color=style.INK)
+    style.time_axis(ax, low, high)
+    style.tidy(ax)
+    style.title(ax, f"{len(jobs):,} jobs from their recorded starts on", pad=18)
     ax.legend(frameon=False, fontsize=9, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1)
 
 
 def _reasons(ax: Axes, explained: Explained) -> None:
     place = np.arange(len(REASONS))
     shares = [100 * explained.shares[reason] for reason in REASONS]
-    ax.barh(place, shares, color=[MUTED if reason == "held back" else BLUE for reason in REASONS], height=0.7)
+    colors = [style.MUTED if reason == "held back" else style.BLUE for reason in REASONS]
+    ax.barh(place, shares, color=colors, height=0.7)
     for row, share in zip(place, shares, strict=True):
         ax.annotate(f"{share:.1f} %", (share, row), (4, 0), textcoords="offset points", va="center", fontsize=9)
     ax.set_yticks(place, REASONS)
     ax.invert_yaxis()
     ax.set_xlim(0, 1.2 * max(*shares, 1.0))
-    ax.set_xlabel("of all waiting (%)", fontsize=9, color=INK)
-    tidy(ax, grid="x")
-    title(ax, "why jobs waited")
+    ax.set_xlabel("of all waiting (%)", fontsize=9, color=style.INK)
+    style.tidy(ax, grid="x")
+    style.title(ax, "why jobs waited")
 
 
 def _waits(ax: Axes, explained: Explained, compared: Compared | None) -> None:
@@ -131,10 +117,11 @@ def _waits(ax: Axes, explained: Explained, compared: Compared | None) -> None:
         ordered = np.maximum(np.sort(values), SHORTEST)
         share = 100 * np.arange(1, len(ordered) + 1) / max(1, len(ordered))
         step = max(1, len(ordered) // 2000)
-        ax.plot(ordered[::step], share[::step], drawstyle="steps-post", linewidth=1.6, label=label, **look(number))
-    log_time_axis(ax, f"wait (at most; none is drawn as {SHORTEST:g} s)")
+        look = style.look(number)
+        ax.plot(ordered[::step], share[::step], drawstyle="steps-post", linewidth=1.6, label=label, **look)
+    style.log_time_axis(ax, f"wait (at most; none is drawn as {SHORTEST:g} s)")
     ax.set_ylim(0, 101)
-    ax.set_ylabel("jobs (%)", fontsize=9, color=INK)
-    tidy(ax, grid="both")
-    title(ax, "how long they waited")
+    ax.set_ylabel("jobs (%)", fontsize=9, color=style.INK)
+    style.tidy(ax, grid="both")
+    style.title(ax, "how long they waited")
     ax.legend(frameon=False, fontsize=8, loc="upper left")

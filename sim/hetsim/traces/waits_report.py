@@ -40,7 +40,10 @@ def lines(explained: Explained, compared: Compared | None, simulated: bool) -> l
     text_lines = ["", heading, "", *terminal.table(rows, right=(1,))]
     text_lines += [f"  {text}" for text in inferred(explained)]
     if compared is not None and simulated:
-        text_lines += _variants(compared)
+        heads = [f"waits under {policy_of(compared)}", "jobs", "recorded", "simulated", "correlation", "of ranks"]
+        said = conclusion(compared)
+        text_lines += ["", *terminal.table([heads, *variant_rows(compared)], right=range(1, 6))]
+        text_lines += ["", said] if said else []
     return text_lines
 
 
@@ -93,12 +96,6 @@ def variant_rows(compared: Compared) -> list[list[str]]:
         name = variant.name if variant.kept else f"{variant.name}: no better, left out"
         rows.append([name, f"{variant.jobs:,}", *times, *("–" if math.isnan(r) else f"{r:.2f}" for r in pair)])
     return rows
-
-
-def _variants(compared: Compared) -> list[str]:
-    heads = [f"waits under {policy_of(compared)}", "jobs", "recorded", "simulated", "correlation", "of ranks"]
-    said = conclusion(compared)
-    return ["", *terminal.table([heads, *variant_rows(compared)], right=range(1, 6)), *(["", said] if said else [])]
 
 
 def conclusion(compared: Compared) -> str:

@@ -14,9 +14,11 @@ import click
 
 from hetsim.cli import console
 from hetsim.cli.options import FILE, PAGE, SET, TELLING, Whole
+from hetsim.errors import Problem, ScenarioError, UsageError
+from hetsim.traces.command import read
+from hetsim.traces.node_lists import read_nodes
 
 if TYPE_CHECKING:
-    from hetsim.twin.forecast import SnapshotCluster
     from hetsim.twin.rules import Rules, Weights
     from hetsim.twin.shadow import ShadowLog
     from hetsim.twin.widening import Past
@@ -96,15 +98,21 @@ def twin(
         if page is not None or changes or only or now is not None or squeue is not None or shadow or rules == "learned":
             text = "--squeue, --now, --job, --what-if, --shadow, --page and --rules learned are for forecasts"
             raise click.UsageError(f"--judge looks at the history alone; {text}")
-        asked = judge, hours * 3600, samples, policy or "easy_backfill", seed
-        _judge(log, table, nodes, more=more, asked=asked, overrides=overrides, as_json=as_json, quiet=quiet)
+        _judge(log, table, nodes, more=more, instants=judge, horizon=hours * 3600, samples=samples, seed=seed,
+               policy=policy or "easy_backfill", overrides=overrides, as_json=as_json, quiet=quiet)  # fmt: skip
         return
     assert squeue is not None and nodes is not None
     listed, snapshot = _snapshot(squeue, nodes)
-    _check_waiting(only, snapshot, squeue)
-    instant = _time_of(snapshot, now)
+    unknown = [name for name in only if name not in {job.id for job in snapshot.jobs if not job.runs}]
+    if unknown:
+        raise UsageError(f"--job {unknown[0]}: no job of that id waits in {squeue}")
+    instant = snapshot.latest if now is None else _instant(now)  # the latest time that stands in it
+    late = sum(job.runs and job.start > instant for job in snapshot.jobs)
+    if late:
+        raise UsageError(f"--now lies before the start of {late:,} jobs that run: it is when the snapshot was made")
     now_known = {job.id: job.start if job.runs else math.inf for job in snapshot.jobs}
-    past.learn({**_starts(table, shift), **now_known}, instant)
+    recorded = zip(table.id, (table.extra["recorded_start"] + shift).tolist(), strict=True)  # on the snapshot's clock
+    past.learn({**{str(name): start for name, start in recorded if start == start}, **now_known}, instant)
     site_rules = _site_rules(policy, rules, snapshot.jobs, now=instant, log=log, earlier=past.weights(instant))
     policy = policy or (None if site_rules else "easy_backfill")
     base, remarks = _ruled(policy, site_rules, snapshot.jobs, "--policy ")
@@ -121,8 +129,7 @@ def twin(
     notes += [f"what if: {note}" for one in made[1:] for note in (*texts, *one.notes) if note not in made[0].notes]
     past.keep(made[0], instant, under)
     _report(made, facts, changes, only=only, notes=notes, page=page, as_json=as_json, past=past)
-    for remark in notes:
-        console.note(remark, quiet)
+    console.notes(notes, quiet)
     if page is not None:
         console.note(f"page: {page}", quiet)
 
@@ -134,27 +141,6 @@ def _snapshot(squeue: Path, nodes: str) -> tuple[list[dict[str, Any]], Snapshot]
     listed = _nodes(nodes)
     jobs = snapshot.read(_there(squeue), {str(node.get("name", "")): node.get("partitions", []) for node in listed})
     return _in_use(listed, _nodes(nodes, down=False), jobs.jobs), jobs
-
-
-def _check_waiting(only: tuple[str, ...], snapshot: Snapshot, squeue: Path) -> None:
-    """Refuse to tell the start of a job that does not wait."""
-    from hetsim.errors import UsageError
-
-    waiting = {job.id for job in snapshot.jobs if not job.runs}
-    unknown = [name for name in only if name not in waiting]
-    if unknown:
-        raise UsageError(f"--job {unknown[0]}: no job of that id waits in {squeue}")
-
-
-def _time_of(snapshot: Snapshot, now: str | None) -> float:
-    """When a snapshot was made: at `now`, or at the latest time that stands in it."""
-    from hetsim.errors import UsageError
-
-    instant = _instant(now) if now is not None else snapshot.latest
-    late = sum(job.runs and job.start > instant for job in snapshot.jobs)
-    if late:
-        raise UsageError(f"--now lies before the start of {late:,} jobs that run: it is when the snapshot was made")
-    return instant
 
 
 def _report(
@@ -192,11 +178,10 @@ class _Known:
 
     def forecast(self, listed: list[dict[str, Any]], policy: Ruled, samples: int, altered: Sequence[str] = ()) -> Any:
         """Forecast the jobs on these nodes."""
-        from hetsim.errors import ScenarioError
-        from hetsim.twin.forecast import Twin
+        from hetsim.twin.forecast import SnapshotCluster, Twin
 
         overrides = (*self.overrides, *altered)
-        cluster, horizon = _cluster(listed, self.more), self.hours * 3600
+        cluster, horizon = SnapshotCluster(listed, self.more), self.hours * 3600
         try:
             model = Twin(
                 self.jobs, self.now, self.log, cluster=cluster, horizon=horizon, policy=_policy(policy[0]),
@@ -211,6 +196,7 @@ class _Known:
         self, listed: list[dict[str, Any]], policy: Ruled, count: int, quiet: bool, shadow: list[Past]
     ) -> tuple[Any, list[str]]:
         """How far errors of earlier forecasts move intervals; a note where unknown."""
+        from hetsim.twin.forecast import SnapshotCluster
         from hetsim.twin.judge import earlier_instants, look_back
         from hetsim.twin.widening import ENOUGH_STARTS, widening
 
@@ -220,7 +206,7 @@ class _Known:
         if wider is not None:
             return wider, []
         instants = earlier_instants(float(self.log.submit[0]), self.now, self.hours * 3600, count)
-        cluster, horizon = _cluster(listed, self.more), self.hours * 3600
+        cluster, horizon = SnapshotCluster(listed, self.more), self.hours * 3600
         pasts = look_back(
             self.log, cluster, instants, horizon=horizon, samples=EARLIER_SAMPLES, policy=_policy(policy[0]),
             seed=self.seed, progress=lambda text: console.note(text, quiet), overrides=self.overrides,
@@ -235,12 +221,6 @@ class _Known:
         return None, [f"intervals hold only what is random: {evidence}, {text}"]
 
 
-def _cluster(nodes: list[dict[str, Any]], more: dict[str, Any]) -> SnapshotCluster:
-    from hetsim.twin.forecast import SnapshotCluster
-
-    return SnapshotCluster(nodes, more)
-
-
 def _policy(text: str) -> Any:
     """The policy as a scenario has it."""
     from hetsim.experiment.policies import named_policy
@@ -249,8 +229,6 @@ def _policy(text: str) -> Any:
 
 
 def _there(path: Path) -> Path:
-    from hetsim.errors import UsageError
-
     if not path.is_file():
         raise UsageError(f"there is no file {path}")
     return path
@@ -264,7 +242,6 @@ def _split(text: str, default: str) -> tuple[str, str]:
 
 def _history(given: str) -> tuple[JobHistory, Any, float]:
     """The jobs of the log, its table, and the seconds between their clocks."""
-    from hetsim.traces.command import read
     from hetsim.workload.logs.history import history_of
 
     form, file = _split(given, "slurm")
@@ -283,7 +260,6 @@ def _history(given: str) -> tuple[JobHistory, Any, float]:
 
 def _identified(table: Any, source: str, quiet: bool) -> str:
     """The scheduler that made the history, as `--policy` takes it; a note says more."""
-    from hetsim.errors import Problem, ScenarioError
     from hetsim.traces.identify import explained, policy_of
     from hetsim.workload.logs.identified import identify
 
@@ -294,12 +270,6 @@ def _identified(table: Any, source: str, quiet: bool) -> str:
     best = next(one for one in identified.rules if one.rule.order != "class")  # whose partitions a forecast lacks
     console.note(explained(best, identified), quiet)
     return json.dumps(policy_of(best, identified))
-
-
-def _starts(table: Any, shift: float) -> dict[str, float]:
-    """The starts of the log by job, on the clock of the snapshot."""
-    starts = (table.extra["recorded_start"] + shift).tolist()
-    return {str(name): start for name, start in zip(table.id, starts, strict=True) if start == start}
 
 
 def _site_rules(
@@ -331,8 +301,6 @@ def _ruled(policy: str | None, site: Rules, jobs: list[SnapshotJob], source: str
 
 def _nodes(given: str, down: bool = True) -> list[dict[str, Any]]:
     """The nodes of a list; `down`: also those that are down or draining."""
-    from hetsim.traces.node_lists import read_nodes
-
     form, file = _split(given, "slurm_nodes")
     return read_nodes(file, form, ("down=true",) if form == "slurm_nodes" and down else ())
 
@@ -354,19 +322,17 @@ def _in_use(listed: list[dict[str, Any]], up: list[dict[str, Any]], jobs: list[S
 
 def _site(path: Path | None) -> dict[str, Any]:
     """The `site:` of a file, and nothing else of it."""
-    from hetsim.errors import Problem, ScenarioError
-    from hetsim.scenario.file.document import read
+    from hetsim.scenario.file import document
 
     if path is None:
         return {}
-    data = read(_there(path)).data
+    data = document.read(_there(path)).data
     if not isinstance(data, dict) or "site" not in data:
         raise ScenarioError(Problem("has no site: (docs/sites.md)", file=str(path)))
     return {"site": data["site"]}
 
 
 def _instant(text: str) -> float:
-    from hetsim.errors import UsageError
     from hetsim.workload.rows.job_log import seconds_of
 
     try:
@@ -379,7 +345,6 @@ def _changed(
     listed: list[dict[str, Any]], changes: tuple[str, ...], policy: str
 ) -> tuple[list[dict[str, Any]], str, list[str]]:
     """The nodes that are left, the policy and the other values of a changed cluster."""
-    from hetsim.errors import UsageError
     from hetsim.workload.node_lists import hosts
 
     kept, altered = listed, []
@@ -405,16 +370,16 @@ def _changed(
 
 
 def _judge(
-    log: JobHistory, table: Any, nodes: str | None, more: dict[str, Any], asked: tuple[int, float, int, str, int],
-    overrides: tuple[str, ...], as_json: bool, quiet: bool,
+    log: JobHistory, table: Any, nodes: str | None, more: dict[str, Any], instants: int, horizon: float, samples: int,
+    policy: str, seed: int, overrides: tuple[str, ...], as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     from hetsim.traces.from_log import inferred_nodes
     from hetsim.twin import report as report
+    from hetsim.twin.forecast import SnapshotCluster
     from hetsim.twin.judge import first_instant, judge, with_limits
 
     listed = inferred_nodes(table) if nodes is None else _nodes(nodes)
-    instants, horizon, samples, policy, seed = asked
-    log, cluster = with_limits(log, _cluster(listed, more), table, first_instant(log, horizon))
+    log, cluster = with_limits(log, SnapshotCluster(listed, more), table, first_instant(log, horizon))
     judged = judge(log, cluster, instants, horizon=horizon, samples=samples, policy=_policy(policy), seed=seed,
                    progress=lambda text: console.note(text, quiet), overrides=overrides)  # fmt: skip
     if as_json:

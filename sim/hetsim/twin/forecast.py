@@ -259,7 +259,7 @@ class Twin:
         for number, stream in enumerate(streams):
             random = np.random.default_rng(stream)
             ends[number] = [self._left(job, random) for job in self.running]
-            lengths = [float(self._drawn(job, random)) for job in self.waiting]
+            lengths = [self._drawn(job, random) for job in self.waiting]
             at, rows = self.arrivals.draw(random)
             starts[number], occupied[number] = self._play(
                 ends[number], lengths, at, like=rows, random=random, times=times
@@ -277,11 +277,10 @@ class Twin:
 
     def _left(self, job: SnapshotJob, random: np.random.Generator) -> float:
         elapsed = max(0.0, self.now - job.start)
-        drawn = self.run_times.draw(job.user, job.group, job.limit, elapsed=elapsed, count=1, random=random)[0]
-        return max(float(drawn) - elapsed, BEHIND)
+        return max(self._drawn(job, random, elapsed) - elapsed, BEHIND)
 
-    def _drawn(self, job: SnapshotJob, random: np.random.Generator) -> float:
-        return float(self.run_times.draw(job.user, job.group, job.limit, elapsed=0.0, count=1, random=random)[0])
+    def _drawn(self, job: SnapshotJob, random: np.random.Generator, elapsed: float = 0.0) -> float:
+        return float(self.run_times.draw(job.user, job.group, job.limit, elapsed=elapsed, count=1, random=random)[0])
 
     def _told(self, job: SnapshotJob, elapsed: float = 0.0) -> float:
         """The scheduler's remaining time of a job: its limit, or what such jobs take."""
@@ -319,16 +318,12 @@ class Twin:
         start = np.where(np.isnan(record.start), math.inf, record.start)
         begun = np.flatnonzero(np.isfinite(start))
         finish = np.where(np.isnan(record.finish[begun]), 2 * self.horizon, record.finish[begun])
-        amount = self._amounts(chosen.shape[begun])
+        modes = [shape.modes[0] for shape in tasks.shapes]
+        cores = [mode.millicores / 1000 for mode in modes]
+        amounts = [0.0 if mode.on_cpu else mode.gpu_share for mode in modes] if self.unit == "GPUs" else cores
+        amount = np.array(amounts)[chosen.shape[begun]]
         occupied = HeldOverTime(start[begun], finish, amount).at(times) if len(begun) else np.zeros(len(times))
         return start[first:count], occupied
-
-    def _amounts(self, shapes: np.ndarray) -> np.ndarray:
-        """GPUs (or cores) that tasks of these shapes hold."""
-        modes = [shape.modes[0] for shape in self.run.tasks.shapes]
-        if self.unit == "GPUs":
-            return np.array([0.0 if mode.on_cpu else mode.gpu_share for mode in modes])[shapes]
-        return np.array([mode.millicores / 1000 for mode in modes])[shapes]
 
     def _free(self, ends: np.ndarray) -> dict[str, np.ndarray]:
         """By node when it is free if nothing starts any more; only where jobs run."""

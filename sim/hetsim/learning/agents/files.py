@@ -14,12 +14,13 @@ import json
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import ScenarioError, file_error
 from hetsim.learning.agents.network import ScoreNetwork
 from hetsim.learning.observation.window import (
     ADMISSION,
@@ -74,7 +75,7 @@ class LearnedPolicy:
                 f"{mine.actions} actions), but the cluster has {', '.join(here.types)} ({theirs}): train one for it "
                 "(hetsim train)"
             )
-            raise ScenarioError(Problem(text, file=str(path)))
+            raise file_error(path, text)
 
 
 def save(policy: LearnedPolicy, path: str | Path) -> None:
@@ -103,10 +104,7 @@ def save(policy: LearnedPolicy, path: str | Path) -> None:
 def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
     """Read a policy file; ScenarioError if it cannot run or decides differently here."""
     path = Path(path)
-
-    def wrong(text: str) -> ScenarioError:
-        return ScenarioError(Problem(text, file=str(path)))
-
+    wrong = partial(file_error, path)
     policy = _checked(_read_parts(path, wrong), wrong)
     if decides not in (None, policy.decides):
         raise wrong(f"was learned for {policy.decides}, not for {decides}: name it under {PLACES[policy.decides]}")

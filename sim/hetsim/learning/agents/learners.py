@@ -121,13 +121,11 @@ class Memory:
     def draw(self, count: int, random: np.random.Generator) -> np.ndarray:
         """Positions of random transitions, without the last, whose successor is unknown."""
         kept = min(self.taken, self.size) - 1
-        drawn: np.ndarray = (self.taken - 2 - random.integers(0, kept, count)) % self.size
-        return drawn
+        return np.asarray((self.taken - 2 - random.integers(0, kept, count)) % self.size)
 
     def after(self, places: np.ndarray) -> np.ndarray:
         """Positions of the successors of these transitions."""
-        next_places: np.ndarray = (places + 1) % self.size
-        return next_places
+        return np.asarray((places + 1) % self.size)
 
 
 @dataclass

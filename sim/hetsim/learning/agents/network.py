@@ -35,10 +35,6 @@ class ScoreNetwork:
             arrays += [spread * random.standard_normal((before, after)), np.zeros(after)]
         return cls(arrays)
 
-    @property
-    def inputs(self) -> int:
-        return len(self.arrays[0])
-
     def copy(self) -> ScoreNetwork:
         return ScoreNetwork([array.copy() for array in self.arrays])
 
@@ -97,5 +93,4 @@ def shares(scores: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Softmax within each decision; `starts` are the first rows of decisions."""
     owner = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(scores)))
     shifted = np.exp(scores - np.maximum.reduceat(scores, starts)[owner])
-    chances: np.ndarray = shifted / np.add.reduceat(shifted, starts)[owner]
-    return chances
+    return np.asarray(shifted / np.add.reduceat(shifted, starts)[owner])

@@ -115,7 +115,6 @@ class Acting(Window):
         self.order = order
         self.switches, self._make, self._choice = switches, observation, choice
         self.sets_devices = "power" in switches  # type: ignore[misc]
-        self._extended = bool(switches)
         self._started: dict[int, float] = {}
         """When running tasks started."""
         self._set_at: dict[int, float] = {}
@@ -174,7 +173,7 @@ class Acting(Window):
         return tasks
 
     def anything(self) -> bool:
-        if not self._extended:
+        if not self.switches:
             return super().anything()
         self._fade(self.view.now)
         self._possible = self._masked()
@@ -183,9 +182,9 @@ class Acting(Window):
     def observe(self, first: Task | None = None) -> tuple[Any, np.ndarray]:
         """The current observation, and which actions are possible."""
         plain = self.observer is None or self.observer.uses_vector
-        if plain or not self._extended:
+        if plain or not self.switches:
             observation, mask = super().observe(first)
-        if self._extended:
+        if self.switches:
             mask = self._masked()
         if self.observer is not None:
             observation = self.observer.checked(self, observation if plain else None)
@@ -276,7 +275,7 @@ class Acting(Window):
     # What is done -----------------------------------------------------------------------------------------------
 
     def decision(self, action: int) -> Decision | None:  # type: ignore[override]
-        if not self._extended:
+        if not self.switches:
             start = super().decision(action)
             if start is not None:
                 self._began(start.tasks)

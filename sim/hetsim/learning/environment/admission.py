@@ -125,7 +125,7 @@ class Admissions(Episodes):
                     simulation.apply(decision)
             self._in_round = simulation.advance()
             if not self._in_round:
-                self._end()
+                self._end(simulation)
                 return
         self._look()
 

@@ -273,16 +273,14 @@ class Episodes:
         assert simulation is not None
         while True:
             if not self._in_round and not simulation.advance():
-                self._end()
+                self._end(simulation)
                 return
             self._in_round = self.watched.anything()
             if self._in_round:
                 self._look()
                 return
 
-    def _end(self) -> None:
-        simulation = self.simulation
-        assert simulation is not None
+    def _end(self, simulation: Simulation) -> None:
         self.record = simulation.finish()
         self.reward.close(self.record)
         open_ends = simulation.state.ended < len(simulation.input.tasks) and self.record.end >= simulation.input.horizon

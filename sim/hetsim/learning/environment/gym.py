@@ -74,24 +74,23 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         order: str = SHORTEST_FIRST,
         render_mode: str | None = None,
     ):
-        self.render_mode = render_mode
         self._begin(
             Episodes(
                 scenario, window, reward, scale=scale, ahead=ahead, normalize=normalize, observation=observation,
                 actions=actions, order=order
-            )
+            ),
+            render_mode,
         )
 
     @classmethod
     def from_episodes(cls, episodes: Episodes) -> Self:
         """The environment of existing episodes."""
         env = cls.__new__(cls)
-        env.render_mode = None
         env._begin(episodes)
         return env
 
-    def _begin(self, episodes: Episodes) -> None:
-        self.episodes = episodes
+    def _begin(self, episodes: Episodes, render_mode: str | None = None) -> None:
+        self.episodes, self.render_mode = episodes, render_mode
         self.observation_space = space_of(episodes)
         self.action_space = spaces.Discrete(episodes.actions)
         self._load_seed: int | None = None
@@ -222,8 +221,7 @@ class AdmissionEnv(SchedulingEnv):
         normalize: str | None = RETURN,
         render_mode: str | None = None,
     ):
-        self.render_mode = render_mode
-        self._begin(Admissions(scenario, window, reward, scale=scale, ahead=ahead, normalize=normalize))
+        self._begin(Admissions(scenario, window, reward, scale=scale, ahead=ahead, normalize=normalize), render_mode)
 
 
 ENVIRONMENTS: dict[str, type[SchedulingEnv]] = {SCHEDULING: SchedulingEnv, ADMISSION: AdmissionEnv}

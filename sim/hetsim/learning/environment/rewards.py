@@ -136,17 +136,13 @@ class Several(Reward):
         super().__init__(simulation)
         self.parts = parts
         for name in ("arrived", "admitted", "started", "completed", "departed", "close"):
-            setattr(self, name, self._each(name))
+            setattr(self, name, partial(_notify, [getattr(part, name) for part in parts]))
 
-    def _each(self, name: str) -> Callable[..., None]:
-        """Notify all parts of one kind of event."""
-        hooks = [getattr(part, name) for part in self.parts]
 
-        def notify(*what: Any) -> None:
-            for hook in hooks:
-                hook(*what)
-
-        return notify
+def _notify(hooks: Sequence[Callable[..., None]], *what: Any) -> None:
+    """Notify all parts of an event."""
+    for hook in hooks:
+        hook(*what)
 
 
 class Both(Several):
@@ -364,7 +360,9 @@ class Energy(Reward):
     def take(self, now: float) -> float:
         if math.isnan(self._total):
             self._rest(now)
-            self._write()
+            energy = self.simulation.state.recorder.energy_of_launches(self._rows)  # joules above idle, of new ones
+            self._rows += len(energy)
+            self._ended += math.fsum(energy)
             total = self._resting + self._ended + self._running(now)
         else:
             total = self._total
@@ -386,12 +384,6 @@ class Energy(Reward):
                 self.power += self._watts[self._last[device]][device]
         self._resting += self.power * (now - self._since)
         self._since = now
-
-    def _write(self) -> None:
-        """Count the launches recorded since the last call: joules above idle."""
-        energy = self.simulation.state.recorder.energy_of_launches(self._rows)
-        self._rows += len(energy)
-        self._ended += math.fsum(energy)
 
     def _running(self, now: float) -> float:
         """Energy of the launches under way, so far."""

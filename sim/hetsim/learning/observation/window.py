@@ -106,11 +106,14 @@ class Layout:
         whole, and whether the action waits.  So one small network can score every action.  Of admission the row that
         accepts holds the task, with all types; the one that rejects only the state.
         """
-        if self.decides == ADMISSION:
-            return self._rows_of_admission
         kinds, tasks = len(self.types), self.window
         zero, one = self.observation, self.observation + 1
         pairs = tasks * len(TASK)
+        if self.decides == ADMISSION:
+            asked = self.observation - len(ASKED)
+            state = [*range(asked - len(WHOLE_SYSTEM) - kinds * len(DEVICE), asked)]
+            own_task = [*range(len(TASK)), *range(pairs, pairs + kinds * len(PAIR)), *range(asked, self.observation)]
+            return np.array([[zero] * len(own_task) + [*state, one], [*own_task, *state, zero]])
         devices = pairs + tasks * kinds * len(PAIR)
         context = list(range(devices, self.observation))
         rows = []
@@ -122,14 +125,6 @@ class Layout:
                 rows.append([*row, *(one if other == kind else zero for other in range(kinds)), *context, zero])
         own = len(TASK) + len(PAIR) + len(DEVICE) + kinds
         return np.array([*rows, [zero] * own + context + [one]])
-
-    @property
-    def _rows_of_admission(self) -> np.ndarray:
-        zero, one = self.observation, self.observation + 1
-        pairs, asked = self.window * len(TASK), self.observation - len(ASKED)
-        context = range(asked - len(WHOLE_SYSTEM) - len(self.types) * len(DEVICE), asked)
-        task = [*range(len(TASK)), *range(pairs, pairs + len(self.types) * len(PAIR)), *range(asked, self.observation)]
-        return np.array([[zero] * len(task) + [*context, one], [*task, *context, zero]])
 
     def select(self, observations: np.ndarray, which: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """The rows of these actions in these observations, by their numbers."""
@@ -172,7 +167,6 @@ class Window(Scheduler):
         """The tasks shown and where each fits, between `anything` and what is done about it."""
         self._rates = [0.0, 0.0]
         self._rated_at = 0.0
-        self._now = 0.0
 
     def begin(self, view: View) -> None:
         self.view = view

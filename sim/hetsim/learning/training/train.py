@@ -136,7 +136,10 @@ def train(
     loaded = prepare(scenario, None, study_options.overrides)
     if decides not in DECIDES:
         raise UnknownName("value of decides", str(decides), DECIDES, f"; choose {' or '.join(DECIDES)}")
-    _check_numbers(steps, seed)
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MAX_STEPS:
+        raise UsageError(f"steps must be a whole number from 1 to {MAX_STEPS:,}, not {steps!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SPAN:
+        raise UsageError(f"the seed of training is a whole number from 0 to {SPAN - 1:,}, not {seed!r}")
     learner = make_agent(agent, {} if settings is None else settings)
     if out is not None:
         check_writable(out)
@@ -177,14 +180,6 @@ def train(
         loaded, policy, others, metrics=figures, options=study_options, practice=practice
     )
     return Training(policy, practice.table(), beside, comparison=comparison, runs=runs, earned=earned)
-
-
-def _check_numbers(steps: Any, seed: Any) -> None:
-    """Raise UsageError for numbers that training does not take."""
-    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MAX_STEPS:
-        raise UsageError(f"steps must be a whole number from 1 to {MAX_STEPS:,}, not {steps!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SPAN:
-        raise UsageError(f"the seed of training is a whole number from 0 to {SPAN - 1:,}, not {seed!r}")
 
 
 def _rivals(
