@@ -27,12 +27,7 @@ from hetsim.scenario.fields import (
 from hetsim.scenario.schema.training import Communication, TrainingSpec
 from hetsim.workload.costs import profiles
 from hetsim.workload.costs.roofline import Work
-from hetsim.workload.distributions import (
-    BytesDistribution,
-    NumberDistribution,
-    StepCount,
-    TimeDistribution,
-)
+from hetsim.workload.distributions import BytesDistribution, NumberDistribution, StepCount, TimeDistribution
 
 _FEW_TOKENS = "a request has at least one token of each; these are {0.mean:g} on average"
 Amount = Annotated[NumberDistribution, forbid(lambda tokens: tokens.mean < 1, _FEW_TOKENS)]
