@@ -228,8 +228,7 @@ class ClassShedding(Admission):
         if name is not None:
             self._averaged(name)[0] -= 1.0
 
-    def gone(self, task: Task) -> None:
-        self.finished(task)
+    gone = finished
 
     def _averaged(self, name: str) -> list[float]:
         """The load of a type of device, with its average up to now."""

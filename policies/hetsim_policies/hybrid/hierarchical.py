@@ -32,14 +32,14 @@ from collections.abc import Generator, Iterator
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.cluster import Cluster, Device, DeviceType
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
-from hetsim.model.units import Seconds
+from hetsim.model.units import Seconds, forbid
 from hetsim.policy import Decision, ListScheduler, PlanProblem, Scheduler, Start, View, Wait
 from hetsim_policies.hybrid.common.groups import (
     FILL,
@@ -72,14 +72,8 @@ OPTIONS = {"planned": FILL, "kept": FILL, "fastest": math.inf, "balanced": 0.0}
 """Plans that are tried out, and how far each fills an epoch without haste; `kept` has the shares of the last epoch."""
 
 
-def lasting(epoch: float) -> float:
-    """Check that an epoch is long enough; else raise ValueError."""
-    if epoch < SHORTEST_EPOCH:
-        raise ValueError(
-            f"an epoch of {epoch:g} s: it lasts at least {SHORTEST_EPOCH:g} s, for a plan is made in every one; "
-            "minutes are usual"
-        )
-    return epoch
+LASTING = forbid(lambda epoch: epoch < SHORTEST_EPOCH, f"an epoch of {{:g}} s: it lasts at least {SHORTEST_EPOCH:g} s, "
+                 "for a plan is made in every one; minutes are usual")  # fmt: skip
 
 
 class Hierarchical(Scheduler):
@@ -97,7 +91,7 @@ class Hierarchical(Scheduler):
 
     def __init__(
         self,
-        epoch: Annotated[Seconds, Field(gt=0), AfterValidator(lasting)] = 600.0,
+        epoch: Annotated[Seconds, Field(gt=0), LASTING] = 600.0,
         planner: Planner = "lp",
         inner: Scheduler | None = None,
         groups: Literal["type", "node", "rack"] | Annotated[int, Field(ge=1, strict=True)] = "type",

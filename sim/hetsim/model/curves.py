@@ -23,19 +23,15 @@ class WorkCurve(Protocol):
 
     def seconds_left(self, layout: Layout, done: float) -> float:
         """Seconds from the fraction `done` to the end; inf if impossible."""
-        ...
 
     def reached(self, layout: Layout, done: float, time: float) -> float:
         """The fraction done after this time on a layout, starting from `done`."""
-        ...
 
     def rate(self, layout: Layout, done: float) -> float:
         """Fraction of the work done in a unit of time on a layout at `done`."""
-        ...
 
     def section(self, done: float) -> tuple[float, float]:
         """Begin and end of the epoch around `done`, in which rates are constant."""
-        ...
 
 
 def layout_of(devices: Sequence[Device]) -> Layout:

@@ -118,6 +118,14 @@ class LinearSteps:
         return each, token
 
 
+def _alone(times: RooflineSteps | KernelSteps, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
+    """Seconds from first step to last of requests with a replica to themselves."""
+    pairs, place = np.unique(np.stack([prompt, output]), axis=1, return_inverse=True)
+    read = {tokens: _read_alone(times, tokens, chunk) for tokens in np.unique(pairs[0]).tolist()}
+    seconds = [read[p] + times.decoding(o - 1, 1, p + 1) for p, o in pairs.T.tolist()]
+    return np.array(seconds, dtype=float)[place.reshape(-1)]
+
+
 @dataclass(frozen=True)
 class RooflineSteps:
     """Seconds of a step, bounded by its kernels' arithmetic or memory traffic.
@@ -203,9 +211,7 @@ class RooflineSteps:
         base = first - growth / 2
         return begun + int((math.sqrt(base * base + 2 * growth * rest) - base) / growth)
 
-    def alone(self, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
-        """Seconds from first step to last of requests with a replica to themselves."""
-        return alone(self, prompt, output, chunk)
+    alone = _alone
 
     def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:
         """Minimum mean seconds beyond `fixed` of prompt, answer, and both.
@@ -320,9 +326,7 @@ class KernelSteps:
         each, attention = self._decode(sequences)
         return self._walk(each, attention, context / sequences, steps=1 << 60, limit=max(0.0, seconds))[0]
 
-    def alone(self, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
-        """Seconds from first step to last of requests with a replica to themselves."""
-        return alone(self, prompt, output, chunk)
+    alone = _alone
 
     def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:
         """Minimum mean seconds beyond `fixed` of prompt, answer, and both."""
@@ -353,14 +357,6 @@ def on_line(points: tuple[int, ...], values: tuple[float, ...], value: float) ->
 
 
 StepTimes = LinearSteps | RooflineSteps | KernelSteps
-
-
-def alone(times: RooflineSteps | KernelSteps, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
-    """Seconds from first step to last of requests with a replica to themselves."""
-    pairs, place = np.unique(np.stack([prompt, output]), axis=1, return_inverse=True)
-    read = {tokens: _read_alone(times, tokens, chunk) for tokens in np.unique(pairs[0]).tolist()}
-    seconds = [read[p] + times.decoding(o - 1, 1, p + 1) for p, o in pairs.T.tolist()]
-    return np.array(seconds, dtype=float)[place.reshape(-1)]
 
 
 def _read_alone(times: RooflineSteps | KernelSteps, prompt: int, chunk: int | None) -> float:

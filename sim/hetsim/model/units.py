@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -258,6 +258,17 @@ def quantity(value: Any) -> tuple[float, int, str] | None:
     return None
 
 
+def forbid(when: Callable[[Any], bool], message: str) -> AfterValidator:
+    """Validate that a value is not as `when` says; `{}` in the message is the value."""
+
+    def check(value: Any) -> Any:
+        if when(value):
+            raise ValueError(message.format(value))
+        return value
+
+    return AfterValidator(check)
+
+
 def _one_of_time(value: str) -> str:
     if value not in TIME:
         near = suggestion(value, TIME) or f"; one of {', '.join(TIME)}"
@@ -265,13 +276,8 @@ def _one_of_time(value: str) -> str:
     return value
 
 
-def _share(value: float) -> float:
-    if not 0 < value <= 1:
-        raise ValueError(f"expected a share above 0 and at most 1, such as 10%, not {value:g}")
-    return value
-
-
-Share = Annotated[Fraction, AfterValidator(_share)]
+_NO_SHARE = "expected a share above 0 and at most 1, such as 10%, not {:g}"
+Share = Annotated[Fraction, forbid(lambda share: not 0 < share <= 1, _NO_SHARE)]
 TimeUnit = Annotated[str, AfterValidator(_one_of_time)]
 
 

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from hetsim.errors import UsageError, suggestion
 from hetsim.model.record import UNFINISHED
-from hetsim.plots.style import INK, MUTED, describe, line_looks, log_time_axis, own_axes, tidy, time_axis
+from hetsim.plots.style import INK, MUTED, describe, line_looks, log_time_axis, name_axes, own_axes, tidy, time_axis
 from hetsim.results.one_run.result import Result
 
 MAX_POINTS = 2000
@@ -53,8 +53,7 @@ def cdf(
         ax.text(0.5, 0.5, reason, transform=ax.transAxes, ha="center", va="center", fontsize=9, color=MUTED)
         ax.set_xticks([])  # there is nothing to read off
     ax.set_ylim(0, 101)
-    ax.set_ylabel("tasks (%)", fontsize=9, color=INK)
-    tidy(ax, grid="both")
+    tidy(ax, grid="both", y="tasks (%)")
     if 1 < len(lines) <= FEW_LINES:
         ax.legend(frameon=False, fontsize=9, loc="lower right")
     elif len(lines) > 1:
@@ -125,4 +124,4 @@ def _x_axis(ax: Axes, values: np.ndarray, column: str) -> None:
         ax.xaxis.set_minor_locator(NullLocator())
     elif len(values) and float(np.ptp(values)) <= 1e-9 * float(np.abs(values).max()):
         ax.set_xlim(0, 2 * float(values.max()) or 1.0)  # one value: axes around it would magnify its rounding
-    ax.set_xlabel(label, fontsize=9, color=INK)
+    name_axes(ax, label)

@@ -86,6 +86,4 @@ def _spread(runs: Replications, ax: Axes) -> None:
         ax.set_title(f"mean {with_unit(pair(mean, half), unit)} (95 %)", loc="left", fontsize=9)
     ax.set_ylim(0, 1.08 * values[np.isfinite(values)].max() / factor if np.isfinite(values).any() else 1)
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    ax.set_xlabel("replication", fontsize=9, color=INK)
-    ax.set_ylabel(f"mean response ({unit})", fontsize=9, color=INK)
-    tidy(ax)
+    tidy(ax, x="replication", y=f"mean response ({unit})")

@@ -227,7 +227,7 @@ def timeline(result: Result, axes: tuple[Axes, Axes] | None = None) -> tuple[Axe
     draw_steps(upper, time, waiting, end=end, edges=edges, color=BLUE, fill=True)
     upper.set_ylim(0, None if table["waiting"].any() else 1)
     upper.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-    upper.set_ylabel(steps_label("tasks waiting", edges, shaded=True), fontsize=9, color=INK)
+    tidy(upper, y=steps_label("tasks waiting", edges, shaded=True))
     cluster = result.record.input.cluster
     kinds = [name.removeprefix("busy.") for name in table.columns if name.startswith("busy.")]
     shares = {}
@@ -240,13 +240,12 @@ def timeline(result: Result, axes: tuple[Axes, Axes] | None = None) -> tuple[Axe
     for number, (label, share) in enumerate(shares.items()):
         draw_steps(lower, time, share, end=end, edges=edges, label=label, **look(number))  # dashes show a line below
     lower.set_ylim(0, 105)
-    lower.set_ylabel(steps_label("busy (%)", edges), fontsize=9, color=INK)
+    tidy(lower, y=steps_label("busy (%)", edges))
     if kinds:
         across = max(1, min(len(labels), 110 // (6 + max(map(len, labels)))))
         lower.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=across,
                      borderaxespad=0.1)  # fmt: skip
     for ax in (upper, lower):
-        tidy(ax)
         time_axis(ax, 0.0, end if end > 0 else 1.0)
     one_time_axis([upper])
     if result.warmup > 0:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from hetsim.errors import UsageError
-from hetsim.plots.style import INK, MUTED, PALETTE, figure, legend_above, plain, round_ticks, short, tidy
+from hetsim.plots.style import INK, MUTED, PALETTE, figure, legend_above, name_axes, plain, round_ticks, short, tidy
 from hetsim.results.declared import in_set
 from hetsim.results.formatting import SECONDS, fitting, metric_name, units_of
 from hetsim.results.one_run.groups import title
@@ -46,7 +46,7 @@ def groups(table: pd.DataFrame, metrics: Iterable[str] | None = None) -> Figure:
     panels[-1].set_xticks(range(len(names)), [plain(short(str(name), 16)) for name in names])
     if sum(min(len(str(name)), 16) for name in names) > 75:
         panels[-1].tick_params(axis="x", labelrotation=30)
-    panels[-1].set_xlabel(title(str(table.index.names[0]), names), fontsize=9, color=INK)
+    name_axes(panels[-1], title(str(table.index.names[0]), names))
     legend_above(picture, panels[0])
     if any(table[metric, "half_width"].notna().any() for metric in chosen):
         subtitle = "means over replications, with intervals"
@@ -85,14 +85,12 @@ def _bars(ax: Axes, part: pd.DataFrame, names: list[str], policies: list[str], m
             text = "∞" if mean == math.inf else "0" if mean == 0 else "–"
             ax.text(x, 0.02, text, transform=ax.get_xaxis_transform(), ha="center", va="bottom", fontsize=8,
                     color=MUTED)  # fmt: skip
-    tidy(ax)
+    tidy(ax, y="\n".join(wrap(metric_name(metric) + (f" ({unit})" if unit else ""), 18)))
     if log:
         _log_axis(ax, lowest, units == SECONDS)
     else:
         ax.set_ylim(bottom=0)
         ax.yaxis.set_major_locator(MaxNLocator(4))
-    label = "\n".join(wrap(metric_name(metric) + (f" ({unit})" if unit else ""), 18))
-    ax.set_ylabel(label, fontsize=9, color=INK)
 
 
 def _log_axis(ax: Axes, least: float, seconds: bool) -> None:

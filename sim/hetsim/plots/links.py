@@ -28,8 +28,7 @@ def _shades(ax: Axes, edges: np.ndarray, shares: np.ndarray, names: list[str], l
                   fontsize=7 if rows > 20 else 8.5)  # fmt: skip
     ax.tick_params(axis="y", length=0, colors=INK)
     time_axis(ax, 0.0, edges[-1], told=means_told(edges))
-    for side in ax.spines.values():
-        side.set_visible(False)
+    ax.spines[:].set_visible(False)
     bar = ax.get_figure(root=True).colorbar(mesh, ax=ax, fraction=0.03, pad=0.015)  # type: ignore[union-attr]
     bar.outline.set_visible(False)
     bar.set_label(label, fontsize=9, color=INK)

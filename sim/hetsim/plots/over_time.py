@@ -14,7 +14,6 @@ from hetsim.errors import UsageError
 from hetsim.plots.cdf import labeled
 from hetsim.plots.style import (
     BLUE,
-    INK,
     PALETTE,
     VERMILION,
     averaged,
@@ -113,9 +112,8 @@ def _panels(lines: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
 
 
 def _dress(ax: Axes, name: str, end: float, told: str) -> None:
-    tidy(ax)
+    tidy(ax, y=name)
     time_axis(ax, 0.0, end, told=told)
-    ax.set_ylabel(name, fontsize=9, color=INK)
     if "%" in name:
         ax.set_ylim(0, 103)
         ax.set_yticks([0, 50, 100])
@@ -155,9 +153,8 @@ def batches(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figure
         for ax, (name, values) in zip(panels, lines[number].items(), strict=True):
             factor, unit = fitting([np.nanmax(one[name]) for one in lines], SECONDS) if name in TIMES else (1.0, "")
             ax.plot((edges[:-1] + edges[1:]) / 2, values / factor, color=look(number)["color"])
-            ax.set_ylabel("" if number else f"{name} ({unit})" if unit else name, fontsize=9, color=INK)
             ax.set_ylim(bottom=0)
-            tidy(ax)
+            tidy(ax, y="" if number else f"{name} ({unit})" if unit else name)
         title(panels[0], label)
         time_axis(panels[-1], 0.0, edges[-1], told=means_told(edges))
     return picture
@@ -205,9 +202,8 @@ def power(result: Result, ax: Axes | None = None, *, bins: int = 200) -> Axes:
                             alpha=strength, label=label)  # fmt: skip
             floor = top
     ax.set_ylim(0, 1.05 * float(floor.max()) if floor.any() else 1.0)
-    ax.set_ylabel(f"power ({unit})", fontsize=9, color=INK)
     time_axis(ax, 0.0, result.end or 1.0, told=means_told(edges))
-    tidy(ax)
+    tidy(ax, y=f"power ({unit})")
     spent = float((total * np.diff(edges)).sum()) if result.end > 0 else 0.0
     subtitle = energy(spent) if total.any() else "no power is given"
     title(ax, f"{short(describe(result), 70)} · {subtitle}")
@@ -243,9 +239,8 @@ def fragmentation(result: Result, ax: Axes | None = None) -> Axes:
     ax.fill_between(time, low, high, step="post", color=VERMILION, alpha=0.45, linewidth=0,
                     label="free, but of no use to the mix")  # fmt: skip
     ax.set_ylim(0, 105)
-    ax.set_ylabel(steps_label("GPUs (%)", edges), fontsize=9, color=INK)
     ax.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.1)
-    tidy(ax)
+    tidy(ax, y=steps_label("GPUs (%)", edges))
     time_axis(ax, 0.0, end if end > 0 else 1.0)
     title(ax, describe(result), pad=24)
     return ax

@@ -53,7 +53,6 @@ def serving(result: Result) -> Figure:
     _requests(panels[-3], rows, edges)
     _tokens(panels[-2], rows, edges)
     for ax in panels[:-1]:
-        tidy(ax)
         time_axis(ax, 0.0, end, told=means_told(edges))
         ax.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.1)
     one_time_axis(panels[:-2])
@@ -98,7 +97,7 @@ def _memory(ax: Axes, rows: pd.DataFrame, edges: np.ndarray) -> None:
         ax.plot(middle, kept, color=GREEN, linewidth=1.2, label="used or kept for prefixes")
     ax.axhline(100, color=MUTED, linewidth=1, linestyle="--")
     ax.set_ylim(0, 108)
-    ax.set_ylabel("KV blocks (%)", fontsize=9, color=INK)
+    tidy(ax, y="KV blocks (%)")
 
 
 def _requests(ax: Axes, rows: pd.DataFrame, edges: np.ndarray) -> None:
@@ -107,7 +106,7 @@ def _requests(ax: Axes, rows: pd.DataFrame, edges: np.ndarray) -> None:
         values = rows[name].to_numpy(dtype=float)
         ax.plot(middle, _means(rows, values, values, edges), color=color, linewidth=1.4, label=name)
     ax.set_ylim(0, None)
-    ax.set_ylabel("requests", fontsize=9, color=INK)
+    tidy(ax, y="requests")
 
 
 def _tokens(ax: Axes, rows: pd.DataFrame, edges: np.ndarray) -> None:
@@ -126,7 +125,7 @@ def _tokens(ax: Axes, rows: pd.DataFrame, edges: np.ndarray) -> None:
     ax.fill_between(middle, below, color=BLUE, alpha=0.35, linewidth=0, label="decoded")
     ax.fill_between(middle, below, above, color=GREEN, alpha=0.45, linewidth=0, label="read of prompts")
     ax.set_ylim(0, None)
-    ax.set_ylabel("tokens a step", fontsize=9, color=INK)
+    tidy(ax, y="tokens a step")
 
 
 def _gaps(ax: Axes, result: Result) -> None:
@@ -149,6 +148,4 @@ def _gaps(ax: Axes, result: Result) -> None:
         side = "right" if to_panel.transform((value / factor, 0.0))[0] > 0.8 else "left"
         text = f" {name} {value / factor:.3g} {unit} "
         ax.text(value / factor, 6 + 18 * place, text, fontsize=8, color=INK, ha=side, va="bottom")
-    ax.set_xlabel(f"time between two tokens of an answer ({unit})", fontsize=9, color=INK)
-    ax.set_ylabel("tokens (%)", fontsize=9, color=INK)
-    tidy(ax)
+    tidy(ax, x=f"time between two tokens of an answer ({unit})", y="tokens (%)")

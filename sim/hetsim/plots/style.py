@@ -96,16 +96,22 @@ def own_axes(ax: Axes | None, width: float = 9.0, height: float = 4.5) -> Axes:
     return figure(width, height).add_subplot() if ax is None else ax
 
 
-def tidy(ax: Axes, grid: str = "y") -> None:
-    """Axes without clutter: two spines, a light grid behind."""
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        ax.spines[side].set_color(MUTED)
+def tidy(ax: Axes, grid: str = "y", *, x: str | None = None, y: str | None = None) -> None:
+    """Axes without clutter: two spines, a light grid behind; `x`, `y`: their names."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(MUTED)
+    name_axes(ax, x, y)
     ax.tick_params(colors=INK, labelsize=9)
     ax.set_axisbelow(True)
     if grid:
         ax.grid(True, axis=grid, color=GRID, linewidth=0.8)  # type: ignore[arg-type]
+
+
+def name_axes(ax: Axes, x: str | None = None, y: str | None = None) -> None:
+    """Write the names of these axes; None leaves a name as it is."""
+    for text, write in ((x, ax.set_xlabel), (y, ax.set_ylabel)):
+        if text is not None:
+            write(text, fontsize=9, color=INK)
 
 
 def title(ax: Axes, text: str, pad: float | None = None) -> None:
@@ -150,7 +156,7 @@ def time_axis(ax: Axes, low: float, high: float, label: str = "time", told: str 
     ax.set_xticks([tick * factor for tick in locator.tick_values(low / factor, high / factor)])
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:g}"))
     ax.set_xlim(low, high)
-    ax.set_xlabel(f"{label} ({name})" + (f" · {told}" if told else ""), fontsize=9, color=INK)
+    name_axes(ax, f"{label} ({name})" + (f" · {told}" if told else ""))
     return unit
 
 
@@ -168,7 +174,7 @@ def log_time_axis(ax: Axes, label: str) -> None:
     """A logarithmic time axis with ticks at round times."""
     ax.set_xscale("log")
     round_ticks(ax.xaxis)
-    ax.set_xlabel(label, fontsize=9, color=INK)
+    name_axes(ax, label)
 
 
 def round_ticks(axis: Axis) -> None:

@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 
 from hetsim.errors import UsageError
-from hetsim.plots.style import INK, line_looks, own_axes, plain, possible, short, tidy, title
+from hetsim.plots.style import INK, line_looks, name_axes, own_axes, plain, possible, short, tidy, title
 from hetsim.results.declared import DEFAULT_METRIC, has_direction, higher_is_better
 from hetsim.results.formatting import figures, fitting, metric_name, units_of
 from hetsim.results.many_runs.point_differences import rows_where
@@ -54,9 +54,7 @@ def against(
     else:
         names = [plain(short(str(value), 24)) for value in written]
         ax.set_xticks(range(len(names)), names, fontsize=9)
-    ax.set_xlabel(key_name(x, sweep.keys), fontsize=9, color=INK)
-    ax.set_ylabel(metric_name(metric) + (f" ({unit})" if unit else ""), fontsize=9, color=INK)
-    tidy(ax, grid="both")
+    tidy(ax, grid="both", x=key_name(x, sweep.keys), y=metric_name(metric) + (f" ({unit})" if unit else ""))
     title(ax, sweep.name)
     if frame[by].nunique() > 1:
         ax.legend(frameon=False, fontsize=9)
@@ -94,10 +92,8 @@ def sweep_map(
     ax.set_xticks(range(grid.shape[1]), _labels(sweep, x, grid.columns), fontsize=8.5)
     ax.set_yticks(range(grid.shape[0]), _labels(sweep, y, grid.index), fontsize=8.5)
     ax.tick_params(length=0, colors=INK)
-    for side in ax.spines.values():
-        side.set_visible(False)
-    ax.set_xlabel(key_name(x, sweep.keys), fontsize=9, color=INK)
-    ax.set_ylabel(key_name(y, sweep.keys), fontsize=9, color=INK)
+    ax.spines[:].set_visible(False)
+    name_axes(ax, key_name(x, sweep.keys), key_name(y, sweep.keys))
     fixed = "".join(f" · {value}" for value in (where or {}).values())
     title(ax, f"{metric_name(metric)}" + (f" ({unit})" if unit else "") + fixed)
     image.set_rasterized(True)

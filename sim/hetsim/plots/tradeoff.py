@@ -219,7 +219,6 @@ def regret(found: Comparison | Sweep, metric: str = DEFAULT_METRIC, ax: Axes | N
     ax.set_ylim(len(policies) - 0.4, -0.6)
     ax.set_xlim(-0.02 * top, 1.18 * top if top > 0 else 1)
     ax.tick_params(axis="y", length=0)
-    ax.set_xlabel(f"{metric_name(metric)}: above the best of each {table.index.name} (%)", fontsize=9, color=INK)
-    tidy(ax, grid="x")
+    tidy(ax, grid="x", x=f"{metric_name(metric)}: above the best of each {table.index.name} (%)")
     title(ax, "regret; the line is the mean")
     return ax

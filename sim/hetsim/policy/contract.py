@@ -383,7 +383,6 @@ class Shadow(Protocol):
 
     def survives(self, task: Task, placement: Placement) -> bool:
         """True if starting `task` there now cannot delay the shadow's task."""
-        ...
 
 
 class Never:
@@ -409,12 +408,10 @@ class LaunchSeen(Protocol):
     @property
     def stage(self) -> str | None:
         """preparing, upload, restore, queued for compute, compute or download."""
-        ...
 
     @property
     def tasks(self) -> tuple[Task, ...]:
         """All tasks of the launch: several are a batch."""
-        ...
 
     @property
     def finish(self) -> float:
@@ -422,7 +419,6 @@ class LaunchSeen(Protocol):
 
         A request to a language model: when it leaves its replica if no others come, with an answer of estimated length.
         """
-        ...
 
 
 class Changes(Protocol):
@@ -431,17 +427,14 @@ class Changes(Protocol):
     @property
     def releases(self) -> int:
         """Counter of releases: what did not fit cannot fit before the next one."""
-        ...
 
     @property
     def launches(self) -> int:
         """Counter of launches; if `releases` is also equal, the same launches run."""
-        ...
 
     @property
     def steady(self) -> bool:
         """Return True if all tasks so far compute at nominal rate all the time."""
-        ...
 
 
 class Imagined(Protocol):
@@ -452,7 +445,6 @@ class Imagined(Protocol):
 
     def run(self, until: float = math.inf) -> Record:
         """Run it once, to the end or to a time, and return the record."""
-        ...
 
 
 class View(Protocol):
@@ -473,18 +465,15 @@ class View(Protocol):
     @property
     def now(self) -> float:
         """The simulated time, seconds."""
-        ...
 
     @property
     def changes(self) -> Changes:
         """Counters that tell whether cached results still hold."""
-        ...
 
     # Where does it fit?
 
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
         """A placement that fits now: the fastest mode, first devices (or by `rule`)."""
-        ...
 
     def first(
         self,
@@ -503,54 +492,44 @@ class View(Protocol):
         holds the data.  by="tightest", "roomiest": on the node with the least or most free share of such accelerators,
         then free cores; a mode of whole accelerators or cores, and no data are looked at.
         """
-        ...
 
     def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
         """Every placement of a one-device mode that fits now; of gangs one per node.
 
         The task's data included. distinct: only the first where the task would end at the same time on all of them.
         """
-        ...
 
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
         """Return True if a mode fits somewhere, or there, now (with the tasks' data)."""
-        ...
 
     def together(self, rows: Sequence[int]) -> tuple[Task, ...] | None:
         """The tasks of these rows if they can be launched as one kernel now, or None.
 
         Each waits, or waits only for those before it.
         """
-        ...
 
     def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
         """Return True if there is room for the task's data there, besides its own memory."""
-        ...
 
     def over_limit(self, task: Task) -> bool:
         """Return True if only a limit of its partition prevents the start."""
-        ...
 
     def earliest_fit(self, task: Task, mode: Mode | None = None) -> Shadow:
         """Earliest start and place of the task, if all launches end as estimated."""
-        ...
 
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
         """The first node on which stopping some of `victims` makes the task fit.
 
         Taken in their order: where it would run and which of them must stop; None if not even all of them suffice.
         """
-        ...
 
     # How long?
 
     def duration(self, task: Task, placement: Placement) -> float:
         """Estimated seconds from a start there now to the finish, transfers included."""
-        ...
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> Any:
         """`duration` by stage: ready, write_back, upload, restore, compute, download."""
-        ...
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
         """Slowdown on shared links if a job started there now: its own, and others'.
@@ -558,15 +537,12 @@ class View(Protocol):
         How many times as long as in the best place its step would take, and the devices' worth of work that all others
         would lose.
         """
-        ...
 
     def remaining(self, task: Task) -> float:
         """Estimated compute seconds left, of a waiting task in its best mode."""
-        ...
 
     def free_at(self, device: Device, engine: Literal["stream", "upload", "compute", "download"] = "stream") -> float:
         """When an engine of a device is free; "stream": for one more launch."""
-        ...
 
     # Running and waiting tasks
 
@@ -579,64 +555,50 @@ class View(Protocol):
 
         own: without requests to language models, which no policy starts, moves or stops.
         """
-        ...
 
     def launch_of(self, task: Task) -> LaunchSeen:
         """`placement`, `stage`, `tasks` and estimated `finish` of a running task."""
-        ...
 
     def waiting(self, count: int | None = None, own: bool = False) -> list[Task]:
         """Waiting tasks in the order of readiness, all or the first `count`.
 
         own: without requests to language models, which wait for a replica (`fit`: None).
         """
-        ...
 
     def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
         """Number of waiting tasks, by kind or type of best mode, and by class."""
-        ...
 
     def queue_of(self, task: Task) -> RequestQueue | None:
         """The queue of a request, now or to come; None of other tasks."""
-        ...
 
     # How much?
 
     def free(self, kind: str, node: int | None = None) -> float:
         """Free cores ("cpu") or GPUs of a kind or type, on one node or all."""
-        ...
 
     def load(self, device: Device) -> float:
         """Shares in use on a device (of cores: the busy part)."""
-        ...
 
     def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
         """Estimated compute seconds waiting and running, by kind of best mode."""
-        ...
 
     def request_mix(self) -> Mapping[Shape, int]:
         """Demands of all tasks of the run, and their counts."""
-        ...
 
     def attained(self, of: Task | str) -> float:
         """GPU-seconds (for CPU modes core-seconds) received so far by a task or by a user."""
-        ...
 
     def holders(self, item: int) -> list[Device | int]:
         """Where valid copies of an item are: devices, and node indexes for hosts."""
-        ...
 
     def room(self, device: Device) -> float:
         """Free bytes of an accelerator's memory, unused items aside; 0 if down."""
-        ...
 
     def slices(self, device: Device, idle: bool = False) -> Layout:
         """The slices of a MIG GPU in its present layout, all or the idle ones."""
-        ...
 
     def in_use(self, item: int, device: Device) -> bool:
         """Return True if a launch, or a copy under way, needs an item on this accelerator."""
-        ...
 
     def fork(
         self,
@@ -660,4 +622,3 @@ class View(Protocol):
         knows; any other is told of the tasks that wait.  UsageError for language models and for schedulers that plan
         beforehand.
         """
-        ...

@@ -29,12 +29,10 @@ class Generation(RoutedRequest, Protocol):
     @property
     def produced(self) -> int:
         """Tokens generated so far."""
-        ...
 
     @property
     def to_prefill(self) -> int:
         """Tokens to prefill before decoding; after preemption all that it had."""
-        ...
 
 
 class Foreseen(NamedTuple):
@@ -74,45 +72,36 @@ class Replica(RoutedReplica, Protocol):
     @property
     def size(self) -> int:
         """Number of members, and of requests whose keys and values are on their way."""
-        ...
 
     @property
     def members(self) -> Sequence[Any]:
         """Requests that prefill or decode, in the order of joining."""
-        ...
 
     @property
     def prefilling(self) -> Sequence[Any]:
         """Members that still have tokens to prefill, in the order of joining."""
-        ...
 
     @property
     def decoding(self) -> int:
         """Number of members that generate a token in every step."""
-        ...
 
     @property
     def heads(self) -> Mapping[str, Any]:
         """The first waiting request of each client that has any (`by_client` only)."""
-        ...
 
     @property
     def steps(self) -> int:
         """Number of its steps that decoded."""
-        ...
 
     @property
     def free_blocks(self) -> int:
         """Number of free KV blocks."""
-        ...
 
     def blocks_for(self, request: Any) -> int:
         """Free KV blocks that a waiting request would take, idle prefixes too."""
-        ...
 
     def cached(self, request: Any) -> int:
         """Tokens at the beginning of its prompt that are in the prefix cache here."""
-        ...
 
     def foresee(self, request: Any = None) -> Foreseen:
         """Forecast its requests (and `request`), if no others come.
@@ -120,7 +109,6 @@ class Replica(RoutedReplica, Protocol):
         For routers, and not for batching policies at a boundary of the same replica: it is found by asking those.
         Cost: linear in the requests that are here; once for all questions until something happens here.
         """
-        ...
 
 
 class BatchStep(NamedTuple):

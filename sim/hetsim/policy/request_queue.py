@@ -39,56 +39,43 @@ class RequestQueue(Protocol):
 
     def __len__(self) -> int:
         """How many wait now."""
-        ...
 
     @property
     def over(self) -> bool:
         """Return True if the last request of the stream has arrived."""
-        ...
 
     @property
     def arrived(self) -> int:
         """Number of requests that have joined the queue so far."""
-        ...
 
     def arrival(self, position: int) -> float:
         """Arrival time of the request at a position."""
-        ...
 
     def deadline(self, position: int) -> float:
         """Latest end of a batch for the request's deadline; inf without."""
-        ...
 
     def recent(self, seconds: float) -> int:
         """Number of requests that joined in the last `seconds`."""
-        ...
 
     def stages(self, size: int, placement: Placement) -> BatchTimes:
         """Estimated stage times of a batch of this size at a placement."""
-        ...
 
     def first(self, count: int, size: int | None = None) -> Requests:
         """The oldest `count` requests, launched at `size` (padding)."""
-        ...
 
     def tasks(self) -> Sequence[Task]:
         """The requests as objects, made when first used; linear."""
-        ...
 
     def chosen(self, tasks: Sequence[Task], size: int | None = None) -> Requests:
         """The requests of these tasks, out of `tasks()`."""
-        ...
 
     @property
     def head(self) -> Task:
         """The oldest request, by which services are ordered."""
-        ...
 
     @property
     def oldest(self) -> float:
         """When the oldest request arrived at the front end."""
-        ...
 
     def want(self, count: int) -> None:
         """Ask the policy again when `count` wait or the stream has ended; 0: do not."""
-        ...

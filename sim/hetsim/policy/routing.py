@@ -38,7 +38,6 @@ class RoutedReplica(Protocol):
     @property
     def outstanding(self) -> int:
         """Requests sent here that have not ended."""
-        ...
 
 
 class WantedReplica(NamedTuple):

@@ -30,16 +30,18 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def positive(value: Any, info: ValidationInfo) -> Any:
+def _positive(value: Any, info: ValidationInfo) -> Any:
     if value is not None and not (0 < value < math.inf):
         raise ValueError(f"{info.field_name} must be above 0, not {value:g}")
     return value
 
 
+ABOVE_ZERO = AfterValidator(_positive)
+"""Annotation of a finite quantity above 0, or of None."""
 Number: TypeAlias = Annotated[float, BeforeValidator(_number)]
 """A plain finite number, not negative: the quantity without a dimension."""
 
-Positive: TypeAlias = Annotated[float, BeforeValidator(_number), AfterValidator(positive)]
+Positive: TypeAlias = Annotated[float, BeforeValidator(_number), ABOVE_ZERO]
 
 Q = TypeVar("Q", bound=float)
 """The quantity of a distribution: `Seconds`, `Bytes`, … of `hetsim.model.units`, or `Number`."""

@@ -14,21 +14,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, Union
 
 import numpy as np
-from pydantic import (
-    AfterValidator,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationError, model_validator
 from pydantic_core import core_schema
 
 from hetsim.errors import suggestion
 from hetsim.model import units
 from hetsim.registry import load_object
-from hetsim.workload.contract import Distribution, Floats, Number, Q, positive, require_order
+from hetsim.workload.contract import ABOVE_ZERO, Distribution, Floats, Number, Q, require_order
 
 
 class Constant(Distribution, Generic[Q]):
@@ -81,7 +73,7 @@ class Exponential(Distribution, Generic[Q]):
     """Memoryless, with the given mean."""
 
     distribution: Literal["exponential"]
-    mean: Annotated[Q, AfterValidator(positive)]
+    mean: Annotated[Q, ABOVE_ZERO]
     """Mean value."""
 
     @property
@@ -155,15 +147,15 @@ else:
     NumberDistribution = distribution_of(Number)
 
 
-def _whole_steps(value: Distribution) -> Distribution:
-    if isinstance(value, Constant) and (value.mean < 1 or value.mean != int(value.mean)):
-        raise ValueError(f"expected a whole number of steps, 1 or more, not {value.mean:g}")
-    if value.mean < 1:
-        raise ValueError(f"a task has at least one step; these are {value.mean:g} on average")
-    return value
+def _are_broken(steps: Distribution) -> bool:
+    return isinstance(steps, Constant) and (steps.mean < 1 or steps.mean != int(steps.mean))
 
 
-StepCount = Annotated[NumberDistribution, AfterValidator(_whole_steps)]
+StepCount = Annotated[
+    NumberDistribution,
+    units.forbid(_are_broken, "expected a whole number of steps, 1 or more, not {0.mean:g}"),
+    units.forbid(lambda steps: steps.mean < 1, "a task has at least one step; these are {0.mean:g} on average"),
+]
 """Steps of a task: a whole number, or a distribution of which what is drawn is rounded, to 1 at least."""
 
 

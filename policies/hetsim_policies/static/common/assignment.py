@@ -139,9 +139,7 @@ def with_order(predecessors: Graph | None, size: int, constraints: Sequence[Cons
     return graph if any(graph) else None
 
 
-def violated(
-    constraints: Sequence[Constraint], site_of: np.ndarray, makespan: float = np.inf, tolerance: float = ROUNDING
-) -> list[Constraint]:
+def violated(constraints: Sequence[Constraint], site_of: np.ndarray, makespan: float = np.inf) -> list[Constraint]:
     """The constraints that an assignment breaks; `Cap` needs a makespan."""
     violations: list[Constraint] = []
     for one in constraints:
@@ -150,7 +148,7 @@ def violated(
         if isinstance(one, Cap):
             used = sum(weight for task, site, weight in one.terms if site_of[task] == site)
             room = one.upper + (one.per_makespan * makespan if one.per_makespan else 0.0)
-            broken = used > room + tolerance * max(abs(room), used)
+            broken = used > room + ROUNDING * max(abs(room), used)
         else:
             sites = site_of[list(one.tasks)]
             if isinstance(one, Pin):

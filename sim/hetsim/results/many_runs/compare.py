@@ -229,7 +229,8 @@ def compare(
         table[name, "n"] = [interval.n for interval in intervals]
         of_metric = [replace(row, identical=identical) for row in _pairs(name, frame, pairs, confidence)]
         rows += of_metric
-        winners[name] = _winner(name, frame, of_metric, policies)
+        is_open = not has_direction(name) or np.isinf(frame.to_numpy(dtype=np.float64)).any()
+        winners[name] = None if is_open else clearly_best(of_metric, policies)
         findings += of_metric if baseline is not None else _of_the_best(name, frame, of_metric)
     first = {name: result for name, run in runs.items() if (result := _first(run)) is not None}
     plans = plans_table(first)
@@ -321,13 +322,6 @@ def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:
 def _pairs(metric: str, frame: pd.DataFrame, pairs: list[tuple[str, str]], confidence: float) -> list[Finding]:
     each = [(policy, other, frame[[policy, other]].to_numpy(dtype=np.float64)) for policy, other in pairs]
     return paired_findings(metric, each, confidence)
-
-
-def _winner(metric: str, frame: pd.DataFrame, found: list[Finding], policies: list[str]) -> str | None:
-    """The policy that is shown to be better than each other one; None if open."""
-    if not has_direction(metric) or np.isinf(frame.to_numpy(dtype=np.float64)).any():
-        return None
-    return clearly_best(found, policies)
 
 
 def _of_the_best(metric: str, frame: pd.DataFrame, found: list[Finding]) -> list[Finding]:

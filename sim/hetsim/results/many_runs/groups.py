@@ -115,9 +115,7 @@ def in_order(by: str, groups: Iterable[str]) -> list[str]:
     return sorted(groups, key=lambda group: group == OTHERS and by == "user")
 
 
-def tables_of_groups(
-    outcomes: Mapping[str, Result | Several], by: Iterable[str] = USUAL, confidence: float = 0.95
-) -> dict[str, pd.DataFrame]:
+def tables_of_groups(outcomes: Mapping[str, Result | Several], by: Iterable[str] = USUAL) -> dict[str, pd.DataFrame]:
     """A table for each grouping with several groups (`table_of_groups`)."""
 
     tables = {}
@@ -126,7 +124,7 @@ def tables_of_groups(
     for name in checked(by):
         if runs and not groupings(runs[0].record.input, [name]):
             continue
-        table = table_of_groups(outcomes, name, confidence)
+        table = table_of_groups(outcomes, name)
         if table.index.get_level_values(0).nunique() > 1:
             tables[name] = table
     return tables

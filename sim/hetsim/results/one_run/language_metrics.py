@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pandas as pd
 
 from hetsim.model.record import ABORTED, COMPLETED, PREEMPTIONS
 from hetsim.results.declared import metric
@@ -69,8 +68,8 @@ _declare_gaps()
 @metric(unit="share", better="neither", of="run", sets=("tokens",), title="KV blocks used")
 def kv_used_mean(run: Measured) -> float:
     """Share of a replica's KV blocks in use, mean over its computing time."""
-    rows = _rows(run)
-    if rows is None:
+    rows = run.result.steps
+    if not len(rows):
         return math.nan
     start, end, first, last, blocks = (rows[name].to_numpy() for name in ("start", "end", "kv_used_start", "kv_used",
                                                                           "kv_blocks"))  # fmt: skip
@@ -83,8 +82,8 @@ def kv_used_mean(run: Measured) -> float:
 @metric(unit="share", better="neither", of="run", sets=("tokens",), title="KV blocks used, maximum")
 def kv_used_max(run: Measured) -> float:
     """Maximum share of a replica's KV blocks in use in the window, at most 1."""
-    rows = _rows(run)
-    if rows is None:
+    rows = run.result.steps
+    if not len(rows):
         return math.nan
     inside = (rows["end"] > run.low) & (rows["start"] < run.high)
     shares = (rows["kv_used"] / rows["kv_blocks"])[inside].dropna()
@@ -94,8 +93,8 @@ def kv_used_max(run: Measured) -> float:
 @metric(unit="tokens", better="neither", of="run", sets=("tokens",))
 def tokens_per_step(run: Measured) -> float:
     """Tokens that a step decodes or reads, mean over the steps that end in the window."""
-    rows = _rows(run)
-    if rows is None:
+    rows = run.result.steps
+    if not len(rows):
         return math.nan
     inside = ((rows["end"] > run.low) & (rows["end"] <= run.high)).to_numpy()
     steps = rows["steps"].to_numpy()[inside].sum()
@@ -127,11 +126,6 @@ def _prefixes(run: Measured) -> tuple[float, float]:
     cached, prompt = (run.column(name).astype(float) for name in ("cached_tokens", "prompt_tokens"))
     looked = ~np.isnan(cached)
     return float(prompt[looked].sum()), float(cached[looked].sum())
-
-
-def _rows(run: Measured) -> pd.DataFrame | None:
-    rows = run.result.steps
-    return rows if len(rows) else None
 
 
 def _declare_preemptions() -> None:

@@ -68,7 +68,6 @@ class Run(Protocol):
     def measured(self) -> Measured: ...
     def metric(self, name: str) -> float:
         """The value of one metric."""
-        ...
 
 
 class Measured:

@@ -199,7 +199,10 @@ def mode_time(table: ModeTable, position: int, moved: TaskTransfers) -> np.ndarr
     output: np.ndarray | float = 0.0
     if moved.output is not None:
         output = moved.output / of_mode(lambda mode: max(1, mode.gpus), 1.0)
-    for size, rate in ((upload, _upload_rate), (output, _download_rate)):
+    for size, rate in (
+        (upload, lambda mode: math.inf if mode.on_cpu else mode.type.link.upload),
+        (output, lambda mode: math.inf if mode.on_cpu else download_rate(mode.type.link)),
+    ):
         if isinstance(size, np.ndarray):
             latency = of_mode(lambda mode: 0.0 if mode.on_cpu else mode.type.link.latency)
             total += np.where(size > 0, latency + size / of_mode(rate, math.inf), 0.0)
@@ -208,11 +211,3 @@ def mode_time(table: ModeTable, position: int, moved: TaskTransfers) -> np.ndarr
 
 def gather(values: np.ndarray, shape: np.ndarray) -> np.ndarray | float:
     return float(values[0]) if len(values) == 1 else values[shape]
-
-
-def _upload_rate(mode: Mode) -> float:
-    return math.inf if mode.on_cpu else mode.type.link.upload
-
-
-def _download_rate(mode: Mode) -> float:
-    return math.inf if mode.on_cpu else download_rate(mode.type.link)

@@ -117,7 +117,6 @@ class Kept(Run, Protocol):
     def warnings(self) -> list[str]: ...
     def to_json(self) -> dict[str, Any]:
         """The contents of summary.json."""
-        ...
 
 
 def save(result: Kept, target: Path) -> Path:

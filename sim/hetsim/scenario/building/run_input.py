@@ -169,7 +169,6 @@ class ScenarioSource(ReadScenario, Protocol):
 
     def table(self, entry: int) -> TaskTable:
         """The trace of a workload entry, read once."""
-        ...
 
 
 SHORT_CYCLES = 10

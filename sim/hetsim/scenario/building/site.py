@@ -93,9 +93,7 @@ def drawn_partition(demand: Demand, path: Path_, context: Context) -> Partition 
         return default_of(context.cluster)
     if isinstance(given, PartitionColumn):
         raise context.fail((*path, "partition"), "these tasks are drawn and have no columns; name a partition")
-    if given not in context.cluster.partitions:
-        raise context.fail((*path, "partition"), unknown_partition(given, context.cluster))
-    return context.cluster.partitions[given]
+    return _named_partition(given, path, context)
 
 
 def unknown_partition(name: str, cluster: Cluster) -> str:

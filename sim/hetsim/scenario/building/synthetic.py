@@ -61,7 +61,9 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
     if entry.classes:
         weights = np.array([one.weight for one in entry.classes])
         codes = draw_codes(weights, n, context.random.stream("classes", name))
-    _note_unused_types(name, classes, context)
+    context.note_unused(name, dict.fromkeys(key for one in classes for key in one.typed_gpu_time))
+    for kind in dict.fromkeys(kind for one in classes for kind in one.devices or ()):
+        context.note_missing(name, f"devices: {kind}", kind)
     served = serving_of(entry, name, path, context)
     problems = []
     drawn: list[tuple[np.ndarray | slice, _Drawn]] = []
@@ -101,13 +103,6 @@ def _alike(arrivals: Any, demand: Demand) -> bool:
     if tokens is None or arrivals.start_jitter:
         return False
     return not any(one.scv for one in (arrivals.think, tokens.prompt, tokens.output))
-
-
-def _note_unused_types(name: str, classes: list[Demand], context: Context) -> None:
-    """Note the types of devices that the classes name and the cluster lacks."""
-    context.note_unused(name, dict.fromkeys(key for one in classes for key in one.typed_gpu_time))
-    for kind in dict.fromkeys(kind for one in classes for kind in one.devices or ()):
-        context.note_missing(name, f"devices: {kind}", kind)
 
 
 def _arrivals(

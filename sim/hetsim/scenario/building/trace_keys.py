@@ -32,10 +32,11 @@ def check_effect(entry: WorkloadEntry, path: Path_, table: TaskTable, context: C
     def refuse(key: str, text: str) -> None:
         problems.append(context.document.problem((*path, key), text))
 
+    on_gpus = "flops" in table.numbers or any(name.startswith("gpu_time") for name in table.times)
     for key, column in _given(entry):
         if _filled(table, column):
             refuse(key, f"every row of {table.source} says its own {column}, so that this has no effect; leave it out")
-        elif column in ON_GPUS and not _on_gpus(table):
+        elif column in ON_GPUS and not on_gpus:
             refuse(key, f"no row of {table.source} has a time on a GPU, so that this has no effect; leave it out")
     if entry.nodes is not None and entry.nodes > 1 and "nodes" not in table.numbers:
         kinds = [key for key in ("cpus", "gpus") if key in table.numbers]
@@ -85,10 +86,6 @@ def _filled(table: TaskTable, column: str) -> bool:
     if values.dtype == object or values.dtype.kind in "US":
         return all(str(cell) for cell in values.tolist())
     return not np.isnan(values).any()
-
-
-def _on_gpus(table: TaskTable) -> bool:
-    return "flops" in table.numbers or any(name.startswith("gpu_time") for name in table.times)
 
 
 def nodes_by(entry: WorkloadEntry) -> str:

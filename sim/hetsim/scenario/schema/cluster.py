@@ -23,7 +23,7 @@ from hetsim.errors import KeyProblem, ScenarioError, UnknownName, suggestion
 from hetsim.model.bandwidth import BandwidthCurve
 from hetsim.model.cluster import DeviceType, Link, NodeSpec, Power, Preemption, Price, Sharing
 from hetsim.model.slices import PROFILES, Layout, Slice, arrangements, full_layouts
-from hetsim.model.units import Bytes, BytesPerSecond, Count, Degree, Name, Positive, Whole, is_number, shown
+from hetsim.model.units import Bytes, BytesPerSecond, Count, Degree, Name, Positive, Whole, forbid, is_number, shown
 from hetsim.scenario.fields import Keys, Mirror, Model, Names, OneOrMany, Short, keys_of, unknown
 from hetsim.scenario.file.profile_files import Profiled
 from hetsim.workload.costs import roofline
@@ -294,21 +294,17 @@ class Accelerator(Mirror):
         return value
 
 
+_NO_CPU = '"gpu" means the GPUs of a node; a CPU needs another name'
+
+
 @keys_of(DeviceType, "speed", "power", "price", "peak", power=Powered, price=Priced, peak=NamedPeak | None)
 class Cpu(Mirror):
     """The cores of a node, if they differ from the default."""
 
     FIRST: ClassVar = ("type",)
 
-    type: Name = "cpu"
+    type: Annotated[Name, forbid(lambda name: name == "gpu", _NO_CPU)] = "cpu"
     """Name of the type of these cores."""
-
-    @field_validator("type")
-    @classmethod
-    def _not_gpu(cls, value: str) -> str:
-        if value == "gpu":
-            raise ValueError('"gpu" means the GPUs of a node; a CPU needs another name')
-        return value
 
 
 Many = Annotated[Whole, Field(le=1_000_000)]

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator,
 
 from hetsim.errors import KeyProblem, UnknownName
 from hetsim.model.tasks import SpanSpeeds, Stopping
-from hetsim.model.units import Bytes, Count, Degree, Flag, Name, NotNegative, Number, Part, Positive, Seconds, Share
+from hetsim.model.units import Bytes, Count, Degree, Flag, Name, NotNegative, Number, Positive, Seconds, Share, forbid
 from hetsim.scenario.fields import (
     MAPPING,
     VALUE,
@@ -27,22 +27,10 @@ from hetsim.scenario.fields import (
 from hetsim.scenario.schema.training import Communication, TrainingSpec
 from hetsim.workload.costs import profiles
 from hetsim.workload.costs.roofline import Work
-from hetsim.workload.distributions import (
-    BytesDistribution,
-    Distribution,
-    NumberDistribution,
-    StepCount,
-    TimeDistribution,
-)
+from hetsim.workload.distributions import BytesDistribution, NumberDistribution, StepCount, TimeDistribution
 
-
-def _one_or_more(value: Distribution) -> Distribution:
-    if value.mean < 1:
-        raise ValueError(f"a request has at least one token of each; these are {value.mean:g} on average")
-    return value
-
-
-Amount = Annotated[NumberDistribution, AfterValidator(_one_or_more)]
+_FEW_TOKENS = "a request has at least one token of each; these are {0.mean:g} on average"
+Amount = Annotated[NumberDistribution, forbid(lambda tokens: tokens.mean < 1, _FEW_TOKENS)]
 
 
 class Tokens(Model):
@@ -72,10 +60,7 @@ Time = Annotated[
 ]
 
 
-def _check_gpus(value: float) -> float:
-    if value > 1 and value != int(value):
-        raise ValueError(f"{value:g} GPUs: a fraction is below 1 (of one GPU), more GPUs are whole")
-    return value
+_BROKEN_GPUS = "{:g} GPUs: a fraction is below 1 (of one GPU), more GPUs are whole"
 
 
 def _known_profile(name: str) -> str:
@@ -100,6 +85,8 @@ def seconds_of(limit: float | Factor | None, fastest: np.ndarray) -> np.ndarray 
     return limit.factor * fastest if isinstance(limit, Factor) else np.full(len(fastest), float(limit))
 
 
+_NO_LIMIT = "a time limit is above 0; leave it out where there is none"
+_NO_TYPE = "gpu_time. needs the name of a GPU type after the dot"
 Limit = Annotated[Annotated[Seconds, VALUE] | Annotated[Factor, MAPPING], VALUE_OR_MAPPING]
 
 
@@ -185,7 +172,7 @@ class Occupied(Model):
 
     cpus: NotNegative | None = None
     """Cores held; 1 on cores and 0 on GPUs unless given."""
-    gpus: Annotated[Positive, AfterValidator(_check_gpus)] | None = None
+    gpus: Annotated[Positive, forbid(lambda gpus: gpus > 1 and gpus != int(gpus), _BROKEN_GPUS)] | None = None
     """GPUs held, on GPUs: a whole number, or a share of one below 1."""
     memory: Bytes | None = None
     """Host memory held."""
@@ -215,7 +202,7 @@ class Held(Occupied):
     """Number of nodes of a job; cpus, gpus and memory are then those on each."""
     slice: Name | None = None
     """Profile of the MIG slice held, such as 2g.20gb, in place of gpus; any that is large enough unless given."""
-    span_speed: Part | None = None
+    span_speed: Annotated[Positive, Field(le=1)] | None = None
     """Rate of a gang over several nodes."""
     span_speeds: Speeds | None = None
     """Rates of a gang by what holds it: island, switch, node, rack, cluster."""
@@ -315,7 +302,9 @@ class Demand(Held):
     """Name of the class, for tables and policies; the entry's name unless given."""
     gpu_time: TimeDistribution | None = None
     """Time on a GPU of speed 1: a quantity or a distribution."""
-    typed_gpu_time: dict[str, TimeDistribution] = Field(default={}, alias="gpu_time.*")
+    typed_gpu_time: Annotated[dict[str, TimeDistribution], forbid(lambda times: GPU_TIME in times, _NO_TYPE)] = Field(
+        default={}, alias="gpu_time.*"
+    )
     """Time on a GPU of this type (gpu_time.v100), taken as it is: a quantity or a distribution."""
     cpu_time: Time | None = None
     """Time on a core of speed 1: a quantity, a distribution, or a speedup, times as long as on the GPU."""
@@ -346,7 +335,7 @@ class Demand(Held):
     """Greater goes first, under policies that look at it."""
     partition: PartitionOf | None = None
     """Partition to which the tasks are bound, or the column of a trace that names it."""
-    time_limit: Limit | None = None
+    time_limit: Annotated[Limit, forbid(lambda limit: limit == 0, _NO_LIMIT)] | None = None
     """How long a task may hold its devices, or `{factor: 2}` of its fastest time."""
     qos: Name | None = None
     """Quality of service, for slurm_multifactor."""
@@ -378,21 +367,6 @@ class Demand(Held):
             return value
         rest = {key: v for key, v in value.items() if key not in typed}
         return {**rest, "gpu_time.*": typed}
-
-    @field_validator("typed_gpu_time")
-    @classmethod
-    def _named(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for key in value:
-            if not key.removeprefix(GPU_TIME):
-                raise ValueError("gpu_time. needs the name of a GPU type after the dot")
-        return value
-
-    @field_validator("time_limit")
-    @classmethod
-    def _some_time(cls, value: float | Factor | None) -> float | Factor | None:
-        if value == 0:
-            raise ValueError("a time limit is above 0; leave it out where there is none")
-        return value
 
     @field_validator("scaling")
     @classmethod

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from hetsim.errors import KeyProblem
 from hetsim.model.service import ResultCache, Service
 from hetsim.model.tasks import ComputeTime, StageTime
-from hetsim.model.units import Bytes, Count, Fraction, Name, NotNegative, Seconds
+from hetsim.model.units import Bytes, Count, Fraction, Name, NotNegative, Seconds, forbid
 from hetsim.scenario.fields import Mirror, OneOrMany, Short, inline_of, keys_of
 from hetsim.scenario.file.profile_files import Profiled
 from hetsim.scenario.schema.batch_tables import INLINE as TABLE
@@ -48,12 +48,7 @@ class ComputeStage(MeasuredSpec, Mirror):
         return self.per_prompt_token > 0 or self.per_output_token > 0
 
 
-def _noise(value: float) -> float:
-    if not 0 <= value <= MAX_NOISE:
-        raise ValueError(f"noise is a relative standard deviation from 0 to {MAX_NOISE:.0%}, not {value:g}")
-    return value
-
-
+_NOT_NOISE = f"noise is a relative standard deviation from 0 to {MAX_NOISE:.0%}, not {{:g}}"
 BOTH_WAYS = Short(lambda value: {"request": value, "response": value} if isinstance(value, str) else value,
                   {"type": "string"})  # fmt: skip
 FIXED_ONLY = Short(short, {"anyOf": [{"type": "string"}, TABLE]})
@@ -136,7 +131,7 @@ class FrontEndSpec(Mirror):
     """Delays of requests between front end and node, and of responses."""
 
 
-@keys_of(Service, "noise", noise=Annotated[Fraction, AfterValidator(_noise)])
+@keys_of(Service, "noise", noise=Annotated[Fraction, forbid(lambda noise: not 0 <= noise <= MAX_NOISE, _NOT_NOISE)])
 @inline_of(VariantSpec, "name")
 class ServiceSpec(Profiled):
     """A service: one variant inline, or several under `variants`.

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, PlainValidator, ValidationError, WithJsonSchema, field_validator, model_validator
 
 from hetsim.errors import KeyProblem, Problem, UnknownName
-from hetsim.model.units import MAX_SECONDS, TIME, Count, Fraction, Name, Seconds, Seed, parse, shown
+from hetsim.model.units import MAX_SECONDS, TIME, Count, Fraction, Name, Seconds, Seed, forbid, parse, shown
 from hetsim.registry import POLICY_PARTS
 from hetsim.scenario.fields import MAPPING, VALUE, VALUE_OR_MAPPING, Model, OneOrMany, Short
 from hetsim.scenario.file.document import Document
@@ -43,16 +43,22 @@ Warmup = Annotated[
 ]
 
 
+_Inside = Annotated[
+    Fraction, forbid(lambda share: not 0 < share < 1, "expected a share above 0 and below 1, such as 5%, not {:g}")
+]
+_NO_HORIZON = "must be above 0; leave it out to run until everything is done"
+
+
 class Precision(Model):
     """Replicate until an interval is within ± `precision` of the mean."""
 
-    precision: Fraction
+    precision: _Inside
     """Half-width of the interval to reach, as a share of the mean, such as 5%."""
     metric: Name
     """The metric with the confidence interval that counts, such as response_mean."""
     max: Annotated[Count, Field(ge=MIN_FOR_PRECISION, le=MAX_REPLICATIONS)] = 200
     """Most replications to make."""
-    confidence: Fraction = 0.95
+    confidence: _Inside = 0.95
     """Confidence of the interval."""
 
     @field_validator("metric")
@@ -64,13 +70,6 @@ class Precision(Model):
             metric(value)
         except UnknownName as error:
             raise ValueError(str(error)) from None
-        return value
-
-    @field_validator("precision", "confidence")
-    @classmethod
-    def _share(cls, value: float) -> float:
-        if not 0 < value < 1:
-            raise ValueError(f"expected a share above 0 and below 1, such as 5%, not {value:g}")
         return value
 
 
@@ -101,7 +100,7 @@ class ScenarioModel(Model):
     """A description in words; lists and reports show it."""
     seed: Seed = 0
     """Seed of all random streams; the same seed gives the same tables to the last bit."""
-    horizon: Seconds | None = None
+    horizon: Annotated[Seconds, forbid(lambda end: end == 0, _NO_HORIZON)] | None = None
     """When the run ends, with the warm-up; left out, it goes on until nothing waits, runs or is to come."""
     warmup: Warmup = 0.0
     """Tasks that arrive before this time are not measured; auto finds the time by MSER-5."""
@@ -122,13 +121,6 @@ class ScenarioModel(Model):
     and parameters, and decisions, the time that decisions take."""
     sweep: Annotated[dict[str, Any], Short(lambda v: {} if v is None else v, {"type": "null"})] = {}
     """Values to try by key: a list, or a range with low and high; `hetsim sweep` runs all combinations."""
-
-    @field_validator("horizon")
-    @classmethod
-    def _some_time(cls, value: float | None) -> float | None:
-        if value == 0:
-            raise ValueError("must be above 0; leave it out to run until everything is done")
-        return value
 
     @field_validator("sweep")
     @classmethod

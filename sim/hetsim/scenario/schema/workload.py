@@ -6,12 +6,12 @@ import math
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from hetsim.errors import KeyProblem
 from hetsim.model.clients import Clients, Retry, RetryWait
 from hetsim.model.tasks import Item
-from hetsim.model.units import Count, Name, NotNegative, Positive, Seconds, shown
+from hetsim.model.units import Count, Name, NotNegative, Positive, Seconds, forbid, shown
 from hetsim.scenario.fields import Keys, Mirror, Model, OneOrMany, keys_of
 from hetsim.scenario.schema.demand import Demand
 from hetsim.scenario.schema.language_model import AnyService, LanguageModel
@@ -45,19 +45,12 @@ FEW = 5
 class Resample(Model):
     """Resample a trace in every replication: in blocks of `block` s, or by user."""
 
-    block: Seconds | None = None
+    block: Annotated[Seconds, forbid(lambda time: time == 0, "must be above 0")] | None = None
     """Length of the stretches of the trace that are drawn, in the trace's own time."""
     by: Literal["user", "row"] | None = None
     """user: whole users are drawn, with all their jobs; row: rows in random order, up to gpu_demand."""
     gpu_demand: Positive | None = None
     """By row: how many times the GPUs of the cluster the rows ask for together."""
-
-    @field_validator("block")
-    @classmethod
-    def _some_time(cls, value: float | None) -> float | None:
-        if value == 0:
-            raise ValueError("must be above 0")
-        return value
 
     @model_validator(mode="after")
     def _one(self) -> Resample:
@@ -201,6 +194,10 @@ class TaskClass(Demand):
     """Its probability per arrival, relative to the other classes."""
 
 
+_NO_WEIGHT = forbid(lambda classes: not any(one.weight > 0 for one in classes),
+                    "at least one class needs a weight above 0")  # fmt: skip
+
+
 class Trace(Model):
     """A table of tasks, and the keys of its reader (`hetsim list traces`)."""
 
@@ -227,7 +224,7 @@ class WorkloadEntry(Demand):
     """No arrivals from this time on; the horizon unless given."""
     weight: Positive | None = None
     """Weight of each task, for policies and metrics that weigh."""
-    classes: Annotated[list[TaskClass], OneOrMany, Field(min_length=1)] | None = None
+    classes: Annotated[list[TaskClass], OneOrMany, Field(min_length=1), _NO_WEIGHT] | None = None
     """Kinds of tasks, one of which is drawn for each arrival."""
     trace: Trace | None = None
     """A table of tasks or requests in a file, in place of arrivals and times."""
@@ -247,13 +244,6 @@ class WorkloadEntry(Demand):
     """The cost of serving a request, which makes this a stream of requests."""
     pipeline: PipelineSpec | None = None
     """A measured network in stages over the devices of the cluster, through which each arrival's items stream."""
-
-    @field_validator("classes")
-    @classmethod
-    def _some_weight(cls, value: list[TaskClass] | None) -> list[TaskClass] | None:
-        if value is not None and not any(one.weight > 0 for one in value):
-            raise ValueError("at least one class needs a weight above 0")
-        return value
 
     @model_validator(mode="after")
     def _whole_entry(self) -> WorkloadEntry:

@@ -8,18 +8,18 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Generic, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from hetsim.errors import Problem, ScenarioError, suggestion
 from hetsim.model.units import ExistingFile
 from hetsim.workload.contract import (
+    ABOVE_ZERO,
     Distribution,
     Floats,
     Number,
     OverQuantity,
     Positive,
     Q,
-    positive,
     require_order,
     require_weights,
 )
@@ -30,7 +30,7 @@ class Gamma(Distribution, Generic[Q]):
     """Shape 1 / cv², scale mean · cv²; with cv = 1/√k it is Erlang's of k stages."""
 
     distribution: Literal["gamma"]
-    mean: Annotated[Q, AfterValidator(positive)]
+    mean: Annotated[Q, ABOVE_ZERO]
     """Mean value."""
     cv: Positive
     """Standard deviation / mean."""
@@ -51,11 +51,11 @@ class Lognormal(Distribution, Generic[Q]):
     """
 
     distribution: Literal["lognormal"]
-    mean_given: Annotated[Q | None, AfterValidator(positive)] = Field(None, alias="mean")
+    mean_given: Annotated[Q | None, ABOVE_ZERO] = Field(None, alias="mean")
     """Mean value, given with cv."""
     cv: Positive | None = None
     """Standard deviation / mean, given with mean."""
-    median: Annotated[Q | None, AfterValidator(positive)] = None
+    median: Annotated[Q | None, ABOVE_ZERO] = None
     """Median value, given with sigma; in place of mean and cv."""
     sigma: Positive | None = None
     """Standard deviation of the logarithm, given with median."""
@@ -96,9 +96,9 @@ class Weibull(Distribution, Generic[Q]):
     distribution: Literal["weibull"]
     shape: Positive
     """Shape: below 1 the tail is heavy, 1 is exponential."""
-    scale: Annotated[Q | None, AfterValidator(positive)] = None
+    scale: Annotated[Q | None, ABOVE_ZERO] = None
     """Scale; in place of mean."""
-    mean_given: Annotated[Q | None, AfterValidator(positive)] = Field(None, alias="mean")
+    mean_given: Annotated[Q | None, ABOVE_ZERO] = Field(None, alias="mean")
     """Mean value; in place of scale."""
 
     @model_validator(mode="after")
@@ -129,7 +129,7 @@ class Pareto(Distribution, Generic[Q]):
     """
 
     distribution: Literal["pareto"]
-    low: Annotated[Q, AfterValidator(positive)]
+    low: Annotated[Q, ABOVE_ZERO]
     """Least value."""
     high: Q
     """Greatest value."""
@@ -170,7 +170,7 @@ class Branch(OverQuantity, Generic[Q]):
 
     weight: Number
     """Its probability, relative to the other branches."""
-    mean: Annotated[Q, AfterValidator(positive)]
+    mean: Annotated[Q, ABOVE_ZERO]
     """Mean value of this branch."""
 
 
@@ -182,7 +182,7 @@ class Hyperexponential(Distribution, Generic[Q]):
     """
 
     distribution: Literal["hyperexponential"]
-    mean_given: Annotated[Q | None, AfterValidator(positive)] = Field(None, alias="mean")
+    mean_given: Annotated[Q | None, ABOVE_ZERO] = Field(None, alias="mean")
     """Mean value, given with cv; in place of branches."""
     cv: Positive | None = None
     """Standard deviation / mean, above 1."""
@@ -352,7 +352,7 @@ class Scipy(Distribution, Generic[Q]):
     """Name of a distribution of scipy.stats, such as invgauss."""
     parameters: dict[str, float] = {}
     """Its shape parameters by name."""
-    scale: Annotated[Q, AfterValidator(positive)]
+    scale: Annotated[Q, ABOVE_ZERO]
     """Factor on what is drawn, with the unit."""
     loc: Q | None = None
     """Added to what is drawn."""

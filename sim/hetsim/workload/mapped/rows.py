@@ -41,11 +41,9 @@ class FileRows(Protocol):
 
     def cells(self, columns: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
         """Number of each row and its cells in these columns; None if one lacks."""
-        ...
 
     def missing(self, columns: Sequence[str]) -> list[str]:
         """These columns that the file lacks, as far as that is known."""
-        ...
 
 
 class Csv:

@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from pydantic import AfterValidator
 
-from hetsim.model.units import ExistingFile, TimeUnit, shown
+from hetsim.model.units import ExistingFile, TimeUnit, forbid, shown
 from hetsim.workload.rows.text_rows import (
     NUMBER,
     Flag,
@@ -45,13 +44,8 @@ from hetsim.workload.traces import TaskTable
 _WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
 
 
-def _no_cpu(value: list[str]) -> list[str]:
-    if "cpu" in value:
-        raise ValueError("the CPU has its own column before these; types names the GPU columns")
-    return value
-
-
-GpuTypes = Annotated[Types, AfterValidator(_no_cpu)]
+_CPU_AMONG_THEM = "the CPU has its own column before these; types names the GPU columns"
+GpuTypes = Annotated[Types, forbid(lambda types: "cpu" in types, _CPU_AMONG_THEM)]
 
 
 def read(
