@@ -97,6 +97,7 @@ MAX_COST = 2.5
 """Processor seconds on record of a slow test, or of a group, above which it is nightly."""
 ALWAYS = (
     "async-latency", "backfilling-on-logs", "test_rules-site", "test_sweep_precision-alone", "test_user_types-checkers",
+    "tests/page/test_watch.py::test_ctrl_c_ends_it_and_nothing_stays",
     "tests/policies/test_conformance.py::test_no_registered_policy_depends_on_the_hash_seed[0]",
     "tests/test_user_types.py::test_mypy_strict_finds_no_error",
 )  # fmt: skip
