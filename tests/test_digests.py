@@ -228,8 +228,7 @@ def test_shipped_scenarios(name):
     same(name, digests(CASES[name]))
 
 
-@pytest.mark.quick(40)
-@pytest.mark.by_turns(28)
+@pytest.mark.quick(59)
 @pytest.mark.parametrize("name", SMALL)
 def test_small_systems(name):
     same(name, digests(SMALL[name]))
