@@ -73,6 +73,10 @@ def pytest_configure(config: pytest.Config) -> None:
         import costs
 
         config.pluginmanager.register(costs.Costs(os.path.abspath(config.getoption("--costs"))))
+    if getattr(config, "workerinput", {}).get("by_test"):
+        import schedule
+
+        schedule.send_by_test(config)
     gc.disable()  # a tenth of the time of collecting; pytest_collection_finish puts it on again
     worker = getattr(config, "workerinput", {}).get("workerid", "gw0")
     if config.args_source.name == "TESTPATHS" and worker[-1] in "13579":
@@ -137,6 +141,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 # The scheduler of pytest-xdist knows a group by the end of a node's id, which version 3.8 writes where
                 # pytest 9.2 no longer looks: without this, what a group shares is made once for each test.
                 item._id = type(item._id).parse(f"{item.nodeid}@{mark.args[0]}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Agree with a process that runs tests on one message a test."""
+    import schedule
+
+    schedule.receive_by_test(node)
+    node.workerinput["by_test"] = True
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import syntax
 
 TOP = Path(__file__).parent.parent
@@ -25,18 +26,19 @@ EXCEPT = {
 """Names of functions and classes, by the reason why their arguments are not named."""
 
 
-def by_position(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def by_position(nodes: syntax.Nodes) -> Iterator[tuple[int, str]]:
     """Lines and names of calls that give more than four arguments by position."""
-    for node in syntax.nodes_of(tree):
-        if not isinstance(node, ast.Call) or len(node.args) <= MAX_BY_POSITION:
-            continue
-        if not any(isinstance(one, ast.Starred) for one in node.args):
+    for node in nodes.get(ast.Call, ()):
+        if len(node.args) > MAX_BY_POSITION and not any(isinstance(one, ast.Starred) for one in node.args):
             yield node.lineno, node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
 
 
+syntax.look("by position", lambda nodes: [*by_position(nodes)])
+
+
+@pytest.mark.xdist_group("sources")
 def test_more_than_four_arguments_are_named() -> None:
-    paths = [path for top in ("sim", "policies") for path in sorted((TOP / top).rglob("*.py"))]
-    calls = [(path, *one) for path in paths for one in by_position(ast.parse(path.read_text(encoding="utf-8")))]
+    calls = [(path, *one) for path, found in syntax.seen("by position").items() for one in found]
     excepted = {name for names in EXCEPT.values() for name in names.split()}
     wrong = [f"{path.relative_to(TOP)}:{line} {name}" for path, line, name in calls if name not in excepted]
     assert not wrong, "name the arguments behind the third:\n" + "\n".join(wrong)
@@ -45,4 +47,4 @@ def test_more_than_four_arguments_are_named() -> None:
 
 def test_a_call_with_five_by_position_is_seen() -> None:
     tree = ast.parse("f(1, 2, 3, 4, 5)\nf(1, 2, 3, d=4, e=5)\na.g(1, 2, 3, 4, 5)\nf(1, 2, 3, 4, *more)\nf(1, 2, 3, 4)")
-    assert sorted(by_position(tree)) == [(1, "f"), (3, "g")]
+    assert sorted(by_position(syntax.by_class(tree))) == [(1, "f"), (3, "g")]

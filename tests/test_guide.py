@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pages
 import pytest
+from shared_schema import shared_schema
 
 import hetsim as hs
 from hetsim import registry
 from hetsim.results.formatting import unit_of
 from hetsim.results.one_run.metrics import metrics
-from hetsim.scenario.schema.whole import json_schema
 
 DOCS = pages.TOP / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "reference")
@@ -194,7 +194,7 @@ def properties(schema):
 
 
 def test_every_key_of_a_scenario_is_described_in_a_sentence():
-    found = dict(properties(json_schema()))
+    found = dict(properties(shared_schema()))
     assert len(found) > 400
     for where, one in found.items():
         assert re.fullmatch(r"\S.{3,}\.", one.get("description", "")), where

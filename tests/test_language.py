@@ -90,23 +90,24 @@ FIELD = re.compile(r"^(least_outstanding|least_contention|least_loaded|least_squ
 """Names of policies and of the field."""
 
 
-def names_of(nodes: list[ast.AST]) -> Iterator[str]:
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def names_of(nodes: syntax.Nodes) -> Iterator[str]:
     """Names that a file gives: functions, classes and variables; keyword parameters are free."""
-    for node in nodes:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield node.name
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
+    for kind in DEFINITIONS:
+        yield from (node.name for node in nodes.get(kind, ()))
+    yield from (node.id for node in nodes.get(ast.Name, ()) if isinstance(node.ctx, ast.Store))
 
 
-def docstrings(nodes: list[ast.AST]) -> list[str]:
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
-    return [text for node in nodes if isinstance(node, kinds) and (text := ast.get_docstring(node))]
+def docstrings(nodes: syntax.Nodes) -> list[str]:
+    return [text for kind in (*DEFINITIONS, ast.Module) for node in nodes.get(kind, ())
+            if (text := ast.get_docstring(node))]  # fmt: skip
 
 
-def described(nodes: list[ast.AST]) -> list[str]:
+def described(nodes: syntax.Nodes) -> list[str]:
     """Docstrings, and the strings below fields and keys."""
-    values = [node.value for node in nodes if isinstance(node, ast.Expr)]
+    values = [node.value for node in nodes.get(ast.Expr, ())]
     return [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
 
 
@@ -116,9 +117,8 @@ def parts_of(name: str) -> frozenset[str]:
     return frozenset(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_"))
 
 
-def counted(text: str) -> dict[str, int]:
+def counted(nodes: syntax.Nodes) -> dict[str, int]:
     """How often a file has each kind of what is to go; kinds that it has not are left out."""
-    nodes = [*syntax.nodes_of(ast.parse(text))]
     names = [(name, parts_of(name)) for name in names_of(nodes)]
     texts = docstrings(nodes)
     lines = [text.splitlines()[0] for text in texts]
@@ -134,14 +134,12 @@ def counted(text: str) -> dict[str, int]:
     return {kind: count for kind, count in kinds.items() if count}
 
 
-def sources() -> Iterator[Path]:
-    for folder in ("policies", "sim"):
-        yield from sorted((ROOT / folder).rglob("*.py"))
+syntax.look("language", counted)
 
 
 def now_counted() -> dict[tuple[str, str], int]:
-    rows = ((path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")) for path in sources())
-    return {(name, kind): count for name, text in rows for kind, count in counted(text).items()}
+    rows = ((path.relative_to(ROOT).as_posix(), counts) for path, counts in syntax.seen("language").items())
+    return {(name, kind): count for name, counts in rows for kind, count in counts.items()}
 
 
 def allowed() -> dict[tuple[str, str], int]:
@@ -149,6 +147,7 @@ def allowed() -> dict[tuple[str, str], int]:
         return {(row["file"], row["kind"]): int(row["count"]) for row in csv.DictReader(stream)}
 
 
+@pytest.mark.xdist_group("sources")
 def test_names_and_docstrings_only_become_plainer() -> None:
     """No file has more of them than the table says; a file that is new has none."""
     most = allowed()
@@ -165,7 +164,7 @@ def nobody_leaves(most_jobs, found):
 '''
     kinds = ("bare name", "person in a name", "docstring is a question", "docstring begins with What")
     counts = dict.fromkeys((*kinds, "first line above 80", "odd word"), 1)
-    assert counted(code) == {**counts, "docstring is a question": 2}
+    assert counted(syntax.by_class(ast.parse(code))) == {**counts, "docstring is a question": 2}
 
 
 def write() -> None:

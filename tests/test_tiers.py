@@ -104,10 +104,23 @@ def test_slow_tests_that_cost_much_are_nightly(monkeypatch):
         Case("t.py::in_group", SLOW, group), Case("t.py::quick_in_group", group),
         Case("t.py::short_in_kept", SLOW, kept), Case("t.py::long_in_kept", SLOW, kept),
     ]  # fmt: skip
-    over = tiers.MAX_COST + 1
+    over = tiers.MAX_LAST + 1
     record = dict.fromkeys(("t.py::long", "t.py::quick", "t.py::kept", "group", "kept", "t.py::long_in_kept"), over)
     record["t.py::short"] = tiers.MAX_COST
     assert nightly(monkeypatch, cases, record) == ["t.py::long", "t.py::in_group", "t.py::long_in_kept"]
+
+
+def test_a_test_of_which_no_case_would_stay_keeps_its_shortest(monkeypatch):
+    """Unless it belongs to a group, which would make its runs again, or a quick case stays."""
+    group = pytest.mark.xdist_group("group").mark
+    cases = [
+        Case("t.py::a[0]", SLOW), Case("t.py::a[1]", SLOW), Case("t.py::b[0]", SLOW), Case("t.py::b[1]"),
+        Case("t.py::in_group", SLOW, group), Case("t.py::longer", SLOW),
+    ]  # fmt: skip
+    record = dict.fromkeys([*(case.nodeid for case in cases), "group"], tiers.MAX_LAST)
+    record |= dict.fromkeys(("t.py::a[0]", "t.py::longer"), tiers.MAX_LAST + 1)
+    moved = nightly(monkeypatch, cases, record)
+    assert moved == ["t.py::a[0]", "t.py::b[0]", "t.py::in_group", "t.py::longer"]
 
 
 def test_of_the_cases_of_a_test_the_whole_suite_keeps_short_ones(monkeypatch):

@@ -328,6 +328,7 @@ def test_steps_are_saved_and_read_again(tmp_path):
     assert not (other.save(tmp_path / "other") / "steps.parquet").exists()
 
 
+@pytest.mark.slow
 def test_the_picture_of_steps_shows_its_panels():
     picture = hs.plots.serving(busy())
     labels = [ax.get_ylabel() for ax in picture.axes]

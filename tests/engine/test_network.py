@@ -66,6 +66,7 @@ def test_the_recursion_is_the_sum_over_states(count: int, width: Fraction) -> No
         assert found[job] == pytest.approx(float(whole / normalized(own, link, job)), rel=1e-11)
 
 
+@pytest.mark.slow
 def test_many_jobs_on_a_link_that_never_rests() -> None:
     for count, width in ((300, 1.0), (200, 2.5)):  # alike: each waits for all
         found = step_times([1.0] * count, [1.0] * count, width=width)

@@ -76,7 +76,7 @@ PARAMETERS = {
 }
 THRIFTY = {} if tiers.whole else {
     "rollout": {"samples": 2, "forks": 6, "candidates": 2}, "simulated_annealing": {"evaluations": 1000},
-    "genetic": {"evaluations": 1000}, "constraint_injection": {"candidates": 6},
+    "genetic": {"evaluations": 1000}, "constraint_injection": {"candidates": 4},
 }  # fmt: skip
 """In the quick tier these try less for each decision than they would by themselves."""
 ORDERS = {"discipline": ["block", "skip"]}

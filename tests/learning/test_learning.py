@@ -300,7 +300,7 @@ class OwnReward(rewards.REWARDS["slowdown"]):
     """The reward of slowdown, as a class of the user's that nothing registers."""
 
 
-def test_a_class_of_the_users_is_a_reward_to_train_with():
+def test_a_class_of_the_users_is_a_reward_to_train_with(judged_seldom):
     own = hs.train(SMALL, "dqn", 60, window=4, baselines=["fcfs"], replications=1, reward=OwnReward)
     named = hs.train(SMALL, "dqn", 60, window=4, baselines=["fcfs"], replications=1, reward="slowdown")
     assert own.curve.equals(named.curve) and own.baselines == named.baselines

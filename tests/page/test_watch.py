@@ -60,6 +60,7 @@ def drop_runs(folder: Path, keep: set[int], **options: Any) -> None:
     shutil.move(folder.with_name("part") / "runs", folder / "runs")
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("policies", [None, ["fcfs", "sjf"], ["fcfs_skip", {"scheduler": {"name": "edf"}}]])
 @pytest.mark.parametrize("replications", [1, 3])
 def test_points_that_have_their_runs_are_those_of_the_finished_sweep(
@@ -98,6 +99,7 @@ def test_a_point_whose_replications_or_policies_are_going_on_is_not_shown(tmp_pa
     assert found is not None and found.table.equals(hs.sweep(QUEUE, COUNTS, **options).table)
 
 
+@pytest.mark.slow
 def test_runs_left_of_a_precision_are_a_bound(tmp_path: Path) -> None:
     options: dict[str, Any] = {"replications": {"precision": 0.2, "metric": "response_mean", "max": 60}}
     table = unfinished(tmp_path / "sweep", **options)
@@ -200,6 +202,7 @@ def test_only_the_page_is_served_and_only_by_the_names_of_this_machine(tmp_path:
             PageServer(tmp_path, server.server_port)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_and_nothing_stays(tmp_path: Path) -> None:
     hs.run(QUEUE).save(tmp_path / "run")
     before = sorted(path.name for path in (tmp_path / "run").iterdir())

@@ -185,6 +185,7 @@ def test_plans_keep_to_the_partition_of_the_entry() -> None:
     assert {one.device for one in training_plans(load(both))} == {"old"}
 
 
+@pytest.mark.slow
 def test_the_picture_of_a_candidate_ends_with_its_step(tmp_path: Any) -> None:
     found = training_plans(load(scenario("80 GB")))
     staged = [one for one in found if one.plan.pipeline > 1]

@@ -197,10 +197,11 @@ def test_no_bound_or_ratio_is_told_where_the_engine_can_do_more(why):
 
 def spanning(folder, seed, span="any"):
     """Jobs of 1 to 6 GPUs on three nodes of four, over a day."""
-    random = np.random.default_rng(seed)
-    gpus = random.choice([1, 2, 4, 6] if span else [1, 2, 4], 60)
+    random, count = np.random.default_rng(seed), some(60, 30)
+    gpus = random.choice([1, 2, 4, 6] if span else [1, 2, 4], count)
     rows = [f"{at:.0f},{took:.0f},{width}" for at, took, width in
-            zip(np.sort(random.uniform(0, 86400, 60)), random.uniform(600, 9000, 60), gpus, strict=True)]  # fmt: skip
+            zip(np.sort(random.uniform(0, 1440 * count, count)), random.uniform(600, 9000, count), gpus,
+                strict=True)]  # fmt: skip
     (folder / "jobs.csv").write_text("\n".join(["arrival,gpu_time,gpus", *rows]) + "\n")
     nodes = [{"count": 3, "cpus": 8, "gpus": {"type": "g", "count": 4}}]
     entry = {"trace": {"format": "tasks", "path": str(folder / "jobs.csv")}, **({"span": span} if span else {})}
@@ -227,9 +228,10 @@ def test_gangs_keep_to_one_node_unless_they_may_span(tmp_path):
 def over_nodes(folder, cores=False):
     """Jobs of one to three nodes with two devices on each, and jobs of a single device, on three nodes of four."""
     random, what = np.random.default_rng(4), "cpu_time,cpus" if cores else "gpu_time,gpus"
+    size = some(60, 30)
     rows = [f"{at:.0f},{took:.0f},{width},{count}" for at, took, width, count in
-            zip(np.sort(random.uniform(0, 40000, 60)), random.uniform(600, 9000, 60), random.choice([1, 2], 60),
-                random.choice([1, 1, 2, 3], 60), strict=True)]  # fmt: skip
+            zip(np.sort(random.uniform(0, 40000 * size / 60, size)), random.uniform(600, 9000, size),
+                random.choice([1, 2], size), random.choice([1, 1, 2, 3], size), strict=True)]  # fmt: skip
     (folder / "jobs.csv").write_text("\n".join([f"arrival,{what},nodes", *rows]) + "\n")
     nodes = [{"count": 3, "cpus": 4, **({} if cores else {"gpus": {"type": "g", "count": 4}})}]
     entry = {"trace": {"format": "tasks", "path": str(folder / "jobs.csv")}}

@@ -100,6 +100,7 @@ def called(*words: Any) -> Any:
     return CliRunner().invoke(main, ["diff", *map(str, words)])
 
 
+@pytest.mark.slow
 def test_command_line(scenario: Path, tmp_path: Path):
     for policy in ("fcfs", "sjf"):
         hs.run(scenario, policy=policy).save(tmp_path / policy)

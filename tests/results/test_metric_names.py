@@ -1,22 +1,25 @@
 """A metric's name is written where it is declared, and in one file more at most."""
 
 import ast
-import re
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
 import syntax
 
-import hetsim as hs
 from hetsim.results.declared import declarations
 
+SIMULATOR = Path(__file__).parents[2] / "sim"
 
+syntax.look("texts", lambda nodes: {node.value for node in nodes.get(ast.Constant, ()) if isinstance(node.value, str)})
+
+
+@pytest.mark.xdist_group("sources")
 def test_names_of_metrics_stand_in_two_files_at_most():
     places, names = defaultdict(set), set(declarations())
-    quoted = re.compile("[\"'](?:" + "|".join(map(re.escape, names)) + ")[\"']")
-    for file in sorted(Path(hs.__file__).parent.rglob("*.py")):
-        source = file.read_text(encoding="utf-8")
-        for node in syntax.nodes_of(ast.parse(source)) if quoted.search(source) else ():
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names:
-                places[node.value].add(file)
+    for file, texts in syntax.seen("texts").items():
+        if file.is_relative_to(SIMULATOR):
+            for name in texts & names:
+                places[name].add(file)
+    assert len(places) > 40
     assert {name: len(files) for name, files in places.items() if len(files) > 2} == {}

@@ -11,11 +11,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from shared_schema import shared_schema
 
 import hetsim as hs
 from hetsim.model.described import Described
 from hetsim.scenario.fields import Mirror
-from hetsim.scenario.schema.whole import json_schema
 
 DIFFERENT = {
     "null says that an entry, a class or a mode does not say it; the model has one value for each launch": (
@@ -96,7 +96,7 @@ IN_UNITS = {"memory": "B", "upload": "s", "download": "s", "loc": "s"}
 
 def used_values() -> dict[str, Any]:
     """Values that are used without keys of the schema, by key; those of dataclasses are their defaults."""
-    json_schema()
+    shared_schema()
     models, values = [Described], {}
     while models:
         models += (model := models.pop()).__subclasses__()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from shared_schema import shared_schema
 
 from hetsim.errors import KeyProblem
 from hetsim.formulas.training import ParallelPlan, Transformer
@@ -24,7 +25,7 @@ from hetsim.model.step_times import LinearSteps
 from hetsim.model.tasks import ComputeTime, Item, SpanSpeeds, StageTime, Stopping
 from hetsim.model.units import Bytes, BytesPerSecond, PerSecond, Seconds, Share, in_units
 from hetsim.scenario.fields import Keys, Mirror
-from hetsim.scenario.schema.whole import ScenarioModel, json_schema
+from hetsim.scenario.schema.whole import ScenarioModel
 from hetsim.workload.costs.step_costs import Efficiency
 
 ONCE = {
@@ -91,8 +92,8 @@ def test_defaults_are_told_once():
     assert with_default("Time.", math.inf) == "Time; no limit unless given."
     assert with_default("Sharing.", Sharing("mps")) == "Sharing; mps unless given."
     assert with_default("Causes.", ["timeout", "failed"]) == "Causes; timeout, failed unless given."
-    assert "reach, fitted on A100; 70.3% unless given" in json.dumps(json_schema())
-    assert not re.search("unless given; .* unless given", json.dumps(json_schema()).replace('"', "\n"))
+    assert "reach, fitted on A100; 70.3% unless given" in json.dumps(shared_schema())
+    assert not re.search("unless given; .* unless given", json.dumps(shared_schema()).replace('"', "\n"))
 
 
 @pytest.mark.quick(1)
@@ -105,7 +106,7 @@ def test_defaults_are_told_once():
 ])  # fmt: skip
 def test_what_is_used_without_a_key_is_appended(part: str, key: str, end: str):
     """The default, what code uses in place of null, what the dataclass has, in the shortest unit."""
-    assert json_schema()["$defs"][part]["properties"][key]["description"].endswith(end)
+    assert shared_schema()["$defs"][part]["properties"][key]["description"].endswith(end)
 
 
 @pytest.mark.parametrize(("value", "unit", "text"), [

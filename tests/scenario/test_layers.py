@@ -10,6 +10,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+import syntax
 
 TOP = Path(__file__).parents[2]
 DOTTED = re.compile(r"(hetsim|hetsim_policies|hetsim_scenarios|benchmarks)(\.\w+)*(\.\w*|:\w+)$")
@@ -110,8 +111,8 @@ def test_benchmarks_import_one_another_in_no_circle() -> None:
     imports = {
         file.stem: {
             node.module.split(".")[1]
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("benchmarks.")
+            for node in syntax.by_class(ast.parse(file.read_text(encoding="utf-8"))).get(ast.ImportFrom, ())
+            if (node.module or "").startswith("benchmarks.")
         }
         for file in (TOP / "benchmarks").glob("*.py")
     }  # fmt: skip

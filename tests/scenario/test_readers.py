@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from shared_schema import shared_schema
 
 import hetsim as hs
 from hetsim import registry
@@ -15,10 +16,9 @@ from hetsim.queueing.matching import FAMILIES, match
 from hetsim.scenario import readers
 from hetsim.scenario.file.shipped import shipped
 from hetsim.scenario.schema.policy import policy_parameters
-from hetsim.scenario.schema.whole import json_schema
 from hetsim.workload.arrivals import BUILTIN, ArrivalProcess
 
-SCHEMA = json_schema()
+SCHEMA = shared_schema()
 
 
 def walk(part, path="", inside=(), found=None):

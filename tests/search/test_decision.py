@@ -187,6 +187,7 @@ def test_a_selection_does_not_depend_on_the_workers(tmp_path: Path):
         assert found[0].stdout == found[1].stdout
 
 
+@pytest.mark.slow
 def test_what_is_written(tmp_path: Path):
     path = tmp_path / "two.yaml"
     path.write_text(json.dumps({**TWO, "horizon": "40 s", "warmup": "0 s"}))

@@ -334,7 +334,7 @@ def goes_stale(way: Way, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert [way.unknown in text for text in texts] == [True] * bool(way.unknown), texts
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(3)
 @LINUX
 @pytest.mark.parametrize("name", CODE)
 def test_code_that_changes_gives_a_new_figure(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -110,7 +110,7 @@ FILES = [one.path for one in shipped() if one.theme not in ("published", "templa
 def test_a_plan_is_that_of_points_that_are_validated_one_by_one(path: Path, monkeypatch: pytest.MonkeyPatch):
     """Of random axes: digests, seeds, warm-ups, pilots, labels and remarks; or the words of the error."""
     base, chance = load(path), random.Random(path.stem)
-    for _ in range(some(4, 2)):
+    for _ in range(some(4, 1)):
         over = axes_of(chance, base)
         form, size = chance.choice(["points", "random", "grid"]), math.prod(map(len, over.values()))
         if form == "grid" and size <= 40:

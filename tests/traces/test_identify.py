@@ -67,7 +67,7 @@ def told(path: Path, *arguments: object) -> dict[str, Any]:
     ("drf", ("share", "skip"), 1.0),
     (FAIR, ("usage", "conservative"), 0.98),
     (CLASSES, ("class", "conservative"), 0.98),
-], 2), ids=str)  # fmt: skip
+], 1), ids=str)  # fmt: skip
 def test_a_policy_is_told_from_its_own_log(tmp_path: Path, policy: Any, rule: tuple[str, str], least: float) -> None:
     """Every start is the one that the policy would decide from the recorded state, and no other policy would."""
     found = told(recorded(tmp_path, {"scheduler": policy}, count=1500 if rule[0] == "class" else 700))

@@ -64,6 +64,7 @@ def test_a_list_of_nodes_is_printed_or_written(files: Path):
     assert run("convert nodes.csv n.yaml --force").stderr.splitlines()[-1].endswith("2 nodes in 1 group: n.yaml")
 
 
+@pytest.mark.slow
 def test_a_picture_of_a_trace_is_written(files: Path):
     done = run("inspect log.csv --picture p.png")
     assert Path("p.png").read_bytes()[:4] == b"\x89PNG" and "p.png" in done.stderr

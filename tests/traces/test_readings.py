@@ -108,7 +108,8 @@ def test_every_case_has_digests_and_nothing_else_has() -> None:
     assert list(KEPT) == [name for name in CASES if name not in SAMPLES]
 
 
-@pytest.mark.quick(69)
+@pytest.mark.quick(46)
+@pytest.mark.by_turns(34)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", CASES)
 def test_readings_are_those_on_record(name: str, part: int, tmp_path: Path) -> None:

@@ -450,7 +450,7 @@ def test_an_unknown_model_is_named(complaints):
 @given(content=st.binary(max_size=300) | st.text(max_size=200).map(str.encode), number=st.integers(0, 3))
 def test_any_bytes_end_in_a_table_or_a_sentence(tmp_path_factory, content, number):
     reader, begin = [(azure_llm, AZURE), (burstgpt, BURST), (mooncake, MOON), (request_table, "arrival\n1\n")][number]
-    path = tmp_path_factory.mktemp("bytes") / "t"
+    path = tmp_path_factory.getbasetemp() / "any_bytes.txt"
     path.write_bytes(begin.encode() + content)
     try:
         found = reader(path)

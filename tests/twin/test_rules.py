@@ -54,6 +54,7 @@ def test_rules_are_those_of_the_site(seen):
     assert weights.half_life == pytest.approx(2 * DAY, rel=0.3)
 
 
+@pytest.mark.slow
 def test_nothing_later_than_the_snapshot_is_looked_at(seen):
     _, jobs, log = seen
     now = EPOCH + 5.6 * DAY
