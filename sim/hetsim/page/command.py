@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -54,11 +55,11 @@ def report(
         return
     with console.own_warnings(quiet), reading_stored(directory):
         if paper and style is not None:
-            from hetsim.page.paper import FOLDER as INSIDE
-            from hetsim.page.paper import command_of, write_paper
+            from hetsim.page.paper import write_paper
 
-            text = command_of(directory, style, out)
-            folder = write_paper(load_any(directory), directory, out or directory / INSIDE, style, text)
+            text = f"hetsim report {quote(str(directory))} --paper --style {style}"
+            text += "" if out is None else f" --out {quote(str(out))}"
+            folder = write_paper(load_any(directory), directory, out or directory / "paper", style, text)
             console.note(f"paper: {folder}", quiet)
             return
         path = write_report(load_any(directory), page or directory / NAME, folder=str(directory))

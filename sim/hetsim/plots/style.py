@@ -38,10 +38,6 @@ LONGEST = 44
 
 INK, MUTED, GRID = "#222222", "#666666", "#E4E4E4"
 DPI = 150
-WIDE = 9.0
-"""Figures that are wider on the screen, in inches, take two columns of a paper."""
-PAPER_SIZE = 8.0
-"""Size of letters in a paper at most, in points."""
 
 
 EDITABLE: dict[Any, Any] = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "hetsim"}
@@ -57,9 +53,9 @@ class Picture(Figure):
         self._escape_names()
         if _widths.get() is not None:
             for ax in self.axes:
-                ax.tick_params(labelsize=PAPER_SIZE - 1)
+                ax.tick_params(labelsize=7)
             for text in self.findobj(Text):
-                text.set_fontsize(min(text.get_fontsize(), PAPER_SIZE))
+                text.set_fontsize(min(text.get_fontsize(), 8))
         form = str(options.get("format") or Path(str(fname)).suffix[1:]).lower()
         with rc_context(EDITABLE), warnings.catch_warnings(record=True) as raised:
             warnings.filterwarnings("always", "Glyph ")
@@ -86,7 +82,7 @@ class Picture(Figure):
         return data.getvalue()
 
 
-PAPER: dict[Any, Any] = {"font.family": ["STIXGeneral", "DejaVu Sans"], "mathtext.fontset": "stix"}
+PAPER: dict[Any, Any] = {"font.family": ["STIXGeneral", "DejaVu Sans"]}
 """Next to the Times of papers; what it lacks comes from the second."""
 _widths: ContextVar[tuple[float, float] | None] = ContextVar("widths", default=None)
 
@@ -95,18 +91,15 @@ _widths: ContextVar[tuple[float, float] | None] = ContextVar("widths", default=N
 def on_paper(column: float, page: float) -> Iterator[None]:
     """Draw figures at the width of a column, or of the page if they are wide, in inches."""
     token = _widths.set((column, page))
-    try:
-        with rc_context(PAPER):
-            yield
-    finally:
-        _widths.reset(token)
+    with rc_context(PAPER):
+        yield
+    _widths.reset(token)
 
 
 def figure(width: float = 9.0, height: float = 5.0) -> Figure:
     """Make a figure that is independent of pyplot; size in inches, but `on_paper`."""
-    widths = _widths.get()
-    if widths is not None:
-        limit = widths[width > WIDE]
+    if (widths := _widths.get()) is not None:
+        limit = widths[width > 9]
         width, height = limit, max(height * limit / width, min(height, 0.7 * limit))
     return Picture(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
 
