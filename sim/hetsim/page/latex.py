@@ -31,7 +31,8 @@ _CHARACTERS = {
     ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "`": r"\textasciigrave{}", "±": r"$\pm$",
     "×": r"$\times$", "·": r"$\cdot$", "µ": r"\textmu{}", "μ": r"\textmu{}", "∞": r"$\infty$", "≥": r"$\geq$",
     "≤": r"$\leq$", "−": r"$-$", "–": r"\textendash{}", "—": r"\textemdash{}", "…": r"\dots{}", "→": r"$\to$",
-    "ρ": r"$\rho$", "\xad": "-", "\xa0": "~", **{one: rf"\{one}" for one in "{}$&%#_"}, **{one: f"{{{one}}}" for one in "[]*"},
+    "ρ": r"$\rho$", "\xad": "-", "\xa0": "~",
+    **{one: rf"\{one}" for one in "{}$&%#_"}, **{one: f"{{{one}}}" for one in "[]*"},
 }  # fmt: skip
 """What LaTeX does not print as it stands, and what tables of hetsim have."""
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hetsim import registry
 from hetsim.errors import DamagedFile, UsageError
 from hetsim.experiment.policies import named_policy, written
 from hetsim.model.files import package_data, write_text
 from hetsim.page import of_comparison, of_run, of_sweep
 from hetsim.page.common import command
 from hetsim.page.latex import Latex, escape
-from hetsim.page.references import MODELS, Use, bibliography, used_in
 from hetsim.report import overview
 from hetsim.results.many_runs.compare import COMPARISON, Comparison
 from hetsim.results.many_runs.replications import Replications
@@ -30,16 +30,12 @@ from hetsim.results.one_run.store import MARK, write_directory
 from hetsim.results.stored_files import digests, parse_yaml, sealed, unsealed
 
 LOCK = "lock.json"
-ONE_RUN = "Each figure is of one run, which says nothing about chance; there are no intervals."
-INTERVALS = (
-    "Values after ± are half-widths of 95 % confidence intervals by Student's t over independent replications "
-    f"({overview.OF_MEANS}; {overview.OF_PERCENTILES})."
-)
-PAIRED = (
-    "Replication r of every policy has the same arrivals, sizes and faults (common random numbers). Policies are "
-    "compared by paired t tests of their differences; intervals and p values of differences are corrected by Holm's "
-    "procedure over the pairs of {family}."
-)
+MODELS = {
+    "engine": ("hetsim.silicon.engines", "constants of the serving engine (to measured servers)"),
+    "training": ("hetsim.formulas.training", "the share of peak in training steps (to published steps on A100)"),
+    "profile": ("hetsim.workload.costs.profiles", "times of a profile (to measurements)"),
+}
+"""Keys of scenarios -> the module that names the reference, and what of the model was fitted."""
 NOT_FITTED = "the scenario names no fitted model (engine, training, profile or learned policy); its figures are inputs"
 Outcome = Result | Replications | Comparison | Sweep
 
@@ -57,18 +53,20 @@ def write_paper(outcome: Outcome, source: Path, target: Path, style: str, comman
         floats = Latex(folder, style, _subject(outcome))
         again, points, remarks = _draw(outcome, str(source), floats)
         entries, keys = bibliography(_uses(outcome, source, runs))
+        flags = _statistics(outcome, runs)
         versions = {name: escape(version) for name, version in mark["versions"].items() if name != "code"}
         column, page = floats.widths
         filled = {
             "columns": "twocolumn" if page > column else "onecolumn", "text": str(page),
             "floats": "\n".join(rf"\input{{{name}}}" for name in floats.names), "subject": escape(floats.subject),
             "packages": ", ".join(f"{name} {text}" for name, text in versions.items() if name != "hetsim"),
-            "cited": _cited(keys), "statistics": escape(" ".join(_statistics(outcome, runs))),
-            "fitted": escape("; ".join(_fitted(keys)) or NOT_FITTED), "again": escape(again), **versions,
+            "cited": ", ".join(escape(name.partition(" ")[2]) + (rf"~\cite{{{','.join(works)}}}" if works else "")
+                               for name, works in keys.items()),
+            "fitted": escape("; ".join(_fitted(keys)) or NOT_FITTED), "again": escape(again), **versions, **flags,
             "remarks": escape("; ".join(remarks) or "none"), "entries": entries,
         }  # fmt: skip
         for name in ("main.tex", "methods.tex", "refs.bib"):
-            template = package_data(__file__, name).decode()
+            template = re.sub(r"(?m)^(\w+)%(.*\n)", lambda match: match[2] * bool(flags[match[1]]), _file(name))
             write_text(folder / name, re.sub(r"@(\w+)@", lambda match: filled[match[1]], template))
         if points:
             write_text(folder / "points.csv", points)
@@ -136,7 +134,7 @@ def _runs(outcome: Outcome) -> list[Result]:
     return [overview.first_of(run) for run in (outcome.runs.values() if isinstance(outcome, Comparison) else [outcome])]
 
 
-def _uses(outcome: Outcome, source: Path, runs: list[Result]) -> Iterator[Use]:
+def _uses(outcome: Outcome, source: Path, runs: list[Result]) -> Iterator[str]:
     """All policies, arrivals, readers and models of the scenarios."""
     scenarios: list[Any] = [parse_yaml(run.name, run.scenario) for run in runs if run.scenario is not None]
     if isinstance(outcome, Sweep):
@@ -148,30 +146,58 @@ def _uses(outcome: Outcome, source: Path, runs: list[Result]) -> Iterator[Use]:
         yield from used_in(scenario)
 
 
-def _cited(keys: dict[Use, list[str]]) -> str:
-    return ", ".join(escape(name) + (rf"~\cite{{{','.join(works)}}}" if works else "")
-                     for (_, name), works in keys.items())  # fmt: skip
+def used_in(scenario: Any, key: str = "", in_policy: bool = False) -> Iterator[str]:
+    """The policies, arrivals, readers and models that a scenario names, repeated ones too."""
+    if isinstance(scenario, Mapping):
+        for inner, value in scenario.items():
+            yield from [f"model {inner}"] if inner in MODELS and not isinstance(value, bool) else []
+            is_policy = in_policy or inner == "policy" or inner in registry.POLICY_KINDS
+            yield from used_in(value, key if inner == "name" else str(inner), is_policy)
+    elif isinstance(scenario, list):
+        for value in scenario:
+            yield from used_in(value, key, in_policy)
+    elif isinstance(scenario, str):
+        kinds = ("arrivals",) if key == "process" else ("traces", "clusters") if key == "format" else ()
+        yield from (f"{kind} {scenario}" for kind in kinds if scenario in registry.table(kind))
+        known = [kind for kind in registry.POLICY_KINDS if in_policy and scenario in registry.policies(kind)]
+        yield from (f"{kind} {scenario}" for kind in ([key] if key in known else known[:1]))
 
 
-def _fitted(uses: dict[Use, list[str]]) -> Iterator[str]:
-    for kind, name in uses:
+def bibliography(uses: Iterable[str]) -> tuple[str, dict[str, list[str]]]:
+    """Entries of BibTeX, with comments on what is missing, and the keys by use."""
+    keys: dict[str, list[str]] = {use: [] for use in uses}
+    entries, missing = "", dict.fromkeys(keys, "no reference is known")
+    for block in _file("works.bib").split("\n\n"):
+        about, _, entry = block.removeprefix("% ").partition("\n")
+        names, _, why = about.partition(": ")
+        ours = [name for name in names.split(", ") if name in keys]
+        for name in ours:
+            keys[name] += re.findall(r"^@misc\{(\w+)", entry)
+            missing[name] = why
+        entries += f"% {', '.join(ours)}\n{entry}\n\n" if ours and entry else ""
+    return entries + "".join(f"% {use}: {why}\n" for use, why in missing.items() if why), keys
+
+
+def _file(name: str) -> str:
+    return package_data(__file__, name).decode()
+
+
+def _fitted(uses: Iterable[str]) -> Iterator[str]:
+    for kind, name in (use.split(" ", 1) for use in uses):
         if kind == "model" or name == "learned":
             yield MODELS[name][1] if kind == "model" else f"the learned policy ({kind})"
 
 
-def _statistics(outcome: Outcome, runs: list[Result]) -> Iterator[str]:
-    """How intervals and tests were made."""
-    many, family = isinstance(outcome, Replications) and not outcome.identical, ""
+def _statistics(outcome: Outcome, runs: list[Result]) -> dict[str, str]:
+    """The lines of `methods.tex` that hold: intervals, tests, and what they say."""
+    many, family, rule, selected = isinstance(outcome, Replications) and not outcome.identical, "", "", ""
     if isinstance(outcome, Sweep):
         many = outcome.table["replications"].max() > 1
         family = "all points, by metric" if outcome.table["policy"].nunique() > 1 else ""
-        if not isinstance(outcome.replications, int):
-            yield f"Replications were added up to a precision ({outcome.replications})."
+        rule = "" if isinstance(outcome.replications, int) else escape(str(outcome.replications))
     elif isinstance(outcome, Comparison):
         many, family = not outcome.single and not outcome.identical, "a metric"
-        if "best" in outcome.asked:
-            yield "Replications went to the policies by a selection of the best: their numbers differ."
-    yield INTERVALS if many else ONE_RUN
-    yield PAIRED.format(family=family) if many and family else ""
-    if warmups := sorted({f"{run.warmup:g} s" for run in runs if run.warmup > 0}):
-        yield f"Tasks that arrived in the warm-up ({', '.join(warmups)}) are not counted."
+        selected = "best" * ("best" in outcome.asked)
+    warmup = ", ".join(sorted({f"{run.warmup:g} s" for run in runs if run.warmup > 0}))
+    return {"single": "" if many else "one", "many": "many" if many else "", "paired": family if many else "",
+            "rule": rule, "selected": selected, "warmup": warmup}  # fmt: skip

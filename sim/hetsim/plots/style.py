@@ -91,9 +91,11 @@ _widths: ContextVar[tuple[float, float] | None] = ContextVar("widths", default=N
 def on_paper(column: float, page: float) -> Iterator[None]:
     """Draw figures at the width of a column, or of the page if they are wide, in inches."""
     token = _widths.set((column, page))
-    with rc_context(PAPER):
-        yield
-    _widths.reset(token)
+    try:
+        with rc_context(PAPER):
+            yield
+    finally:
+        _widths.reset(token)
 
 
 def figure(width: float = 9.0, height: float = 5.0) -> Figure:
