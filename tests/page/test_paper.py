@@ -257,7 +257,7 @@ def test_a_folder_with_other_or_changed_files_stays(results: Any, tmp_path: Path
 @pytest.mark.slow
 def test_damaged_results_leave_nothing(results: Any, tmp_path: Path):
     folder = tmp_path / "damaged"
-    shutil.copytree(results("run"), folder)
+    shutil.copytree(results("run"), folder, ignore=shutil.ignore_patterns("paper"))
     (folder / "summary.json").write_text("{}")
     found = called("report", folder, "--paper", "--style", "acm")
     assert found.exit_code and "summary.json" in found.output and "Traceback" not in found.output

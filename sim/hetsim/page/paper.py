@@ -18,7 +18,7 @@ from hetsim.errors import DamagedFile, UsageError
 from hetsim.experiment.policies import named_policy, written
 from hetsim.model.files import package_data, write_text
 from hetsim.page import of_comparison, of_run, of_sweep
-from hetsim.page.common import command
+from hetsim.page.common import command, sentence_case
 from hetsim.page.latex import Latex, escape
 from hetsim.report import overview
 from hetsim.results.many_runs.compare import COMPARISON, Comparison
@@ -36,7 +36,7 @@ MODELS = {
     "profile": ("hetsim.workload.costs.profiles", "times of a profile (to measurements)"),
 }
 """Keys of scenarios -> the module that names the reference, and what of the model was fitted."""
-NOT_FITTED = "the scenario names no fitted model (engine, training, profile or learned policy); its figures are inputs"
+NOT_FITTED = "The scenario names no fitted model (engine, training, profile or learned policy); its figures are inputs"
 Outcome = Result | Replications | Comparison | Sweep
 
 
@@ -62,7 +62,7 @@ def write_paper(outcome: Outcome, source: Path, target: Path, style: str, comman
             "packages": ", ".join(f"{name} {text}" for name, text in versions.items() if name != "hetsim"),
             "cited": ", ".join(escape(name.partition(" ")[2]) + (rf"~\cite{{{','.join(works)}}}" if works else "")
                                for name, works in keys.items()),
-            "fitted": escape("; ".join(_fitted(keys)) or NOT_FITTED), "again": escape(again), **versions, **flags,
+            "fitted": escape(sentence_case("; ".join(_fitted(keys))) or NOT_FITTED), "again": escape(again), **versions, **flags,
             "remarks": escape("; ".join(remarks) or "none"), "entries": entries,
         }  # fmt: skip
         for name in ("main.tex", "methods.tex", "refs.bib"):
