@@ -70,7 +70,7 @@ def _works(text: str) -> Iterator[Work]:
 
 
 def works_bib() -> Iterator[str]:
-    """A block for each work: who names it, and its entry; then those that name none."""
+    """A block for each work: the names that cite it, and its entry; then names without."""
     works: dict[str, Work] = {}
     names: dict[str, list[str]] = {}
     missing = []

@@ -38,7 +38,7 @@ def report(
     if port is not None and not watch:
         raise click.UsageError("--port goes with --watch")
     if (style is not None or out is not None) and not paper:
-        raise click.UsageError(f"--{'out' if style is None else 'style'} goes with --paper")
+        raise click.UsageError(f"--{'out' if style is None else 'style'} goes with --paper; --page HTML writes a page")
     if paper and (style is None or watch or page is not None):
         raise click.UsageError("--paper needs --style ieee, acm or neurips, and goes with neither --page nor --watch")
     if page is not None and watch:
@@ -59,7 +59,7 @@ def report(
 
             text = f"hetsim report {quote(str(directory))} --paper --style {style}"
             text += "" if out is None else f" --out {quote(str(out))}"
-            folder = write_paper(load_any(directory), directory, out or directory / "paper", style, text)
+            folder = write_paper(load_any(directory), directory, out or directory / "paper", style=style, again=text)
             console.note(f"paper: {folder}", quiet)
             return
         path = write_report(load_any(directory), page or directory / NAME, folder=str(directory))

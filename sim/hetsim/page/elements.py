@@ -34,7 +34,7 @@ class Cell(NamedTuple):
 
 
 class Markup(Protocol):
-    """The functions of this module that tables and pictures are made by, on a page or for a paper."""
+    """The functions that tables and pictures are made by, on a page or a paper."""
 
     def table(self, titles: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str: ...
     def picture(self, draw: Callable[[], Any], alt: str, caption: str = "", *, optional: bool = False) -> str: ...

@@ -1,4 +1,4 @@
-"""Tables and figures of a page as files for LaTeX: floats with booktabs, PDFs at the width of a column.
+"""Tables and figures of a page as files for LaTeX, at the width of a column.
 
 A paper shows what the page shows: `Latex` has the functions of `hetsim.page.elements` that tables and pictures are
 made by.  Nothing in a name is a command of LaTeX.
@@ -38,7 +38,7 @@ _CHARACTERS = {
 
 
 def escape(text: str) -> str:
-    """A text as LaTeX prints it; letters beyond Latin ones as their code points."""
+    """A text as LaTeX prints it; letters that are not Latin as code points."""
     text = re.sub(r"(?<![\w-])-(?=\d| )", "−", visible_lines(text).replace("\n", " "))
     latin = "".join(one if one in _CHARACTERS or one < "ŀ" else f"U+{ord(one):04X}" for one in text)
     return re.sub(r"([-,'])(?=\1)", r"\1{}", latin.translate(str.maketrans(_CHARACTERS)))

@@ -106,7 +106,7 @@ def summary(outcome: Outcome, figures: Figures, to: Markup) -> str:
 
 
 def pictures(first: Result, to: Markup) -> str:
-    """What is only there for some runs: language models, energy, pipelines, links."""
+    """Pictures of language models, energy, pipelines and links, where there are any."""
     from hetsim import plots
     from hetsim.planning.picture import has_pipelines
     parts = []

@@ -1,4 +1,4 @@
-"""`hetsim report DIR --paper --style ieee`: what a paper needs of the results in a directory, for LaTeX.
+"""`hetsim report DIR --paper --style ieee`: the results in a directory, for LaTeX.
 
 The tables and pictures of the page, methods, references, a document with all of them, and a lock of what they are made
 from.  The folder is written whole or not at all, with the same bytes for the same results and versions.
@@ -37,13 +37,14 @@ MODELS = {
 }
 """Keys of scenarios -> the module that names the reference, and what of the model was fitted."""
 NOT_FITTED = "The scenario names no fitted model (engine, training, profile or learned policy); its figures are inputs"
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, DamagedFile)
 Outcome = Result | Replications | Comparison | Sweep
 
 
-def write_paper(outcome: Outcome, source: Path, target: Path, style: str, command_line: str) -> Path:
+def write_paper(outcome: Outcome, source: Path, target: Path, *, style: str, again: str) -> Path:
     """Write the folder `target` about what `source` holds.
 
-    command_line: what makes it again.
+    again: the command that makes it again.
     UsageError: the folder holds other or changed files, or cannot be written.
     """
     _check(target)
@@ -51,7 +52,7 @@ def write_paper(outcome: Outcome, source: Path, target: Path, style: str, comman
     def write(folder: Path) -> None:
         mark, runs = unsealed(source / (SWEPT if isinstance(outcome, Sweep) else MARK)), _runs(outcome)
         floats = Latex(folder, style, _subject(outcome))
-        again, points, remarks = _draw(outcome, str(source), floats)
+        results, points, remarks = _draw(outcome, str(source), floats)
         entries, keys = bibliography(_uses(outcome, source, runs))
         flags = _statistics(outcome, runs)
         versions = {name: escape(version) for name, version in mark["versions"].items() if name != "code"}
@@ -62,7 +63,7 @@ def write_paper(outcome: Outcome, source: Path, target: Path, style: str, comman
             "packages": ", ".join(f"{name} {text}" for name, text in versions.items() if name != "hetsim"),
             "cited": ", ".join(escape(name.partition(" ")[2]) + (rf"~\cite{{{','.join(works)}}}" if works else "")
                                for name, works in keys.items()),
-            "fitted": escape(sentence_case("; ".join(_fitted(keys))) or NOT_FITTED), "again": escape(again), **versions, **flags,
+            "fitted": escape(sentence_case("; ".join(_fitted(keys))) or NOT_FITTED), "again": escape(results), **versions, **flags,
             "remarks": escape("; ".join(remarks) or "none"), "entries": entries,
         }  # fmt: skip
         for name in ("main.tex", "methods.tex", "refs.bib"):
@@ -73,7 +74,7 @@ def write_paper(outcome: Outcome, source: Path, target: Path, style: str, comman
         marks = [path.relative_to(source).as_posix() for name in (SWEPT, COMPARISON, MARK)
                  for path in source.rglob(name) if target not in path.parents]  # fmt: skip
         lock = {
-            "command": command_line, "results": again, "style": style, "versions": mark["versions"],
+            "command": again, "results": results, "style": style, "versions": mark["versions"],
             "inputs": mark.get("inputs") or {name: digest for run in runs for name, digest in run.inputs.items()},
             "read": digests(source, sorted(marks)), "files": digests(folder, sorted(os.listdir(folder))),
         }  # fmt: skip
@@ -83,9 +84,9 @@ def write_paper(outcome: Outcome, source: Path, target: Path, style: str, comman
 
 
 def _check(target: Path) -> None:
-    """Raise UsageError if the folder holds what was not written here, or was changed."""
+    """Raise UsageError if the folder holds other or changed files."""
     others = set(os.listdir(target)) if target.is_dir() else set()
-    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, DamagedFile):
+    with suppress(*UNREADABLE):
         files = unsealed(target / LOCK)["files"] if others else {}
         same = {name for name in others & set(files) if digests(target, [name])[name] == files[name]}
         # LaTeX writes main.pdf, main.aux and others.
@@ -147,7 +148,7 @@ def _uses(outcome: Outcome, source: Path, runs: list[Result]) -> Iterator[str]:
 
 
 def used_in(scenario: Any, key: str = "", in_policy: bool = False) -> Iterator[str]:
-    """The policies, arrivals, readers and models that a scenario names, repeated ones too."""
+    """The policies, arrivals, readers and models that a scenario names, repeated."""
     if isinstance(scenario, Mapping):
         for inner, value in scenario.items():
             yield from [f"model {inner}"] if inner in MODELS and not isinstance(value, bool) else []
@@ -159,8 +160,8 @@ def used_in(scenario: Any, key: str = "", in_policy: bool = False) -> Iterator[s
     elif isinstance(scenario, str):
         kinds = ("arrivals",) if key == "process" else ("traces", "clusters") if key == "format" else ()
         yield from (f"{kind} {scenario}" for kind in kinds if scenario in registry.table(kind))
-        known = [kind for kind in registry.POLICY_KINDS if in_policy and scenario in registry.policies(kind)]
-        yield from (f"{kind} {scenario}" for kind in ([key] if key in known else known[:1]))
+        policies = [kind for kind in registry.POLICY_KINDS if in_policy and scenario in registry.policies(kind)]
+        yield from (f"{kind} {scenario}" for kind in ([key] if key in policies else policies[:1]))
 
 
 def bibliography(uses: Iterable[str]) -> tuple[str, dict[str, list[str]]]:
@@ -189,7 +190,7 @@ def _fitted(uses: Iterable[str]) -> Iterator[str]:
 
 
 def _statistics(outcome: Outcome, runs: list[Result]) -> dict[str, str]:
-    """The lines of `methods.tex` that hold: intervals, tests, and what they say."""
+    """Texts of the lines of `methods.tex` on intervals and tests; empty: no line."""
     many, family, rule, selected = isinstance(outcome, Replications) and not outcome.identical, "", "", ""
     if isinstance(outcome, Sweep):
         many = outcome.table["replications"].max() > 1

@@ -89,7 +89,7 @@ _widths: ContextVar[tuple[float, float] | None] = ContextVar("widths", default=N
 
 @contextmanager
 def on_paper(column: float, page: float) -> Iterator[None]:
-    """Draw figures at the width of a column, or of the page if they are wide, in inches."""
+    """Draw figures as wide as a column, or as the page if they are wide; inches."""
     token = _widths.set((column, page))
     try:
         with rc_context(PAPER):
