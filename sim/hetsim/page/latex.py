@@ -26,7 +26,7 @@ LETTER, INCH = 4.1, 72.27
 
 STYLES = {"ieee": (252.0, 516.0), "acm": (241.15, 506.3), "neurips": (397.48, 397.48)}
 """Widths of a column and of the page in points, of IEEEtran, acmart (sigconf) and the style of NeurIPS."""
-_CHARACTERS = {
+_CHARACTERS: dict[str, str | int | None] = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "`": r"\textasciigrave{}", "±": r"$\pm$",
     "×": r"$\times$", "·": r"$\cdot$", "µ": r"\textmu{}", "μ": r"\textmu{}", "∞": r"$\infty$", "≥": r"$\geq$",

@@ -63,8 +63,8 @@ def write_paper(outcome: Outcome, source: Path, target: Path, *, style: str, aga
             "packages": ", ".join(f"{name} {text}" for name, text in versions.items() if name != "hetsim"),
             "cited": ", ".join(escape(name.partition(" ")[2]) + (rf"~\cite{{{','.join(works)}}}" if works else "")
                                for name, works in keys.items()),
-            "fitted": escape(sentence_case("; ".join(_fitted(keys))) or NOT_FITTED), "again": escape(results), **versions, **flags,
-            "remarks": escape("; ".join(remarks) or "none"), "entries": entries,
+            "fitted": escape(sentence_case("; ".join(_fitted(keys))) or NOT_FITTED), "again": escape(results),
+            "remarks": escape("; ".join(remarks) or "none"), "entries": entries, **versions, **flags,
         }  # fmt: skip
         for name in ("main.tex", "methods.tex", "refs.bib"):
             template = re.sub(r"(?m)^(\w+)%(.*\n)", lambda match: match[2] * bool(flags[match[1]]), _file(name))
