@@ -1,4 +1,4 @@
-"""Write docs/reference, and the schema that shipped scenarios name, from what the program itself knows.
+"""Write docs/reference, the schema of scenarios, and works.bib, from what the program itself knows.
 
     python docs/make_reference.py            writes the pages
     python docs/make_reference.py --check    exit code 1 if a page is not what would be written now
@@ -6,7 +6,7 @@
 Each page has a module in docs/reference_pages.  scenario: the JSON Schema of scenario files.  policies, traces: the
 registries and the texts at the head of each file.  readers: the keys that theory, sizing and planners understand.
 results: the metrics and the columns of the tables.  commands: the command line's own help.  python: signatures and
-docstrings of the public functions and classes.
+docstrings of the public functions and classes.  works: the references of docstrings, as BibTeX.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from reference_pages.readers import readers_page  # noqa: E402
 from reference_pages.results import TABLES, results_page  # noqa: E402
 from reference_pages.scenario import scenario_page  # noqa: E402
 from reference_pages.traces import traces_page  # noqa: E402
+from reference_pages.works import works_bib  # noqa: E402
 
 from hetsim.scenario.schema.whole import json_schema  # noqa: E402
 
@@ -34,6 +35,8 @@ __all__ = ["TABLES", "guarantee", "head", "main", "pages", "public_functions", "
 FOLDER = HERE / "reference"
 SCHEMA = "../../scenarios/hetsim_scenarios/hetsim.schema.json"
 """What editors read: the first line of shipped scenarios names it."""
+WORKS = "../../sim/hetsim/page/works.bib"
+"""The works that policies, readers and models name: papers take their references from it."""
 
 
 def pages() -> dict[str, str]:
@@ -44,6 +47,7 @@ def pages() -> dict[str, str]:
     }  # fmt: skip
     found = {f"{name}.md": "\n".join(make()).rstrip() + "\n" for name, make in made.items()}
     found |= {name: "\n".join(lines).rstrip() + "\n" for name, lines in policies_pages().items()}
+    found[WORKS] = "\n\n".join(works_bib()) + "\n"
     return found | {SCHEMA: json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"}
 
 

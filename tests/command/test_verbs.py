@@ -134,7 +134,7 @@ def test_single_files_have_the_same_option_in_every_command() -> None:
     (["report", "folder", "--page", "folder"], "is a folder"),
     (["report", "folder", "--page", "x.png"], "a page is written as .html or .htm"),
     (["report", "folder", "--page", "no/x.html"], 'there is no folder "no"'),
-    (["report", "folder", "--out", "x.html"], "there is --page HTML"),
+    (["report", "folder", "--out", "x.html"], "a page is written by --page x.html"),
     (["twin", "--history", "x", "--out", "x.html"], "there is --page HTML"),
     (["plan", "cholesky-plan", "--out", "x.csv"], "there is --table CSV"),
     (["plan", "training", "x", "--out", "x.png"], "there is --picture PNG"),

@@ -2,7 +2,8 @@
 
 Decides when.  The urgency of a task grows with its wait, at a rate that depends on its estimated time and its number of
 processors (GPUs, else cores), so the queue is sorted again in every round; the most urgent goes first, ties by arrival.
-Reference: Tang, Lan, Desai, Buettner, Fault-Aware, Utility-Based Job Scheduling on Blue Gene/P Systems (Cluster 2009).
+Reference: Tang, Lan, Desai and Buettner, Fault-Aware, Utility-Based Job Scheduling on Blue Gene/P Systems (Cluster
+2009).
 Weakness: nothing is proven; urgency depends on the estimates, and on a busy machine long tasks wait long.
 With `formula: schedgym` the waiting time is -1 - arrival, so urgency never grows: a fixed order, as the environment of
 RLScheduler computes it (Zhang, Dai, He, Bao, Xie, RLScheduler: An Automated HPC Batch Job Scheduler Using Reinforcement

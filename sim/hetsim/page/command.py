@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 
 import click
 
 from hetsim.cli import console
-from hetsim.cli.options import PAGE, PATH, QUIET, VERBOSITY
+from hetsim.cli.options import FOLDER, PAGE, PATH, QUIET, VERBOSITY
 
 
 @click.command(short_help="Write one self-contained HTML page about a run, a comparison or a sweep.")
@@ -16,12 +17,19 @@ from hetsim.cli.options import PAGE, PATH, QUIET, VERBOSITY
 @click.option("--page", type=PAGE, metavar="HTML", help="Where to write it; DIR/report.html without.")
 @click.option("--watch", is_flag=True, help="Serve the page to this machine alone, up to date, until Ctrl-C.")
 @click.option("--port", type=click.IntRange(0, 65535), help="With --watch: the port; any that is free without.")
+@click.option("--paper", is_flag=True, help="Write a folder for LaTeX instead: figures, tables, methods, references.")
+@click.option("--style", type=click.Choice(["ieee", "acm", "neurips"]), help="With --paper: the venue's widths.")
+@click.option("--out", type=FOLDER, metavar="FOLDER", help="With --paper: where to write it; DIR/paper without.")
 @QUIET
 @VERBOSITY
-def report(directory: Path, page: Path | None, watch: bool, port: int | None, quiet: bool) -> None:
+def report(
+    directory: Path, page: Path | None, watch: bool, port: int | None, paper: bool, style: str | None, out: Path | None,
+    quiet: bool,
+) -> None:  # fmt: skip
     """Write an HTML page about the results in DIR of `run`, `compare` or `sweep`.
     The page needs no network and no other file.  Of runs it has charts with zoom, filters, and the facts of each task.
     With --watch the directory may still be missing or unfinished: of a sweep the points come as their runs end.
+    With --paper what a paper needs of them is written, with the same tables and pictures.
     """
     from hetsim.experiment.directory import load_any
     from hetsim.page import NAME, write_report
@@ -29,6 +37,10 @@ def report(directory: Path, page: Path | None, watch: bool, port: int | None, qu
 
     if port is not None and not watch:
         raise click.UsageError("--port goes with --watch")
+    if (style is not None or out is not None) and not paper:
+        raise click.UsageError(f"--{'out' if style is None else 'style'} goes with --paper; --page HTML writes a page")
+    if paper and (style is None or watch or page is not None):
+        raise click.UsageError("--paper needs --style ieee, acm or neurips, and goes with neither --page nor --watch")
     if page is not None and watch:
         raise click.UsageError("--watch writes nothing: leave out --page")
     if not directory.is_dir() and (directory.exists() or not watch):
@@ -42,5 +54,13 @@ def report(directory: Path, page: Path | None, watch: bool, port: int | None, qu
             server.serve_forever()
         return
     with console.own_warnings(quiet), reading_stored(directory):
+        if paper and style is not None:
+            from hetsim.page.paper import write_paper
+
+            text = f"hetsim report {quote(str(directory))} --paper --style {style}"
+            text += "" if out is None else f" --out {quote(str(out))}"
+            folder = write_paper(load_any(directory), directory, out or directory / "paper", style=style, again=text)
+            console.note(f"paper: {folder}", quiet)
+            return
         path = write_report(load_any(directory), page or directory / NAME, folder=str(directory))
     console.note(f"report: {path}", quiet)

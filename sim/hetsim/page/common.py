@@ -13,7 +13,7 @@ import pandas as pd
 
 from hetsim.experiment.policies import written
 from hetsim.page import elements
-from hetsim.page.elements import Cell, Section
+from hetsim.page.elements import Cell, Markup, Section
 from hetsim.results.declared import has_direction
 from hetsim.results.formatting import figures, metric_name, pair
 from hetsim.results.many_runs.compare import Comparison
@@ -37,14 +37,17 @@ def scenario_of(first: Result) -> str:
     return "" if first.scenario is None else elements.code(first.scenario, "the resolved scenario")
 
 
-def commands(first: Result, folder: str, verb: str, replications: int | None = None, more: Iterable[str] = ()) -> str:
-    """How to repeat the runs: the command, and versions for the same bytes."""
-    if first.scenario is None:
-        return ""
+def command(first: Result, folder: str, verb: str, replications: int | None = None, more: Iterable[str] = ()) -> str:
+    """The command that repeats the runs; empty if their scenario is not kept."""
     words = [f"hetsim {verb} {scenario_file(folder)} --seed {first.seed}", *more]
     words += [] if replications is None else [f"--replications {replications}"]
+    return "" if first.scenario is None else " ".join(words)
+
+
+def commands(text: str) -> str:
+    """How to repeat the runs: the command, and versions for the same bytes."""
     used = ", ".join(f"{name} {version}" for name, version in versions().items())
-    return elements.code(" ".join(words)) + f"<p>The same versions give the same bytes. Here: {used}.</p>"
+    return text and elements.code(text) + f"<p>The same versions give the same bytes. Here: {used}.</p>"
 
 
 def scenario_file(folder: str) -> str:
@@ -100,18 +103,18 @@ def difference_rows(metric: str, rows: pd.DataFrame) -> list[list[str | Cell]]:
     ]  # fmt: skip
 
 
-def regret_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
+def regret_picture(found: Comparison | Sweep, metrics: list[str], to: Markup) -> str:
     """The distance of each policy from the best, in the first metric that has one."""
     from hetsim import plots  # not before the folder has been read: matplotlib is large
     for name in metrics:
         # Refused for a metric of which neither way is better, or 0 at its best.
         draw, caption = partial(plots.regret, found, name), "How far each policy is from the best of them."
-        if drawn := elements.picture(draw, f"regret in {metric_name(name)}", caption, optional=True):
+        if drawn := to.picture(draw, f"regret in {metric_name(name)}", caption, optional=True):
             return drawn
     return ""
 
 
-def front_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
+def front_picture(found: Comparison | Sweep, metrics: list[str], to: Markup) -> str:
     """The Pareto front of the first two metrics that are not complements."""
     from hetsim import plots
     for one, other in combinations(metrics, 2):
@@ -119,6 +122,6 @@ def front_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
             continue  # the mean and a percentile of the same thing trade nothing off
         alt = f"{metric_name(one)} and {metric_name(other)}"
         caption = "The dashed line joins what nothing else beats in both."
-        if drawn := elements.picture(partial(plots.pareto, found, one, other), alt, caption, optional=True):
+        if drawn := to.picture(partial(plots.pareto, found, one, other), alt, caption, optional=True):
             return drawn
     return ""

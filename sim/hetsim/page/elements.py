@@ -10,7 +10,7 @@ import html
 from collections.abc import Callable, Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from hetsim.errors import UsageError, visible_lines
 from hetsim.model.files import write_whole
@@ -31,6 +31,14 @@ class Cell(NamedTuple):
 
     text: str
     value: float
+
+
+class Markup(Protocol):
+    """The functions that tables and pictures are made by, on a page or a paper."""
+
+    def table(self, titles: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str: ...
+    def picture(self, draw: Callable[[], Any], alt: str, caption: str = "", *, optional: bool = False) -> str: ...
+    def folded(self, body: str, summary: str) -> str: ...
 
 
 class Section(NamedTuple):
@@ -138,14 +146,8 @@ def picture(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: b
     data = BytesIO()
 
     def write() -> None:
-        try:
-            drawn = draw()
-        except UsageError:
-            if not optional:
-                raise
-            return
-        figure = (drawn.get_figure(root=True) if hasattr(drawn, "get_figure") else drawn) or drawn
-        figure.savefig(data, format="png", dpi=PICTURE_DPI)
+        if (figure := figure_of(draw, optional)) is not None:
+            figure.savefig(data, format="png", dpi=PICTURE_DPI)
 
     failed = attempt(f'"{alt}"', write)
     if failed is not None:
@@ -155,6 +157,17 @@ def picture(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: b
     code = base64.b64encode(data.getvalue()).decode("ascii")
     below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     return f'<figure><img alt="{escape(alt)}" src="data:image/png;base64,{code}">{below}</figure>'
+
+
+def figure_of(draw: Callable[[], Any], optional: bool) -> Any:
+    """The figure that `draw` gives, or that of its axes; None if it refuses and may."""
+    try:
+        drawn = draw()
+    except UsageError:
+        if not optional:
+            raise
+        return None
+    return (drawn.get_figure(root=True) if hasattr(drawn, "get_figure") else drawn) or drawn
 
 
 def code(text: str, summary: str = "") -> str:

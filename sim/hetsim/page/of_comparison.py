@@ -15,6 +15,7 @@ from hetsim.page.common import (
     HOLM_OF_METRIC,
     Parts,
     better_sentence,
+    command,
     commands,
     difference_rows,
     front_picture,
@@ -23,13 +24,13 @@ from hetsim.page.common import (
     regret_picture,
     scenario_of,
 )
-from hetsim.page.elements import Cell, Section
+from hetsim.page.elements import Cell, Markup, Section
 from hetsim.report.overview import Figures, comparison_headline, comparison_remarks, first_of
 from hetsim.results.declared import DEFAULT_METRIC, TASK_COUNT, has_direction, higher_is_better, in_set
 from hetsim.results.formatting import listed, metric_name, several, units_of
 from hetsim.results.many_runs.compare import Comparison
 from hetsim.results.many_runs.findings import Finding
-from hetsim.results.many_runs.groups import difference_cells, difference_note
+from hetsim.results.many_runs.groups import SHOWN_MARK, difference_cells, difference_note
 from hetsim.results.many_runs.replications import COMMON_END, Replications
 from hetsim.results.stored_files import parse_yaml
 
@@ -49,12 +50,7 @@ def of_comparison(found: Comparison, folder: str) -> Parts:
     runs: Mapping[str, Any] = found.runs
     first = first_of(next(iter(runs.values())))
     policies = [str(name) for name in found.table.index]
-    options = [policy_option(label, _policy(found.runs[label])) for label in found.runs]
-    options += [policy_option(label, None) for label in found.refused]
-    options += _asked(found)
     title = f"{first.name or 'comparison'}: {len(policies)} policies compared"
-    place = f"{folder}/{folder_name(policies[0])}" if folder else ""
-    again = commands(first, place, "compare", replications=_replications(found), more=options)
     words = elements.items([*_in_words(found), *(f"{note.removesuffix('.')}." for note in found.plan_notes)])
     runs_shown, packed = _walked(found)
     return title, [comparison_headline(runs)], [
@@ -62,14 +58,14 @@ def of_comparison(found: Comparison, folder: str) -> Parts:
             words, elements.cards(_best_figures(found)), elements.warnings(comparison_remarks(runs)),
             elements.picture(lambda: plots.comparison(found), "metrics by policy"),
         ])),
-        Section("Figures", _compared(found)),
+        Section("Figures", compared(found, elements)),
         Section("The runs", runs_shown),
-        Section("Pictures", _compared_pictures(found)),
-        Section("Differences", _differences(found)),
+        Section("Pictures", compared_pictures(found, elements)),
+        Section("Differences", differences(found, elements)),
         Section("By class, by GPUs, by user", _compared_groups(found)),
         Section("Plans", _plans(found)),
         Section("Scenario", scenario_of(first)),
-        Section("Make it again", again),
+        Section("Make it again", commands(again(found, folder))),
     ], packed  # fmt: skip
 
 
@@ -162,6 +158,15 @@ def _better_than(found: Comparison, rows: list[Finding], of_metric: list[Finding
     return text
 
 
+def again(found: Comparison, folder: str) -> str:
+    """The command to repeat it."""
+    options = [policy_option(label, _policy(found.runs[label])) for label in found.runs]
+    options += [policy_option(label, None) for label in found.refused]
+    place = f"{folder}/{folder_name(str(found.table.index[0]))}" if folder else ""
+    first = first_of(next(iter(found.runs.values())))
+    return command(first, place, "compare", replications=_replications(found), more=[*options, *_asked(found)])
+
+
 def _asked(found: Comparison) -> list[str]:
     """The options that say what was compared, and how."""
     options = [f"--metric {quote(name)}" for name in found.asked.get("metrics", ())]
@@ -187,21 +192,32 @@ def _policy(outcome: Any) -> Any:
     return None if text is None else parse_yaml(outcome.name, text).get("policy")
 
 
-def _compared(found: Comparison) -> str:
+def compared(found: Comparison, to: Markup) -> str:
+    """The metrics of each policy, with what is shown of their differences."""
     rows = []
-    cells = {name: found.cells(name) for name in found.metrics}
+    side = "other" if found.baseline is None else "policy"
+    starred = {(row.metric, getattr(row, side)) for row in found.findings if row.shown == "different"}
+    cells = {
+        name: [text + SHOWN_MARK * ((name, policy) in starred)
+               for text, policy in zip(found.cells(name), found.table.index, strict=True)]
+        for name in found.metrics
+    }  # fmt: skip
     for at, policy in enumerate(found.table.index):
         values = [Cell(cells[name][at], float(found.table[name, "mean"].iloc[at])) for name in found.metrics]
         rows.append([str(policy), *values])
     rows += [[policy, f"refuses: {reason}", *[""] * (len(cells) - 1)] for policy, reason in found.refused.items()]
-    verdict = "◂ shown to be better than all others" if any(found.winners.values()) else ""
-    return elements.table(["policy", *(metric_name(name) for name in found.metrics)], rows, verdict)
+    verdict = [] if found.single else [f"means ± half-widths of {100 * found.confidence:g} % intervals"]
+    verdict += ["◂ shown to be better than all others"] if any(found.winners.values()) else []
+    base = "the policy with the best mean" if found.baseline is None else found.baseline
+    verdict += [f"* significantly different from {base} (Holm)"] if starred else []
+    return to.table(["policy", *(metric_name(name) for name in found.metrics)], rows, "; ".join(verdict))
 
 
-def _compared_pictures(found: Comparison) -> str:
+def compared_pictures(found: Comparison, to: Markup) -> str:
+    """The regret of each policy, and the front of two metrics."""
     directed = [name for name in found.metrics if found.table[name, "mean"].map(math.isfinite).all()]
     directed.sort(key=lambda name: not name.startswith("response"))  # what most people look at
-    return regret_picture(found, directed) + front_picture(found, directed)
+    return regret_picture(found, directed, to) + front_picture(found, directed, to)
 
 
 def _walked(found: Comparison) -> tuple[str, bytes]:
@@ -218,11 +234,12 @@ def _walked(found: Comparison) -> tuple[str, bytes]:
     return (f'<p class="note">{elements.escape(" ".join(notes))}</p>' if notes else "") + elements.explorer(), packed
 
 
-def _differences(found: Comparison) -> str:
+def differences(found: Comparison, to: Markup) -> str:
+    """The paired differences of all compared pairs."""
     rows: list[list[str | Cell]] = []
     for metric, mine in found.pairs.groupby("metric", sort=False):
         rows += [[metric_name(str(metric)), *cells] for cells in difference_rows(str(metric), mine)]
-    return elements.table(["metric", *DIFFERENCE_TITLES], rows, HOLM_OF_METRIC if rows else "")
+    return to.table(["metric", *DIFFERENCE_TITLES], rows, HOLM_OF_METRIC if rows else "")
 
 
 def _compared_groups(found: Comparison) -> str:

@@ -9,8 +9,8 @@ import pandas as pd
 
 from hetsim.model.record import COMPLETED, STATUS_NAMES
 from hetsim.page import columns, elements
-from hetsim.page.common import Parts, commands, scenario_of
-from hetsim.page.elements import Cell, Section
+from hetsim.page.common import Parts, command, commands, scenario_of
+from hetsim.page.elements import Cell, Markup, Section
 from hetsim.report.overview import STAGE_COLUMNS, STATISTICS, Figures, first_of, headline, remarks, stage_rows
 from hetsim.results.declared import COMPLETED_COUNT, ENERGY, RESPONSE_MEAN, TASK_COUNT, WAIT_MEAN, in_set
 from hetsim.results.formatting import formatter, listed, metric_name, several, share, units_of
@@ -44,12 +44,12 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
     return title, [headline(outcome)], [
         Section("In words", words + elements.cards(shown)),
         Section("The run", note + elements.explorer()),
-        Section("Figures", _summary(outcome, figures)),
+        Section("Figures", summary(outcome, figures, elements)),
         Section("By stage", _by_stage(first)),
-        Section("More pictures", _pictures(first)),
+        Section("More pictures", pictures(first, elements)),
         Section("Energy by device", _energy(first)),
         Section("Scenario", scenario_of(first)),
-        Section("Make it again", commands(first, folder, "run", number)),
+        Section("Make it again", commands(command(first, folder, "run", number))),
     ], packed  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def _causes_in_words(waits: pd.DataFrame, many: bool) -> str:
     return f"; causes of the waiting{' (first replication)' if many else ''}: {listed(texts)}" if texts else ""
 
 
-def _summary(outcome: Outcome, figures: Figures) -> str:
+def summary(outcome: Outcome, figures: Figures, to: Markup) -> str:
     """All figures but those that are 0, undefined, or one above under another name."""
     names = [name for name in map(str, outcome.summary.index) if figures.is_known(name) and figures(name)[0] != 0]
     families: dict[str, dict[str, str]] = {}
@@ -99,28 +99,29 @@ def _summary(outcome: Outcome, figures: Figures) -> str:
         ]
         spread.setdefault(tuple(cells), [metric_name(family), *cells, f"{family}_…"])
     note = "Without those that are 0, undefined, or equal to one above: hetsim run --json has all."
-    return elements.folded(
-        elements.table(["", *STATISTICS, "name"], spread.values())
-        + elements.table(["metric", "value", "name"], rows, note), "all figures",
+    return to.folded(
+        to.table(["", *STATISTICS, "name"], spread.values())
+        + to.table(["metric", "value", "name"], rows, note), "all figures",
     )  # fmt: skip
 
 
-def _pictures(first: Result) -> str:
+def pictures(first: Result, to: Markup) -> str:
+    """Pictures of language models, energy, pipelines and links, where there are any."""
     from hetsim import plots
     from hetsim.planning.picture import has_pipelines
     parts = []
     if len(first.steps):
         caption = "What replicas of language models held, had to do, and did in a step; and the times between tokens."
-        parts.append(elements.picture(lambda: plots.serving(first), "language models over time", caption))
+        parts.append(to.picture(lambda: plots.serving(first), "language models over time", caption))
     if first.metric(ENERGY) > 0:
-        parts.append(elements.picture(lambda: plots.power(first), "power over time", "The area is the energy."))
+        parts.append(to.picture(lambda: plots.power(first), "power over time", "The area is the energy."))
     if has_pipelines(first):
         caption = "A step of the job with the most GPU time, alone on the links: a row a stage, a bar a micro-batch."
         alt = "the schedule of a pipeline"
-        parts.append(elements.picture(lambda: plots.pipeline(first), alt, caption, optional=True))
+        parts.append(to.picture(lambda: plots.pipeline(first), alt, caption, optional=True))
     if len(first.links):
         caption = "How busy each link was; red where two jobs or more shared it."
-        parts.append(elements.picture(lambda: plots.links(first), "the links of the network over time", caption))
+        parts.append(to.picture(lambda: plots.links(first), "the links of the network over time", caption))
     return "".join(parts)
 
 

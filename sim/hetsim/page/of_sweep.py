@@ -30,7 +30,7 @@ from hetsim.page.common import (
     scenario_file,
     sentence_case,
 )
-from hetsim.page.elements import Cell, Section
+from hetsim.page.elements import Cell, Markup, Section
 from hetsim.results.declared import has_direction, higher_is_better
 from hetsim.results.formatting import listed, metric_name, several, units_of
 from hetsim.results.many_runs.findings import Finding, seen_from
@@ -49,25 +49,25 @@ Findings = Mapping[str, dict[int, list[Finding]]]
 
 def of_sweep(found: Sweep, folder: str) -> Parts:
     """Title, first lines and sections of the page of a sweep."""
-    findings = _findings(found)
+    findings = findings_of(found)
     words = elements.items([*_swept_in_words(found, findings), *_differing_in_words(found, findings), *knees(found)])
     failed = [f"point {row.point} under {row.policy} failed: {row.error}" for row in found.failed.itertuples()]
     policies = list(dict.fromkeys(found.table["policy"]))
     under = f" under {policies[0]}" if len(policies) == 1 else ""
     return f"{found.name or 'sweep'}{under}", [found.title], [
         Section("In words", words + elements.warnings([*found.remarks, *failed[:20]])),
-        Section("Pictures", _swept_pictures(found)),
-        Section("All points", _swept_table(found)),
-        Section("Differences", _differences(found, findings)),
+        Section("Pictures", swept_pictures(found, elements)),
+        Section("All points", swept_table(found, elements)),
+        Section("Differences", differences(found, findings, elements)),
         Section("Scenario", _swept_scenario(found)),
-        Section("Make it again", again(found, folder) if found.directory else ""),
+        Section("Make it again", _again(found, folder) if found.directory else ""),
     ], b""  # fmt: skip
 
 
 # In words ---------------------------------------------------------------------------------------------------------
 
 
-def _findings(found: Sweep) -> Findings:
+def findings_of(found: Sweep) -> Findings:
     """The paired differences in the metrics shown, if policies are several."""
     if found.table["policy"].nunique() < 2 or found.table["point"].nunique() > MAX_ROWS:
         return {}
@@ -158,7 +158,8 @@ def _differing_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
 # Pictures and tables ----------------------------------------------------------------------------------------------
 
 
-def _swept_pictures(found: Sweep) -> str:
+def swept_pictures(found: Sweep, to: Markup) -> str:
+    """Metrics against what was swept, regret, and the front of two metrics."""
     from hetsim import plots
     varied = [key for key in found.keys if found.table[key].nunique() > 1]
     policies = list(dict.fromkeys(found.table["policy"]))
@@ -167,21 +168,22 @@ def _swept_pictures(found: Sweep) -> str:
         if len(varied) == 1:
             # Refused for samples of a list of which some are the same, or where all have failed.
             draw = partial(plots.against, found, varied[0], name)
-            parts.append(elements.picture(draw, f"{metric_name(name)} against {varied[0]}", optional=True))
+            parts.append(to.picture(draw, f"{metric_name(name)} against {varied[0]}", optional=True))
         elif len(varied) == 2:
             for policy in policies[:4]:
                 where = {"policy": policy} if len(policies) > 1 else None
                 # Refused where sampled points are not a grid.
                 draw = partial(plots.sweep_map, found, varied[0], varied[1], name, where=where)
                 alt = f"{metric_name(name)} over {varied[0]} and {varied[1]}"
-                parts.append(elements.picture(draw, alt, optional=True))
+                parts.append(to.picture(draw, alt, optional=True))
     if len(policies) > 1:
-        parts.append(regret_picture(found, found.shown_metrics))
-    parts.append(front_picture(found, found.shown_metrics))
+        parts.append(regret_picture(found, found.shown_metrics, to))
+    parts.append(front_picture(found, found.shown_metrics, to))
     return "".join(parts)
 
 
-def _swept_table(found: Sweep) -> str:
+def swept_table(found: Sweep, to: Markup) -> str:
+    """A row a point and policy."""
     titles, texts = found.shown(MAX_ROWS)
     frame = found.table.iloc[:MAX_ROWS]
     metrics = [metric_name(name) for name in found.shown_metrics]
@@ -199,10 +201,10 @@ def _swept_table(found: Sweep) -> str:
                 cells.append(text)
         rows.append(cells)
     more = f"The first {MAX_ROWS:,} of {len(found):,} rows" if len(found) > MAX_ROWS else ""
-    return elements.table(titles, rows, more)
+    return to.table(titles, rows, more)
 
 
-def _differences(found: Sweep, findings: Findings) -> str:
+def differences(found: Sweep, findings: Findings, to: Markup) -> str:
     """The paired differences of all pairs of policies, at points with replications."""
     rows: list[list[str | Cell]] = []
     for metric, by_point in findings.items():
@@ -216,7 +218,7 @@ def _differences(found: Sweep, findings: Findings) -> str:
     note = "Paired over replications; intervals and p are corrected by Holm's procedure over the pairs of all points."
     if len(rows) > MAX_ROWS:
         note += f" The first {MAX_ROWS:,} of {len(rows):,} rows."
-    return elements.table(["metric", "point", *found.keys, *DIFFERENCE_TITLES], rows[:MAX_ROWS], note if rows else "")
+    return to.table(["metric", "point", *found.keys, *DIFFERENCE_TITLES], rows[:MAX_ROWS], note if rows else "")
 
 
 def _swept_scenario(found: Sweep) -> str:
@@ -226,11 +228,18 @@ def _swept_scenario(found: Sweep) -> str:
     return elements.code(file.read_text(encoding="utf-8"), "the scenario that was swept")
 
 
-def again(found: Sweep, folder: str) -> str:
-    """The command to repeat it: a grid as keys, other points as a table to save."""
+def _again(found: Sweep, folder: str) -> str:
+    """How to repeat it: a grid as keys, other points as a table to save."""
+    command, table, more = again(found, folder)
+    points = f"<p>with the points in a file{more}:</p>" + elements.code(table, "points.csv") if table else ""
+    return elements.code(command) + points + _unknown(found)
+
+
+def again(found: Sweep, folder: str) -> tuple[str, str, str]:
+    """The command to repeat it, the table of points that it reads, and a note on it."""
     points, policies = _by_point(found)
     crossed = all(mine == policies[0] for mine in policies)
-    options, table = [], ""
+    options, table, more = [], "", ""
     if crossed and (grid := _grid(found)) is not None:
         options = [f"--over {quote(text)}" for text in grid]
     elif found.keys or not crossed:
@@ -243,7 +252,7 @@ def again(found: Sweep, folder: str) -> str:
             rows = [[*row, policy_text(label)] for row, mine in each for label in mine]
         once = [list(row) for row in dict.fromkeys(map(tuple, rows))]
         more = ", where what was drawn several times stands once" if len(once) < len(rows) else ""
-        table = f"<p>with the points in a file{more}:</p>" + elements.code(_as_csv([titles, *once]), "points.csv")
+        table = _as_csv([titles, *once])
     if crossed:
         options += [policy_option(label) for label in policies[0]]
     options += [f"--metric {quote(name)}" for name in found.metrics]
@@ -255,7 +264,7 @@ def again(found: Sweep, folder: str) -> str:
     if "seed" not in found.keys:
         options.append(f"--seed {found.seed}")
     words = [f"hetsim sweep {scenario_file(folder)}", *options]
-    return elements.code(" ".join(words)) + table + _unknown(found)
+    return " ".join(words), table, more
 
 
 def _by_point(found: Sweep) -> tuple[list[int], list[list[str]]]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,11 @@ class Picture(Figure):
     def savefig(self, fname: Any, **options: Any) -> None:
         """Write the figure without a date; characters that its font lacks are one warning."""
         self._escape_names()
+        if _widths.get() is not None:
+            for ax in self.axes:
+                ax.tick_params(labelsize=7)
+            for text in self.findobj(Text):
+                text.set_fontsize(min(text.get_fontsize(), 8))
         form = str(options.get("format") or Path(str(fname)).suffix[1:]).lower()
         with rc_context(EDITABLE), warnings.catch_warnings(record=True) as raised:
             warnings.filterwarnings("always", "Glyph ")
@@ -75,8 +82,27 @@ class Picture(Figure):
         return data.getvalue()
 
 
+PAPER: dict[Any, Any] = {"font.family": ["STIXGeneral", "DejaVu Sans"]}
+"""Next to the Times of papers; what it lacks comes from the second."""
+_widths: ContextVar[tuple[float, float] | None] = ContextVar("widths", default=None)
+
+
+@contextmanager
+def on_paper(column: float, page: float) -> Iterator[None]:
+    """Draw figures as wide as a column, or as the page if they are wide; inches."""
+    token = _widths.set((column, page))
+    try:
+        with rc_context(PAPER):
+            yield
+    finally:
+        _widths.reset(token)
+
+
 def figure(width: float = 9.0, height: float = 5.0) -> Figure:
-    """Make a figure that is independent of pyplot; size in inches."""
+    """Make a figure that is independent of pyplot; size in inches, but `on_paper`."""
+    if (widths := _widths.get()) is not None:
+        limit = widths[width > 9]
+        width, height = limit, max(height * limit / width, min(height, 0.7 * limit))
     return Picture(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
 
 

@@ -1,0 +1,113 @@
+"""Tables and figures of a page as files for LaTeX, at the width of a column.
+
+A paper shows what the page shows: `Latex` has the functions of `hetsim.page.elements` that tables and pictures are
+made by.  Nothing in a name is a command of LaTeX.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hetsim.errors import visible_lines
+from hetsim.model.files import write_text
+from hetsim.page.common import sentence_case
+from hetsim.page.elements import Cell, figure_of
+from hetsim.results.many_runs.groups import SHOWN_MARK
+from hetsim.results.pictures import attempt
+
+MAX_ROWS = 40
+"""A float has to fit on a page; the files of the results have all rows."""
+LETTER, INCH = 4.1, 72.27
+"""Points that a letter takes in a table, on average; points of an inch."""
+
+
+STYLES = {"ieee": (252.0, 516.0), "acm": (241.15, 506.3), "neurips": (397.48, 397.48)}
+"""Widths of a column and of the page in points, of IEEEtran, acmart (sigconf) and the style of NeurIPS."""
+_CHARACTERS: dict[str, str | int | None] = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "`": r"\textasciigrave{}", "±": r"$\pm$",
+    "×": r"$\times$", "·": r"$\cdot$", "µ": r"\textmu{}", "μ": r"\textmu{}", "∞": r"$\infty$", "≥": r"$\geq$",
+    "≤": r"$\leq$", "−": r"$-$", "–": r"\textendash{}", "—": r"\textemdash{}", "…": r"\dots{}", "→": r"$\to$",
+    "ρ": r"$\rho$", "\xad": "-", "\xa0": "~",
+    **{one: rf"\{one}" for one in "{}$&%#_"}, **{one: f"{{{one}}}" for one in "[]*"},
+}  # fmt: skip
+"""What LaTeX does not print as it stands, and what tables of hetsim have."""
+
+
+def escape(text: str) -> str:
+    """A text as LaTeX prints it; letters that are not Latin as code points."""
+    text = re.sub(r"(?<![\w-])-(?=\d| )", "−", visible_lines(text).replace("\n", " "))
+    latin = "".join(one if one in _CHARACTERS or one < "ŀ" else f"U+{ord(one):04X}" for one in text)
+    return re.sub(r"([-,'])(?=\1)", r"\1{}", latin.translate(str.maketrans(_CHARACTERS)))
+
+
+class Latex:
+    """Writes floats into a folder; `subject` is the caption of tables without one."""
+
+    def __init__(self, folder: Path, style: str, subject: str):
+        self.folder, self.widths, self.subject = folder, STYLES[style], subject
+        self.names: list[str] = []
+        """Of the floats, in order."""
+
+    def table(self, titles: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
+        """Write a float with a table, the best in bold; its name."""
+        body = [list(row) for row in rows]
+        if not body:
+            return ""
+        more = f"; the first {MAX_ROWS} of {len(body):,} rows" if len(body) > MAX_ROWS else ""
+        texts = [[cell.text if isinstance(cell, Cell) else cell for cell in row] for row in [titles, *body[:MAX_ROWS]]]
+        letters = sum(2 + max(map(len, column)) for column in zip(*texts, strict=True))
+        first, *others = [" & ".join(map(_cell, row)) + r" \\" for row in texts]
+        return self._float("table", LETTER * letters, (caption or self.subject) + more, [
+            r"\footnotesize\setlength{\tabcolsep}{3pt}",
+            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+            rf"\begin{{tabular}}{{{''.join('lr'[isinstance(cell, Cell)] for cell in body[0])}}}",
+            r"\toprule", first, r"\midrule", *others, r"\bottomrule", r"\end{tabular}}",
+        ])  # fmt: skip
+
+    def picture(self, draw: Callable[[], Any], alt: str, caption: str = "", *, optional: bool = False) -> str:
+        """Write a float with the figure of `draw`; nothing but a warning if that fails."""
+        from hetsim.plots.style import on_paper  # matplotlib is large
+
+        name, drawn = self._next("figure"), list[float]()
+
+        def write() -> None:
+            with on_paper(*(width / INCH for width in self.widths)):
+                if (figure := figure_of(draw, optional)) is not None:
+                    figure.savefig(self.folder / f"{name}.pdf")
+                    drawn.append(INCH * figure.get_figwidth())
+
+        if attempt(f'"{alt}"', write) is not None or not drawn:
+            return ""
+        text = sentence_case(alt) + (f". {caption}" if caption else "")
+        return self._float("figure", drawn[0], text, [rf"\includegraphics{{{name}.pdf}}"])
+
+    def folded(self, body: str, summary: str) -> str:
+        """Nothing is folded on paper."""
+        return body
+
+    def _next(self, kind: str) -> str:
+        return f"{kind}-{1 + sum(name.startswith(kind) for name in self.names)}"
+
+    def _float(self, kind: str, width: float, caption: str, lines: list[str]) -> str:
+        """Write a float over one column, or over the page if it is wider; its name."""
+        (column, page), name = self.widths, self._next(kind)
+        wide = f"{kind}*" if page > column and width > column + 1 else kind
+        text = escape(caption.removesuffix(".").replace("◂", "bold:") + ".")
+        about = rf"\caption{{{text}}}\label{{hetsim:{name}}}"
+        inside = [about, *lines] if kind == "table" else [*lines, about]
+        write_text(self.folder / f"{name}.tex", "\n".join(
+            [rf"\begin{{{wide}}}[tbp]", r"\centering", *inside, rf"\end{{{wide}}}", ""]
+        ))  # fmt: skip
+        self.names.append(name)
+        return name
+
+
+def _cell(text: str) -> str:
+    for mark, form in ((" ◂", r"\textbf{{{}}}"), (SHOWN_MARK, r"{}\rlap{{$^*$}}")):
+        if text.endswith(mark):
+            return form.format(escape(text.removesuffix(mark)))
+    return escape(text)
