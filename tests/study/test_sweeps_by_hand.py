@@ -693,8 +693,6 @@ def test_the_least_number_that_overload_allows_by_bisection():
     assert asked == [1, 2, 4, 8, 16, 12, 10, 11]
     asked.clear()
     assert _first_sustained(scenario, aim, "k", most=9, seed=None) == (9, "full at 8") and max(asked) == 8
-    scenario.model = SimpleNamespace(workload=[SimpleNamespace(service=None)])
-    assert _first_sustained(scenario, aim, "k", most=9, seed=None) == (1, "")
 
 
 @pytest.mark.parametrize(("text", "mean", "missed", "allowed"), [

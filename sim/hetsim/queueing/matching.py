@@ -252,7 +252,7 @@ def _gangs(facts: Facts) -> Match:
     facts.steady(0, servers, facts.law, bounded=True)
     losses = admission.kaufman_roberts(servers, [(one.rate, law.mean, one.demand.gpus or 1) for one, law in laws])
     rows = [PredictedRow("loss", lost, label) for lost, label in zip(losses.loss, labels, strict=True)]
-    rows.append(PredictedRow("gpu_utilization", losses.utilization))
+    rows.append(PredictedRow(facts.busy_metric, losses.utilization))
     return _result(facts, "gangs with loss (Kaufman, Roberts)", None, rows)
 
 
