@@ -57,7 +57,8 @@ class AsRecorded(Scheduler):
         names = extra.get("recorded_node")
         if self.nodes and names is not None:
             index = {node.name: node.index for node in problem.cluster.nodes}
-            named = [_names(name) for name in names.tolist()]
+            cells = (cell.split("|") if isinstance(cell, str) else () for cell in names.tolist())
+            named = [[name for name in cell if name] for cell in cells]
             self._nodes = [[index[name] for name in cell if name in index] for cell in named]
             self._unknown = sum(len(nodes) < len(cell) for nodes, cell in zip(self._nodes, named, strict=True))
 
@@ -106,8 +107,3 @@ class AsRecorded(Scheduler):
         else:
             return view.fit(task)
         return next((placement for placement in options if placement is not None), None)
-
-
-def _names(cell: Any) -> list[str]:
-    """The nodes that the record names."""
-    return [name for name in cell.split("|") if name] if isinstance(cell, str) else []

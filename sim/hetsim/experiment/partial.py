@@ -25,7 +25,8 @@ def planned_again(folder: Path) -> SweepPlan:
     Raises: UsageError: they do not say what was swept: a policy or an input is known in Python alone.
     """
     about = unsealed(folder / MARK)
-    points = [dict(zip(about["keys"], map(_value, values), strict=True)) for values in about["points"]]
+    rows = [[parse_value(one) if isinstance(one, str) else one for one in values] for values in about["points"]]
+    points = [dict(zip(about["keys"], row, strict=True)) for row in rows]
     options: dict[str, Any] = {"points": points} if about["keys"] else {"over": {}}
     options |= {"seed": None if "seed" in about["keys"] else about["seed"]}
     options |= {"replications": about["replications"], "metrics": about["metrics"], "keep": about.get("keep", ())}
@@ -41,10 +42,6 @@ def planned_again(folder: Path) -> SweepPlan:
         f"the points of the sweep in {folder} can be shown once it has ended; its files do not say all that was swept "
         "(policies of single points, or given in Python; an input that changed since; a warm-up found from pilots)"
     )
-
-
-def _value(shown: Any) -> Any:
-    return parse_value(shown) if isinstance(shown, str) else shown
 
 
 def so_far(plan: SweepPlan, folder: Path) -> Sweep | None:

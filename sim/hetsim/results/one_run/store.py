@@ -307,17 +307,13 @@ def open_run(directory: Path) -> Saved:
         }
         if not all(isinstance(text, str) for text in (named["name"], named["policy"], *facts["warnings"])):
             raise TypeError(f"{MARK} has no texts as name, policy and warnings")
-        values = {current_name(name): _number(value) for name, value in summary.items()}
+        values = {current_name(name): math.nan if value is None else value if isinstance(value, int) else float(value)
+              for name, value in summary.items()}  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         why = f"{MARK} has no {problem}" if isinstance(problem, KeyError) else str(problem)
         why = why if (directory / MARK).is_file() else f"it has no {MARK}"
         raise UsageError(f"{directory} is not a run directory: {why}") from None
     return Saved(directory, listed, about.get("inputs", {}), named=named, stated=facts, values=values)
-
-
-def _number(value: Any) -> float:
-    """A number of a summary, as it was: whole numbers stay whole."""
-    return math.nan if value is None else value if isinstance(value, int) else float(value)
 
 
 def read_table(saved: Saved, name: str) -> pd.DataFrame:

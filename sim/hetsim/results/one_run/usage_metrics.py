@@ -10,12 +10,8 @@ from hetsim.results.declared import ENERGY, metric
 from hetsim.results.one_run.measured import Measured
 
 
-def _devices(run: Measured, gpus: bool) -> np.ndarray:
-    return np.array([(device.type.kind != "cpu") == gpus for device in run.result.record.input.cluster.devices])
-
-
 def _share(run: Measured, seconds: np.ndarray, gpus: bool) -> float:
-    chosen = _devices(run, gpus)
+    chosen = np.array([(one.type.kind != "cpu") == gpus for one in run.result.record.input.cluster.devices])
     up = float((run.use.up * run.use.count)[chosen].sum())
     return float(seconds[chosen].sum()) / up if up > 0 else math.nan
 

@@ -98,7 +98,9 @@ def _source(value: Any) -> CellSource:
     if operation == "constant":
         return CellSource("constant", constant=_text(value["constant"]))
     if operation == "column":
-        return CellSource("column", (_named(value["column"]),), _values(value.get("values")), _key(value.get("key")))
+        key = value.get("key")
+        key = None if key is None else _text(key)
+        return CellSource("column", (_named(value["column"]),), _values(value.get("values")), key)
     columns, difference = value[operation], operation == "difference"
     if not isinstance(columns, list) or len(columns) < 2 or (difference and len(columns) != 2):
         number = "two" if difference else "two or more"
@@ -131,10 +133,6 @@ def _named(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         raise ValueError(f"expected the name of a column, not {shown(value)}")
     return str(value)
-
-
-def _key(value: Any) -> str | None:
-    return None if value is None else _text(value)
 
 
 def _values(value: Any) -> dict[str, str | None] | None:
