@@ -9,21 +9,7 @@ from typing import Any
 
 from hetsim.errors import UsageError
 from hetsim.experiment.directory import folder_name
-from hetsim.page import columns, elements
-from hetsim.page.common import (
-    DIFFERENCE_TITLES,
-    HOLM_OF_METRIC,
-    Parts,
-    better_sentence,
-    command,
-    commands,
-    difference_rows,
-    front_picture,
-    policy_option,
-    policy_text,
-    regret_picture,
-    scenario_of,
-)
+from hetsim.page import columns, common, elements
 from hetsim.page.elements import Cell, Markup, Section
 from hetsim.report.overview import Figures, comparison_headline, comparison_remarks, first_of
 from hetsim.results.declared import DEFAULT_METRIC, TASK_COUNT, has_direction, higher_is_better, in_set
@@ -43,7 +29,7 @@ MAX_OTHERS = 3
 """Policies that such a sentence compares the best one with."""
 
 
-def of_comparison(found: Comparison, folder: str) -> Parts:
+def of_comparison(found: Comparison, folder: str) -> common.Parts:
     """Title, first lines and sections of the page of a comparison."""
     from hetsim import plots  # not before the folder has been read: matplotlib is large
 
@@ -64,8 +50,8 @@ def of_comparison(found: Comparison, folder: str) -> Parts:
         Section("Differences", differences(found, elements)),
         Section("By class, by GPUs, by user", _compared_groups(found)),
         Section("Plans", _plans(found)),
-        Section("Scenario", scenario_of(first)),
-        Section("Make it again", commands(again(found, folder))),
+        Section("Scenario", common.scenario_of(first)),
+        Section("Make it again", common.commands(again(found, folder))),
     ], packed  # fmt: skip
 
 
@@ -145,7 +131,7 @@ def _best_shown(found: Comparison, rows: list[Finding]) -> list[Finding]:
 def _better_than(found: Comparison, rows: list[Finding], of_metric: list[Finding]) -> str:
     """`sjf is better than fcfs in response mean by 36 ± 5 %`, with its peers."""
     means = found.table[rows[0].metric, "mean"]
-    text = better_sentence(rows[0], float(means[rows[0].other]))
+    text = common.better_sentence(rows[0], float(means[rows[0].other]))
     more = [row.gap for row in rows[1 : 1 + MAX_OTHERS]]
     if len(rows) > 1 + MAX_OTHERS:
         more.append(f"{len(rows) - 1 - MAX_OTHERS:,} more pairs: the table of differences has all")
@@ -160,11 +146,11 @@ def _better_than(found: Comparison, rows: list[Finding], of_metric: list[Finding
 
 def again(found: Comparison, folder: str) -> str:
     """The command to repeat it."""
-    options = [policy_option(label, _policy(found.runs[label])) for label in found.runs]
-    options += [policy_option(label, None) for label in found.refused]
+    options = [common.policy_option(label, _policy(found.runs[label])) for label in found.runs]
+    options += [common.policy_option(label, None) for label in found.refused]
     place = f"{folder}/{folder_name(str(found.table.index[0]))}" if folder else ""
     first = first_of(next(iter(found.runs.values())))
-    return command(first, place, "compare", replications=_replications(found), more=[*options, *_asked(found)])
+    return common.command(first, place, "compare", replications=_replications(found), more=[*options, *_asked(found)])
 
 
 def _asked(found: Comparison) -> list[str]:
@@ -172,7 +158,7 @@ def _asked(found: Comparison) -> list[str]:
     options = [f"--metric {quote(name)}" for name in found.asked.get("metrics", ())]
     options += [f"--by {quote(name)}" for name in found.asked.get("by", ())]
     if found.baseline is not None:
-        options.append(f"--baseline {quote(policy_text(found.baseline, _policy(found.runs[found.baseline])))}")
+        options.append(f"--baseline {quote(common.policy_text(found.baseline, _policy(found.runs[found.baseline])))}")
     return options + [
         f"--{name} {quote(str(found.asked[name]))}" for name in ("best", "probability", "delta") if name in found.asked
     ]
@@ -217,7 +203,7 @@ def compared_pictures(found: Comparison, to: Markup) -> str:
     """The regret of each policy, and the front of two metrics."""
     directed = [name for name in found.metrics if found.table[name, "mean"].map(math.isfinite).all()]
     directed.sort(key=lambda name: not name.startswith("response"))  # what most people look at
-    return regret_picture(found, directed, to) + front_picture(found, directed, to)
+    return common.regret_picture(found, directed, to) + common.front_picture(found, directed, to)
 
 
 def _walked(found: Comparison) -> tuple[str, bytes]:
@@ -238,8 +224,8 @@ def differences(found: Comparison, to: Markup) -> str:
     """The paired differences of all compared pairs."""
     rows: list[list[str | Cell]] = []
     for metric, mine in found.pairs.groupby("metric", sort=False):
-        rows += [[metric_name(str(metric)), *cells] for cells in difference_rows(str(metric), mine)]
-    return to.table(["metric", *DIFFERENCE_TITLES], rows, HOLM_OF_METRIC if rows else "")
+        rows += [[metric_name(str(metric)), *cells] for cells in common.difference_rows(str(metric), mine)]
+    return to.table(["metric", *common.DIFFERENCE_TITLES], rows, common.HOLM_OF_METRIC if rows else "")
 
 
 def _compared_groups(found: Comparison) -> str:

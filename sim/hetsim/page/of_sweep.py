@@ -17,19 +17,7 @@ import pandas as pd
 from hetsim.errors import HetsimError, UsageError
 from hetsim.experiment.points import parse_over
 from hetsim.experiment.policies import written
-from hetsim.page import elements
-from hetsim.page.common import (
-    DIFFERENCE_TITLES,
-    Parts,
-    better_sentence,
-    difference_rows,
-    front_picture,
-    policy_option,
-    policy_text,
-    regret_picture,
-    scenario_file,
-    sentence_case,
-)
+from hetsim.page import common, elements
 from hetsim.page.elements import Cell, Markup, Section
 from hetsim.results.declared import has_direction, higher_is_better
 from hetsim.results.formatting import listed, metric_name, several, units_of
@@ -47,7 +35,7 @@ Findings = Mapping[str, dict[int, list[Finding]]]
 """By metric and point."""
 
 
-def of_sweep(found: Sweep, folder: str) -> Parts:
+def of_sweep(found: Sweep, folder: str) -> common.Parts:
     """Title, first lines and sections of the page of a sweep."""
     findings = findings_of(found)
     words = elements.items([*_swept_in_words(found, findings), *_differing_in_words(found, findings), *knees(found)])
@@ -89,10 +77,8 @@ def _swept_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
         under = f" under {row['policy']}" if len(policies) > 1 else ""
         extreme = "highest" if higher_is_better(name) else "lowest"
         half = (row[f"{name}_ci_high"] - row[f"{name}_ci_low"]) / 2 if f"{name}_ci_high" in row else math.nan
-        yield (
-            f"{sentence_case(metric_name(name))} is {extreme}, {several([row[name]], units_of(name), [half])[0]}, "
-            f"with {at or 'the only point'}{under}."
-        )
+        subject, figure = common.sentence_case(metric_name(name)), several([row[name]], units_of(name), [half])[0]
+        yield f"{subject} is {extreme}, {figure}, with {at or 'the only point'}{under}."
         yield from _leads_in_words(leads(found, name, findings.get(name)), name)
         room -= 1
         if not room:
@@ -148,7 +134,7 @@ def _differing_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
             share = abs(finding.difference / base) if base else 0.0
             if not sentence or share > largest:
                 at = _at(found, point)
-                largest, sentence = share, (f"With {at}: " if at else "") + better_sentence(finding, base)
+                largest, sentence = share, (f"With {at}: " if at else "") + common.better_sentence(finding, base)
     if sentence:
         yield sentence
     if number > 1:
@@ -177,8 +163,8 @@ def swept_pictures(found: Sweep, to: Markup) -> str:
                 alt = f"{metric_name(name)} over {varied[0]} and {varied[1]}"
                 parts.append(to.picture(draw, alt, optional=True))
     if len(policies) > 1:
-        parts.append(regret_picture(found, found.shown_metrics, to))
-    parts.append(front_picture(found, found.shown_metrics, to))
+        parts.append(common.regret_picture(found, found.shown_metrics, to))
+    parts.append(common.front_picture(found, found.shown_metrics, to))
     return "".join(parts)
 
 
@@ -211,14 +197,14 @@ def differences(found: Sweep, findings: Findings, to: Markup) -> str:
         every = [(point, finding) for point, of_point in by_point.items() for finding in of_point]
         if not any(finding.n > 1 for _, finding in every):
             continue
-        cells = difference_rows(metric, pd.DataFrame([vars(finding) for _, finding in every]))
+        cells = common.difference_rows(metric, pd.DataFrame([vars(finding) for _, finding in every]))
         for (point, _), row in zip(every, cells, strict=True):
             at = [str(found.points[key].loc[point]) for key in found.keys]
             rows.append([metric_name(metric), Cell(str(point), float(point)), *at, *row])
     note = "Paired over replications; intervals and p are corrected by Holm's procedure over the pairs of all points."
     if len(rows) > MAX_ROWS:
         note += f" The first {MAX_ROWS:,} of {len(rows):,} rows."
-    return to.table(["metric", "point", *found.keys, *DIFFERENCE_TITLES], rows[:MAX_ROWS], note if rows else "")
+    return to.table(["metric", "point", *found.keys, *common.DIFFERENCE_TITLES], rows[:MAX_ROWS], note if rows else "")
 
 
 def _swept_scenario(found: Sweep) -> str:
@@ -249,12 +235,12 @@ def again(found: Sweep, folder: str) -> tuple[str, str, str]:
         if not crossed:
             titles.append("policy")
             each = zip(rows, policies, strict=True)
-            rows = [[*row, policy_text(label)] for row, mine in each for label in mine]
+            rows = [[*row, common.policy_text(label)] for row, mine in each for label in mine]
         once = [list(row) for row in dict.fromkeys(map(tuple, rows))]
         more = ", where what was drawn several times stands once" if len(once) < len(rows) else ""
         table = _as_csv([titles, *once])
     if crossed:
-        options += [policy_option(label) for label in policies[0]]
+        options += [common.policy_option(label) for label in policies[0]]
     options += [f"--metric {quote(name)}" for name in found.metrics]
     if isinstance(found.replications, int):
         options.append(f"--replications {found.replications}")
@@ -263,7 +249,7 @@ def again(found: Sweep, folder: str) -> tuple[str, str, str]:
         options.append(f"--set {quote(f'replications={{{wanted}}}')}")
     if "seed" not in found.keys:
         options.append(f"--seed {found.seed}")
-    words = [f"hetsim sweep {scenario_file(folder)}", *options]
+    words = [f"hetsim sweep {common.scenario_file(folder)}", *options]
     return " ".join(words), table, more
 
 

@@ -11,41 +11,19 @@ from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from hetsim.plots.style import (
-    BLUE,
-    GREEN,
-    INK,
-    MUTED,
-    ORANGE,
-    PALETTE,
-    SKY,
-    VERMILION,
-    describe,
-    draw_steps,
-    figure,
-    intervals,
-    look,
-    one_time_axis,
-    own_axes,
-    plain,
-    short,
-    steps_label,
-    tidy,
-    time_axis,
-    title,
-)
+from hetsim.plots import style
 from hetsim.results.declared import MAKESPAN
 from hetsim.results.one_run.gantt_rows import device_bars, fill_lanes
 from hetsim.results.one_run.launches import FUSED
 from hetsim.results.one_run.result import Result
 
 STAGES = (
-    ("upload", "upload_start", "upload_end", ORANGE),
-    ("compute", "compute_start", "compute_end", BLUE),
-    ("download", "download_start", "end", GREEN),
+    ("upload", "upload_start", "upload_end", style.ORANGE),
+    ("compute", "compute_start", "compute_end", style.BLUE),
+    ("download", "download_start", "end", style.GREEN),
 )
-CPU_COLOR = SKY
-LOST_COLOR = VERMILION
+CPU_COLOR = style.SKY
+LOST_COLOR = style.VERMILION
 OVERHEAD_COLOR = "#C9C9C9"
 MAX_DEVICES = 40
 LABELED = 400
@@ -97,20 +75,20 @@ def gantt(result: Result, ax: Axes | None = None, *, devices: int = MAX_DEVICES,
     if until is not None:
         inside = (bars["decided"] < until).to_numpy()
         bars, row = bars[inside], row[inside]
-    ax = own_axes(ax, 10 if len(bars) <= 60 else 14, min(14.0, 1.6 + 0.3 * max(total, 3)))
+    ax = style.own_axes(ax, 10 if len(bars) <= 60 else 14, min(14.0, 1.6 + 0.3 * max(total, 3)))
     shown = _draw(ax, bars, row)
     _label_bars(ax, bars, row, end)
     label_lanes(ax, labels if total <= NAMED_LINES else devices_only, edges)
-    time_axis(ax, 0.0, end if end > 0 else 1.0)
-    tidy(ax, grid="x")
+    style.time_axis(ax, 0.0, end if end > 0 else 1.0)
+    style.tidy(ax, grid="x")
     ax.tick_params(axis="y", length=0)
     more = f" (the {len(chosen)} busiest of {len(chosen) + left_out} devices)" if left_out else ""
     makespan = f" · makespan {result.text(MAKESPAN)}" if until is not None and result.metric(MAKESPAN) >= 0 else ""
-    text = describe(result) + makespan + more
+    text = style.describe(result) + makespan + more
     # A long title goes above the legend.
     room = 11 * ax.get_figure(root=True).get_figwidth()  # type: ignore[union-attr]
     beside = len(text) + sum(8 + len(str(patch.get_label())) for patch in shown) <= room
-    title(ax, text, pad=None if beside or len(shown) < 2 else 24)
+    style.title(ax, text, pad=None if beside or len(shown) < 2 else 24)
     if len(shown) > 1:
         ax.legend(handles=shown, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(shown), frameon=False,
                   fontsize=9, borderaxespad=0.2, handlelength=1.2, columnspacing=1.2)  # fmt: skip
@@ -190,21 +168,21 @@ def _label_bars(ax: Axes, bars: pd.DataFrame, row: np.ndarray, end: float) -> No
     for (task, begin, until, on_cpu), at in zip(computing, row, strict=True):
         until = end if until != until else min(until, end)
         if until - begin > (0.004 + 0.007 * len(str(task))) * end:
-            ink = INK if on_cpu else "white"
-            ax.text((begin + until) / 2, at, plain(str(task)), ha="center", va="center", fontsize=7.5, color=ink,
+            ink = style.INK if on_cpu else "white"
+            ax.text((begin + until) / 2, at, style.plain(str(task)), ha="center", va="center", fontsize=7.5, color=ink,
                     zorder=3, clip_on=True)  # fmt: skip
 
 
 def label_lanes(ax: Axes, labels: list[tuple[float, str]], edges: list[int]) -> None:
     """Label the rows, and draw a rule between devices with several rows."""
-    ax.set_yticks([at for at, _ in labels], [plain(short(name, 30)) for _, name in labels])
+    ax.set_yticks([at for at, _ in labels], [style.plain(style.short(name, 30)) for _, name in labels])
     for tick in ax.get_yticklabels():
-        tick.set_color(INK)
+        tick.set_color(style.INK)
         tick.set_fontsize(6.5 if len(labels) > 48 else 8 if len(labels) > 20 else 9)
     total = edges[-1]
     if total > len(edges) - 1:
         for edge in edges[1:-1]:
-            ax.axhline(edge - 0.5, color=MUTED, linewidth=0.4, zorder=0)
+            ax.axhline(edge - 0.5, color=style.MUTED, linewidth=0.4, zorder=0)
     ax.set_ylim(max(total, 1) - 0.4, -0.6)
 
 
@@ -217,17 +195,17 @@ def timeline(result: Result, axes: tuple[Axes, Axes] | None = None) -> tuple[Axe
     Returns: both axes.
     """
     if axes is None:
-        upper, lower = figure(9, 5).subplots(2, 1, sharex=True, height_ratios=[1, 1])
+        upper, lower = style.figure(9, 5).subplots(2, 1, sharex=True, height_ratios=[1, 1])
     else:
         upper, lower = axes
     table = result.timeline_by("type")
     time, end = table["time"].to_numpy(), result.end
     waiting = table["waiting"].to_numpy(dtype=float)
-    edges = intervals(upper, end, waiting)
-    draw_steps(upper, time, waiting, end=end, edges=edges, color=BLUE, fill=True)
+    edges = style.intervals(upper, end, waiting)
+    style.draw_steps(upper, time, waiting, end=end, edges=edges, color=style.BLUE, fill=True)
     upper.set_ylim(0, None if table["waiting"].any() else 1)
     upper.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-    tidy(upper, y=steps_label("tasks waiting", edges, shaded=True))
+    style.tidy(upper, y=style.steps_label("tasks waiting", edges, shaded=True))
     cluster = result.record.input.cluster
     kinds = [name.removeprefix("busy.") for name in table.columns if name.startswith("busy.")]
     shares = {}
@@ -235,36 +213,37 @@ def timeline(result: Result, axes: tuple[Axes, Axes] | None = None) -> tuple[Axe
         there = max(sum(cluster.count(kind) for kind in mine), 1)
         cores = f" core{'s' if there > 1 else ''}" if _is_cpu(cluster, mine[0]) else ""
         busy = table[[f"busy.{kind}" for kind in mine]].to_numpy(dtype=float).sum(axis=1)
-        shares[f"{plain(short(label, 30))} ({there}{cores})"] = 100 * busy / there
-    labels, edges = list(shares), intervals(lower, end, *shares.values())
+        shares[f"{style.plain(style.short(label, 30))} ({there}{cores})"] = 100 * busy / there
+    labels, edges = list(shares), style.intervals(lower, end, *shares.values())
     for number, (label, share) in enumerate(shares.items()):
-        draw_steps(lower, time, share, end=end, edges=edges, label=label, **look(number))  # dashes show a line below
+        # Dashes show a line below.
+        style.draw_steps(lower, time, share, end=end, edges=edges, label=label, **style.look(number))
     lower.set_ylim(0, 105)
-    tidy(lower, y=steps_label("busy (%)", edges))
+    style.tidy(lower, y=style.steps_label("busy (%)", edges))
     if kinds:
         across = max(1, min(len(labels), 110 // (6 + max(map(len, labels)))))
         lower.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=across,
                      borderaxespad=0.1)  # fmt: skip
     for ax in (upper, lower):
-        time_axis(ax, 0.0, end if end > 0 else 1.0)
-    one_time_axis([upper])
+        style.time_axis(ax, 0.0, end if end > 0 else 1.0)
+    style.one_time_axis([upper])
     if result.warmup > 0:
         for ax in (upper, lower):
-            ax.axvspan(0, min(result.warmup, end), color=MUTED, alpha=0.12, linewidth=0)
-        upper.text(0, 1, " warmup", transform=upper.get_xaxis_transform(), va="top", fontsize=8, color=MUTED)
+            ax.axvspan(0, min(result.warmup, end), color=style.MUTED, alpha=0.12, linewidth=0)
+        upper.text(0, 1, " warmup", transform=upper.get_xaxis_transform(), va="top", fontsize=8, color=style.MUTED)
     if result.error:
-        upper.axvline(end, color=VERMILION, linewidth=1.5)
-    title(upper, describe(result))
+        upper.axvline(end, color=style.VERMILION, linewidth=1.5)
+    style.title(upper, style.describe(result))
     return upper, lower
 
 
 def _groups_of_types(cluster: Any, kinds: list[str]) -> dict[str, list[str]]:
     """Device types by the label of their line; the rarest of many share one."""
-    if len(kinds) <= len(PALETTE):
+    if len(kinds) <= len(style.PALETTE):
         return {kind: [kind] for kind in kinds}
     gpus = sorted((kind for kind in kinds if not _is_cpu(cluster, kind)), key=cluster.count, reverse=True)
     cpus = [kind for kind in kinds if _is_cpu(cluster, kind)]
-    own = gpus[: len(PALETTE) - 2]
+    own = gpus[: len(style.PALETTE) - 2]
     rest, cores = gpus[len(own) :], {"all": cpus} if len(cpus) > 1 else {kind: [kind] for kind in cpus}
     return {kind: [kind] for kind in own} | ({f"{len(rest)} other types": rest} if rest else {}) | cores
 

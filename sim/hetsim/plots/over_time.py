@@ -11,28 +11,8 @@ from matplotlib.ticker import MaxNLocator
 from scipy.stats import binned_statistic
 
 from hetsim.errors import UsageError
+from hetsim.plots import style
 from hetsim.plots.cdf import labeled
-from hetsim.plots.style import (
-    BLUE,
-    PALETTE,
-    VERMILION,
-    averaged,
-    describe,
-    figure,
-    intervals,
-    legend_above,
-    line_looks,
-    look,
-    means_told,
-    one_time_axis,
-    own_axes,
-    plain,
-    short,
-    steps_label,
-    tidy,
-    time_axis,
-    title,
-)
 from hetsim.results.formatting import SECONDS, energy, fitting
 from hetsim.results.one_run.calls import RATES, rates_over
 from hetsim.results.one_run.over_bins import power_over_time
@@ -60,16 +40,16 @@ def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figu
     end = end if end > 0 else 1.0
     edges = np.linspace(0.0, end, STRETCHES + 1)
     lines = {label: _lines(run, edges) for label, run in runs.items()}
-    names, looks = _panels(lines), line_looks(list(runs))
-    picture = figure(9.5, 1.0 + 1.45 * len(names))
+    names, looks = _panels(lines), style.line_looks(list(runs))
+    picture = style.figure(9.5, 1.0 + 1.45 * len(names))
     panels = picture.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
     for name, ax in zip(names, panels, strict=True):
         for label, columns in lines.items():
             if name in columns:
                 ax.plot((edges[:-1] + edges[1:]) / 2, columns[name], linewidth=1.4, **looks[label])
-        _dress(ax, name, end, means_told(edges))
-    one_time_axis(panels[:-1])
-    legend_above(picture, panels[0])
+        _dress(ax, name, end, style.means_told(edges))
+    style.one_time_axis(panels[:-1])
+    style.legend_above(picture, panels[0])
     return picture
 
 
@@ -91,7 +71,7 @@ def _lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
         cores = sum(node.cpus for node in cluster.nodes)
         columns["cores busy (%)"] = 100 * table["busy_cores"].to_numpy() / max(cores, 1)
     means = rates_over(run.record, run.modes, edges)
-    means |= {name: averaged(time, values, edges, run.end) for name, values in columns.items()}
+    means |= {name: style.averaged(time, values, edges, run.end) for name, values in columns.items()}
     fragmented = run.fragmentation_between(edges) if gpus else np.array([])
     return means | ({FRAGMENTATION: 100 * fragmented} if np.nan_to_num(fragmented).any() else {})
 
@@ -112,8 +92,8 @@ def _panels(lines: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
 
 
 def _dress(ax: Axes, name: str, end: float, told: str) -> None:
-    tidy(ax, y=name)
-    time_axis(ax, 0.0, end, told=told)
+    style.tidy(ax, y=name)
+    style.time_axis(ax, 0.0, end, told=told)
     if "%" in name:
         ax.set_ylim(0, 103)
         ax.set_yticks([0, 50, 100])
@@ -147,16 +127,16 @@ def batches(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figure
     runs = labeled(results)
     edges = np.linspace(0.0, max(run.end for run in runs.values()), BATCH_STRETCHES + 1)
     lines = [_batch_lines(run, edges) for run in runs.values()]
-    picture = figure(1.0 + 4.0 * len(runs), 8.2)
+    picture = style.figure(1.0 + 4.0 * len(runs), 8.2)
     columns = picture.subplots(4, len(runs), sharex=True, sharey="row", squeeze=False).T
     for number, (label, panels) in enumerate(zip(runs, columns, strict=True)):
         for ax, (name, values) in zip(panels, lines[number].items(), strict=True):
             factor, unit = fitting([np.nanmax(one[name]) for one in lines], SECONDS) if name in TIMES else (1.0, "")
-            ax.plot((edges[:-1] + edges[1:]) / 2, values / factor, color=look(number)["color"])
+            ax.plot((edges[:-1] + edges[1:]) / 2, values / factor, color=style.look(number)["color"])
             ax.set_ylim(bottom=0)
-            tidy(ax, y="" if number else f"{name} ({unit})" if unit else name)
-        title(panels[0], label)
-        time_axis(panels[-1], 0.0, edges[-1], told=means_told(edges))
+            style.tidy(ax, y="" if number else f"{name} ({unit})" if unit else name)
+        style.title(panels[0], label)
+        style.time_axis(panels[-1], 0.0, edges[-1], told=style.means_told(edges))
     return picture
 
 
@@ -183,7 +163,7 @@ def power(result: Result, ax: Axes | None = None, *, bins: int = 200) -> Axes:
     Parameters: result: a run; ax: axes to draw on, else those of a new figure; bins: stretches of time.
     Returns: the axes.
     """
-    ax = own_axes(ax)
+    ax = style.own_axes(ax)
     table = power_over_time(result, bins)
     edges = np.append(table["time"].to_numpy(), result.end or 1.0)
     columns = table.drop(columns="time")
@@ -197,16 +177,16 @@ def power(result: Result, ax: Axes | None = None, *, bins: int = 200) -> Axes:
             if not watts.any():
                 continue
             top = floor + np.append(watts, watts[-1:])
-            label = f"{plain(short(kind, 24))} {'at work' if part == 'work' else part}"
-            ax.fill_between(edges, floor, top, step="post", linewidth=0, color=PALETTE[number % len(PALETTE)],
-                            alpha=strength, label=label)  # fmt: skip
+            label = f"{style.plain(style.short(kind, 24))} {'at work' if part == 'work' else part}"
+            color = style.PALETTE[number % len(style.PALETTE)]
+            ax.fill_between(edges, floor, top, step="post", linewidth=0, color=color, alpha=strength, label=label)
             floor = top
     ax.set_ylim(0, 1.05 * float(floor.max()) if floor.any() else 1.0)
-    time_axis(ax, 0.0, result.end or 1.0, told=means_told(edges))
-    tidy(ax, y=f"power ({unit})")
+    style.time_axis(ax, 0.0, result.end or 1.0, told=style.means_told(edges))
+    style.tidy(ax, y=f"power ({unit})")
     spent = float((total * np.diff(edges)).sum()) if result.end > 0 else 0.0
     subtitle = energy(spent) if total.any() else "no power is given"
-    title(ax, f"{short(describe(result), 70)} · {subtitle}")
+    style.title(ax, f"{style.short(style.describe(result), 70)} · {subtitle}")
     handles, labels = ax.get_legend_handles_labels()
     if labels:
         ax.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -224,23 +204,23 @@ def fragmentation(result: Result, ax: Axes | None = None) -> Axes:
     """
     if not any(device.type.kind != "cpu" for device in result.record.input.cluster.devices):
         raise UsageError("there are no GPUs here, so none of them can be left over")
-    ax = own_axes(ax, 9, 4)
+    ax = style.own_axes(ax, 9, 4)
     table, end = result.fragmentation_over_time, result.end
     up = (table["allocated_gpus"] + table["unallocated_gpus"]).to_numpy()
     time = table["time"].to_numpy()
     allocated = 100 * table["allocation"].fillna(0.0).to_numpy()
     stranded = 100 * table["fragmented_gpus"].to_numpy() / up.clip(min=1e-12)
     low, high = allocated, allocated + stranded
-    edges = intervals(ax, end, low, high)
+    edges = style.intervals(ax, end, low, high)
     if edges is not None:
-        low, high, time = averaged(time, low, edges, end), averaged(time, high, edges, end), edges[:-1]
+        low, high, time = style.averaged(time, low, edges, end), style.averaged(time, high, edges, end), edges[:-1]
     time, low, high = np.append(time, end), np.append(low, low[-1:]), np.append(high, high[-1:])
-    ax.fill_between(time, low, step="post", color=BLUE, alpha=0.25, linewidth=0, label="allocated")
-    ax.fill_between(time, low, high, step="post", color=VERMILION, alpha=0.45, linewidth=0,
+    ax.fill_between(time, low, step="post", color=style.BLUE, alpha=0.25, linewidth=0, label="allocated")
+    ax.fill_between(time, low, high, step="post", color=style.VERMILION, alpha=0.45, linewidth=0,
                     label="free, but of no use to the mix")  # fmt: skip
     ax.set_ylim(0, 105)
     ax.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.1)
-    tidy(ax, y=steps_label("GPUs (%)", edges))
-    time_axis(ax, 0.0, end if end > 0 else 1.0)
-    title(ax, describe(result), pad=24)
+    style.tidy(ax, y=style.steps_label("GPUs (%)", edges))
+    style.time_axis(ax, 0.0, end if end > 0 else 1.0)
+    style.title(ax, style.describe(result), pad=24)
     return ax

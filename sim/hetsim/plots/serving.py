@@ -8,20 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hetsim.errors import UsageError
-from hetsim.plots.style import (
-    BLUE,
-    GREEN,
-    INK,
-    MUTED,
-    VERMILION,
-    describe,
-    figure,
-    means_told,
-    one_time_axis,
-    tidy,
-    time_axis,
-    title,
-)
+from hetsim.plots import style
 from hetsim.results.formatting import SECONDS, fitting
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.steps import weighted_quantile
@@ -46,18 +33,18 @@ def serving(result: Result) -> Figure:
     end = result.end if result.end > 0 else 1.0
     edges = np.linspace(0.0, end, STRETCHES + 1)
     limited = rows["kv_blocks"].notna().any()
-    picture = figure(9.5, 8.4 if limited else 6.4)
+    picture = style.figure(9.5, 8.4 if limited else 6.4)
     panels = list(picture.subplots(4 if limited else 3, 1))
     if limited:
         _memory(panels[0], rows[rows["kv_blocks"].notna()], edges)
     _requests(panels[-3], rows, edges)
     _tokens(panels[-2], rows, edges)
     for ax in panels[:-1]:
-        time_axis(ax, 0.0, end, told=means_told(edges))
+        style.time_axis(ax, 0.0, end, told=style.means_told(edges))
         ax.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.1)
-    one_time_axis(panels[:-2])
+    style.one_time_axis(panels[:-2])
     _gaps(panels[-1], result)
-    title(panels[0], describe(result), pad=24)
+    style.title(panels[0], style.describe(result), pad=24)
     return picture
 
 
@@ -89,24 +76,24 @@ def _memory(ax: Axes, rows: pd.DataFrame, edges: np.ndarray) -> None:
     for time, used in ((rows["start"], first), (rows["end"], last)):
         place = np.clip(np.searchsorted(edges, time.to_numpy(), side="left") - 1, 0, len(middle) - 1)
         np.maximum.at(fullest, place, 100 * used / blocks)
-    ax.fill_between(middle, mean, color=BLUE, alpha=0.25, linewidth=0)
-    ax.plot(middle, mean, color=BLUE, linewidth=1.4, label="used, mean")
-    ax.plot(middle, np.maximum(fullest, mean), color=VERMILION, linewidth=0.9, label="used, maximum")
+    ax.fill_between(middle, mean, color=style.BLUE, alpha=0.25, linewidth=0)
+    ax.plot(middle, mean, color=style.BLUE, linewidth=1.4, label="used, mean")
+    ax.plot(middle, np.maximum(fullest, mean), color=style.VERMILION, linewidth=0.9, label="used, maximum")
     if cached.any():
         kept = 100 * _means(rows, first + cached, last + cached, edges) / replicas
-        ax.plot(middle, kept, color=GREEN, linewidth=1.2, label="used or kept for prefixes")
-    ax.axhline(100, color=MUTED, linewidth=1, linestyle="--")
+        ax.plot(middle, kept, color=style.GREEN, linewidth=1.2, label="used or kept for prefixes")
+    ax.axhline(100, color=style.MUTED, linewidth=1, linestyle="--")
     ax.set_ylim(0, 108)
-    tidy(ax, y="KV blocks (%)")
+    style.tidy(ax, y="KV blocks (%)")
 
 
 def _requests(ax: Axes, rows: pd.DataFrame, edges: np.ndarray) -> None:
     middle = (edges[:-1] + edges[1:]) / 2
-    for name, color in (("running", BLUE), ("waiting", VERMILION)):
+    for name, color in (("running", style.BLUE), ("waiting", style.VERMILION)):
         values = rows[name].to_numpy(dtype=float)
         ax.plot(middle, _means(rows, values, values, edges), color=color, linewidth=1.4, label=name)
     ax.set_ylim(0, None)
-    tidy(ax, y="requests")
+    style.tidy(ax, y="requests")
 
 
 def _tokens(ax: Axes, rows: pd.DataFrame, edges: np.ndarray) -> None:
@@ -122,10 +109,10 @@ def _tokens(ax: Axes, rows: pd.DataFrame, edges: np.ndarray) -> None:
     with np.errstate(divide="ignore", invalid="ignore"):
         below, above = decoded / steps, (decoded + read) / steps
     middle = (edges[:-1] + edges[1:]) / 2
-    ax.fill_between(middle, below, color=BLUE, alpha=0.35, linewidth=0, label="decoded")
-    ax.fill_between(middle, below, above, color=GREEN, alpha=0.45, linewidth=0, label="read of prompts")
+    ax.fill_between(middle, below, color=style.BLUE, alpha=0.35, linewidth=0, label="decoded")
+    ax.fill_between(middle, below, above, color=style.GREEN, alpha=0.45, linewidth=0, label="read of prompts")
     ax.set_ylim(0, None)
-    tidy(ax, y="tokens a step")
+    style.tidy(ax, y="tokens a step")
 
 
 def _gaps(ax: Axes, result: Result) -> None:
@@ -138,14 +125,14 @@ def _gaps(ax: Axes, result: Result) -> None:
     percentiles = {f"p{100 * q:g}": weighted_quantile(gaps, weights, q) for q in (0.5, 0.95, 0.99)}
     factor, unit = fitting(list(percentiles.values()), SECONDS)
     places = np.unique(np.searchsorted(share, np.linspace(0, 1, 2000)).clip(max=len(share) - 1))
-    ax.plot(gaps[order][places] / factor, 100 * share[places], color=BLUE, linewidth=1.4, drawstyle="steps-post")
+    ax.plot(gaps[order][places] / factor, 100 * share[places], color=style.BLUE, linewidth=1.4, drawstyle="steps-post")
     if gaps.max() > 20 * percentiles["p50"]:
         ax.set_xscale("log")
     ax.set_ylim(0, 103)
     to_panel = ax.transData + ax.transAxes.inverted()
     for place, (name, value) in enumerate(percentiles.items()):  # at different heights, as they may be close together
-        ax.axvline(value / factor, color=MUTED, linewidth=0.9, linestyle=":")
+        ax.axvline(value / factor, color=style.MUTED, linewidth=0.9, linestyle=":")
         side = "right" if to_panel.transform((value / factor, 0.0))[0] > 0.8 else "left"
         text = f" {name} {value / factor:.3g} {unit} "
-        ax.text(value / factor, 6 + 18 * place, text, fontsize=8, color=INK, ha=side, va="bottom")
-    tidy(ax, x=f"time between two tokens of an answer ({unit})", y="tokens (%)")
+        ax.text(value / factor, 6 + 18 * place, text, fontsize=8, color=style.INK, ha=side, va="bottom")
+    style.tidy(ax, x=f"time between two tokens of an answer ({unit})", y="tokens (%)")

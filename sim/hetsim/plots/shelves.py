@@ -11,26 +11,15 @@ from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 
 from hetsim.errors import UsageError
+from hetsim.plots import style
 from hetsim.plots.gantt import bar_boxes, label_lanes
-from hetsim.plots.style import (
-    BLUE,
-    INK,
-    MUTED,
-    ORANGE,
-    SKY,
-    VERMILION,
-    describe,
-    own_axes,
-    short,
-    tidy,
-    time_axis,
-    title,
-)
 from hetsim.results.formatting import seconds
 from hetsim.results.one_run.gantt_rows import device_bars
 from hetsim.results.one_run.result import Result
 
-CLASSES = (("long: more than 2λ/3", 2 / 3, BLUE), ("medium: more than λ/3", 1 / 3, ORANGE), ("small", 0.0, SKY))
+CLASSES = (
+    ("long: more than 2λ/3", 2 / 3, style.BLUE), ("medium: more than λ/3", 1 / 3, style.ORANGE), ("small", 0.0, style.SKY)
+)  # fmt: skip
 LINES = (("λ/3", 1 / 3), ("2λ/3", 2 / 3), ("λ", 1.0), ("4λ/3", 4 / 3))
 ROUNDING = 1e-9
 """A task with a time of a third of the guess, but for rounding, is small."""
@@ -51,7 +40,7 @@ def shelves(result: Result, ax: Axes | None = None, *, guess: float | None = Non
     if not (guess > 0 and math.isfinite(guess)):
         raise UsageError(f"shelves need a guess above 0 s, not {guess:g}")
     bars, lanes = _lanes(result)
-    ax = own_axes(ax, 10, min(14.0, 1.9 + 0.3 * max(len(lanes), 3)))
+    ax = style.own_axes(ax, 10, min(14.0, 1.9 + 0.3 * max(len(lanes), 3)))
     begin, end, row = (bars[name].to_numpy(dtype=float) for name in ("compute_start", "compute_end", "row"))
     remaining, legend = np.ones(len(bars), dtype=bool), []
     for name, above, color in CLASSES:
@@ -63,16 +52,17 @@ def shelves(result: Result, ax: Axes | None = None, *, guess: float | None = Non
             legend.append(Patch(facecolor=color, label=name))
     last = max(float(end.max(initial=0.0)), 4 / 3 * guess)
     label_lanes(ax, [(float(number), name) for number, name in enumerate(lanes)], list(range(len(lanes) + 1)))
-    time_axis(ax, 0.0, 1.02 * last)
-    tidy(ax, grid="")
+    style.time_axis(ax, 0.0, 1.02 * last)
+    style.tidy(ax, grid="")
     for text, part in LINES:
         ax.axvline(
-            part * guess, color=VERMILION if part == 1 else MUTED, linewidth=1.2, linestyle=(0, (4, 2)), zorder=3
+            part * guess, color=style.VERMILION if part == 1 else style.MUTED, linewidth=1.2, linestyle=(0, (4, 2)),
+            zorder=3
         )
         ax.annotate(text, (part * guess, 1.0), xycoords=ax.get_xaxis_transform(), xytext=(0, 2), ha="center",
-                    textcoords="offset points", fontsize=9, color=INK)  # fmt: skip
+                    textcoords="offset points", fontsize=9, color=style.INK)  # fmt: skip
     ax.tick_params(axis="y", length=0)
-    title(ax, f"{short(describe(result), 44)} · λ = {seconds(guess)}", pad=18)
+    style.title(ax, f"{style.short(style.describe(result), 44)} · λ = {seconds(guess)}", pad=18)
     if legend:
         ax.legend(handles=legend, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(legend), frameon=False,
                   fontsize=9, borderaxespad=1.8, handlelength=1.2, columnspacing=1.2)  # fmt: skip
