@@ -81,11 +81,11 @@ class Arrivals:
             self.state.deferred += 1
             deferred.append(task)
             return
-        refused = self._whole.refusal(task)
-        if refused is None:
-            self._admitted(task)
+        recorder, row = self.state.recorder, self._whole.first[task.index]
+        if recorder.status[row] in (REJECTED, EXPIRED):  # refused earlier, or while it was deferred
+            self.completion.end_task(task, recorder.status[row], recorder.reasons[row])
         else:
-            self.completion.end_task(task, *refused)
+            self._admitted(task)
 
     def _admitted(self, task: Task) -> None:
         """A task that may wait for its predecessors or for a device."""
