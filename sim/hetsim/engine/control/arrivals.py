@@ -100,7 +100,7 @@ class Arrivals:
         graph = state.graph
         if graph is not None and graph.missing[task.index]:
             task.state = BLOCKED
-            if graph.doomed(task.index):
+            if graph.missing[task.index] < 0:  # as `Graph.failed` sets it
                 self.completion.end_task(task, FAILED, "a predecessor did not finish")
             else:
                 graph.blocked[task.index] = task

@@ -126,7 +126,8 @@ class Completion:
             hook = state.input.batching[queue.number].ended
             call(state, hook, _report(launch, times, self.clock._now), queue)
         if queue.cache is not None:
-            queue.keep_results(terms.rows)
+            for row in terms.rows:
+                queue.cache.add(queue.input_of(row))
         # Made into objects only if anything is to hear of them.
         tasks = launch.tasks if self._linked or self._admitted_finished is not None else launch._tasks or ()
         for task in tasks:

@@ -227,10 +227,6 @@ class Recorder:
             column = self._detail[name] = rows_of(kind, -1 if name == "batch" else 0, len(self.status))
         return column
 
-    def has(self, name: str) -> bool:
-        """Return True if this detail was ever asked for."""
-        return name in self._detail
-
     def staged(self, row: int) -> bool:
         """Return True if a launch of this task had stages, or was stopped."""
         return "batch" in self._detail and self._detail["batch"][row] >= 0

@@ -163,14 +163,12 @@ class Fleet(ServiceCalls):
             self.aborted(request.task)
             return
         del self.requests[row]
+        self.answered[row] = request.task
         back = self.service.response_delay
         if back:
-            self.answered[row] = request.task
             self.clock.at(now + back, FINISH, Later(self._delivered, request.task))
         else:
-            recorder.finish[row], recorder.status[row] = now, COMPLETED
-            self.state.iterating -= 1
-            self.signals.generated(request.task)
+            self._delivered(request.task)
         if self.service.autoscale is not None:
             self.replicas.scale()
 

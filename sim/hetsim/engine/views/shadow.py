@@ -228,7 +228,7 @@ class EarliestFit:
         limited = self._budgets
         free = {mode: self._capacity.free_for(mode) for mode in modes if mode.span_any and not limited}
         self.shadows.questions.count()
-        for launch in self.forecast.by_finish():
+        for launch in sorted(self.state.running.values(), key=self.forecast.finish_of):
             placement = launch.placement
             end = max(self.forecast.now, self.forecast.finish_of(launch))
             if self._placement is not None and (limited or end > self.time):
