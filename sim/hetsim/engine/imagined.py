@@ -142,7 +142,12 @@ def _make_known(copy: Parts, copier: Copier, seed: int, drawn: _Drawn | None) ->
         for launch in state.running.values():
             copy.launches.materialize(launch)  # by what it really is, up to now
     _forget_truths(copier, seed, drawn)
-    _end_streams(state)
+    state.sources.end_now()
+    if state.clients is not None:
+        state.clients.silent = True
+    for queue in state.queues:
+        state.requests_left -= queue.end_now()
+        queue.ring(True)
     _spare_devices(state)
     launches = list(state.running.values())
     _retime_plain(state, [launch for launch in launches if launch.table is None], drawn)
@@ -225,15 +230,6 @@ def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
         generator.bit_generator.state = kind(fresh.spawn(1)[0]).state  # a stream each, in the order of copying
     for draws in copier.copies(Draws):
         draws.unused = []  # numbers drawn ahead are the future of the run itself
-
-
-def _end_streams(run: RunState) -> None:
-    run.sources.end_now()
-    if run.clients is not None:
-        run.clients.silent = True
-    for queue in run.queues:
-        run.requests_left -= queue.end_now()
-        queue.ring(True)
 
 
 def _spare_devices(run: RunState) -> None:

@@ -109,8 +109,7 @@ class Parts:
             state.patience = Deadlines(state.clock, clients.due, clients.awaits)
         elif run.tasks.expires is not None:
             state.patience = Deadlines(state.clock, arrivals.expire, arrivals.may_expire if state.queues else None)
-        if run.tasks.expires is not None:
-            arrivals.expect_expiry()
+        arrivals.expect_expiry()
         self.checker = Checker(state, self.serving) if check else None
         self.hooks()
         absent = [queue.service.rows for queue in state.queues if queue.column is not None]

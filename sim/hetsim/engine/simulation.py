@@ -145,26 +145,20 @@ class Simulation:
 
     def finish(self) -> Record:
         """Finish the record after the last round; RunError if a task waits for ever."""
-        state = self.state
-        self._look_whether_stranded()
-        return self.record(state.clock._now if math.isinf(state.input.horizon) else state.input.horizon)
-
-    def _look_whether_stranded(self) -> None:
-        """Raise if the heap is empty, or the horizon reached, with tasks stranded."""
         state, serving = self.state, self.parts.serving
+        now, horizon = state.clock._now, state.input.horizon
         if state.iterating and not state.clock.pending and serving is not None:
             raise serving.unanswered()
         if state.running and not state.clock.pending:
             launch = next(iter(state.running.values()))
             where = ", ".join(device.name for device in launch.placement.devices) or launch.placement.mode.type.name
             text = f"no event is left, and launch {launch.number} on {where} has not ended ({len(state.running)} run)"
-            raise InvariantError(f"t = {state.clock._now:g} s: {text}")
-        if state.clock.pending or state.running or state.may_strand:  # a horizon cut it short, or it may wait
-            return
-        if not (state.waiting or state.requests_left or any(len(queue) for queue in state.queues)):
-            return
-        if state.clock._now < state.input.horizon or math.isinf(state.input.horizon):
+            raise InvariantError(f"t = {now:g} s: {text}")
+        waits = state.waiting or state.requests_left or any(len(queue) for queue in state.queues)
+        cut_short = state.clock.pending or state.running or state.may_strand  # by a horizon, or it may wait
+        if waits and not cut_short and (now < horizon or math.isinf(horizon)):
             raise deadlock(state)
+        return self.record(now if math.isinf(horizon) else horizon)
 
     def record(self, end: float) -> Record:
         """Close the accounts at a time, and return the record."""

@@ -81,11 +81,11 @@ class Arrivals:
             self.state.deferred += 1
             deferred.append(task)
             return
-        refused = self._whole.refusal(task)
-        if refused is None:
-            self._admitted(task)
+        recorder, row = self.state.recorder, self._whole.first[task.index]
+        if recorder.status[row] in (REJECTED, EXPIRED):  # refused earlier, or while it was deferred
+            self.completion.end_task(task, recorder.status[row], recorder.reasons[row])
         else:
-            self.completion.end_task(task, *refused)
+            self._admitted(task)
 
     def _admitted(self, task: Task) -> None:
         """A task that may wait for its predecessors or for a device."""
@@ -100,7 +100,7 @@ class Arrivals:
         graph = state.graph
         if graph is not None and graph.missing[task.index]:
             task.state = BLOCKED
-            if graph.doomed(task.index):
+            if graph.missing[task.index] < 0:  # as `Graph.failed` sets it
                 self.completion.end_task(task, FAILED, "a predecessor did not finish")
             else:
                 graph.blocked[task.index] = task

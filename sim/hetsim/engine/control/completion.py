@@ -126,7 +126,8 @@ class Completion:
             hook = state.input.batching[queue.number].ended
             call(state, hook, _report(launch, times, self.clock._now), queue)
         if queue.cache is not None:
-            queue.keep_results(terms.rows)
+            for row in terms.rows:
+                queue.cache.add(queue.input_of(row))
         # Made into objects only if anything is to hear of them.
         tasks = launch.tasks if self._linked or self._admitted_finished is not None else launch._tasks or ()
         for task in tasks:
@@ -176,20 +177,16 @@ class Completion:
         task._launch = None
         state.ended += 1
         if self._told:
-            self._tell(task)
+            if self._on_finished is not None:
+                call(state, self._on_finished, task)
+            if self._admitted_finished is not None:
+                call(state, self._admitted_finished, task)
+            if self._linked:
+                self._after(task)
         if state.wake_on != "ready":  # an end is a change, and a release
             self.clock.round_due = True
         if not state.running and not state.waiting and not more:
             self.rounds.look_whether_drained()
-
-    def _tell(self, task: Task) -> None:
-        """Tell the hooks that a task has completed."""
-        if self._on_finished is not None:
-            call(self.state, self._on_finished, task)
-        if self._admitted_finished is not None:
-            call(self.state, self._admitted_finished, task)
-        if self._linked:
-            self._after(task)
 
     def _after(self, task: Task) -> None:
         """Release what waited for a task's end: items, successors, a client of a loop."""
@@ -216,7 +213,12 @@ class Completion:
             if fleet is not None:
                 fleet.gone(task)
             elif queued:
-                self.waiting.leave_queue(task)
+                queue = state.queue_of[task.shape]
+                if queue.remove(row):  # else it is in a batch, or still on its way
+                    state.requests_left -= 1
+                    queue.ring()
+                elif task._history is None:
+                    queue.never()
             task.state = ENDED
             self._status[row] = status
             self._finishes[row] = self.clock._now
@@ -258,17 +260,6 @@ class WholeRequests:
         self.on_finished: Any = None
         self.on_gone: Any = None
         """The policy's hooks that are called; None where it has none."""
-
-    # The answer -----------------------------------------------------------------------------------------------
-
-    def refusal(self, task: Task) -> tuple[int, str] | None:
-        """Status and reason of a request that was refused earlier, or while deferred."""
-        row = self.first[task.index]
-        recorder = self.state.recorder
-        status = recorder.status[row]
-        return (status, recorder.reasons[row]) if status in (REJECTED, EXPIRED) else None
-
-    # The end --------------------------------------------------------------------------------------------------
 
     def begun(self, task: Task) -> None:
         """Ask the policy at the first task of a request; it hears of the end later."""

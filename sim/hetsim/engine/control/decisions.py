@@ -157,7 +157,7 @@ class Decisions:
         first, rows = queue.take(requests.count)  # a slice: its rows are marked at the end of the run
         for task in queue.seen(first, rows, requests.count) or ():
             task.state = ENDED
-        state.recorder.discard(queue.number, first, requests.count, status=status, time=state.clock._now, reason=reason)
+        state.recorder.discarded.append((queue.number, first, requests.count, status, state.clock._now, reason))
         state.requests_left -= requests.count
         state.ended += requests.count
         self.rounds.look_whether_drained()

@@ -78,21 +78,14 @@ class FaultInjector:
         self.run.clock.at(max(time, self.run.clock._now), FAULT, Later(self._fire, action, arguments))
 
     def _fire(self, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        self._look_whether_hopeless()
-        action(*arguments)
-
-    def _look_whether_hopeless(self) -> None:
-        """A policy that starts nothing would let faults go on for ever."""
         run = self.run
         serving = bool(run.iterating and run.residents)
-        if run.running or serving or self._more_to_come():
-            self._idle = 0
-            return
-        self._idle += 1
-        if self._idle > IDLE_LIMIT:
+        self._idle = 0 if run.running or serving or self._more_to_come() else self._idle + 1
+        if self._idle > IDLE_LIMIT:  # a policy that starts nothing would let faults go on for ever
             if run.iterating and self.serving is not None:
                 raise self.serving.unanswered()
             raise deadlock(run)
+        action(*arguments)
 
     def _more_to_come(self) -> bool:
         """Return True if anything else than faults will happen; closed loops only wait."""

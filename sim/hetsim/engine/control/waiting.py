@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.engine.core.policy_errors import raised
+from hetsim.engine.core.recorder import rows_of
 from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.kernel.clock import ARRIVAL, FINISH, Later
 from hetsim.engine.language.llm_service import Fleet
@@ -31,8 +32,9 @@ class Waiting:
         self.signals = signals
         self.serving = serving
         recorder = state.recorder
-        self._ready = recorder.ready_column() if linked or state.input.admission is not None else None
-        if self._ready is not None:
+        self._ready: memoryview[float] | None = None
+        if linked or state.input.admission is not None:  # a column of its own: it can differ from the arrival
+            self._ready = recorder.ready = rows_of("d", math.nan, len(recorder.status))
             for queue in state.queues:
                 if queue.column is not None:  # nothing happens when one of these comes
                     rows = queue.service.rows
@@ -66,7 +68,17 @@ class Waiting:
                     return
             queue = state.queue_of.get(task.shape)
         if queue is not None:
-            self._come_to_queue(task, queue, killed)
+            # It comes by itself, or was in a batch.
+            again = task._history is not None
+            if not killed and queue.cache is not None and queue.cache.holds(queue.input_of(task.index)):
+                self._answer(task, queue, again)
+            elif again:
+                queue.push(task)
+                queue.came()
+            elif queue.service.request_delay:
+                self.travel(task, queue.service.request_delay, self._arrive, task, queue)
+            else:
+                self._arrive(task, queue)
         else:
             state.waiting[task.index] = task
             on_ready = self._on_ready
@@ -108,19 +120,6 @@ class Waiting:
                 self.make_ready(task)
 
     # Requests -----------------------------------------------------------------------------------------------
-
-    def _come_to_queue(self, task: Task, queue: Queue, killed: bool) -> None:
-        """Put a request that comes by itself, or was in a batch, into its queue."""
-        again = task._history is not None
-        if not killed and queue.cache is not None and queue.cache.holds(queue.input_of(task.index)):
-            self._answer(task, queue, again)
-        elif again:
-            queue.push(task)
-            queue.came()
-        elif queue.service.request_delay:
-            self.travel(task, queue.service.request_delay, self._arrive, task, queue)
-        else:
-            self._arrive(task, queue)
 
     def travel(self, task: Task, seconds: float, then: Callable[..., None], *arguments: Any) -> None:
         """Delay a request or response by its way between front end and node."""
@@ -185,12 +184,3 @@ class Waiting:
         detail("compute")[row] = now - self._starts[row]
         detail("upload"), detail("download")  # the three columns are there together
         self.signals.task_completed(task)
-
-    def leave_queue(self, task: Task) -> None:
-        """Take a request out of the queue that ends without having run."""
-        queue = self.state.queue_of[task.shape]
-        if queue.remove(task.index):  # else it is in a batch, or still on its way
-            self.state.requests_left -= 1
-            queue.ring()
-        elif task._history is None:
-            queue.never()

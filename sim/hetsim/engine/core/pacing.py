@@ -39,7 +39,12 @@ class Pacing:
             self.starts_left = math.inf
             return now
         if self.begins_at < 0:  # the first round since the last cycle asks for the next one
-            self.asked, self.begins_at = now, self._cycle_begin(now)
+            self.asked, self.begins_at = now, max(now, self.free_at if self.time.overlap else self.bound_until)
+            if self.time.cycle:
+                # Never two cycles at one multiple, not even at one instant.
+                self.tick = max(math.ceil(self.begins_at / self.time.cycle), self.tick + 1)
+                # The product may be rounded to before that time.
+                self.begins_at = max(self.begins_at, self.tick * self.time.cycle)
         if self.decides_at < 0:
             if now < self.begins_at:
                 return self.begins_at
@@ -53,14 +58,6 @@ class Pacing:
         self.free_at = now
         self.starts_left = math.inf if self.time.max_starts is None else self.time.max_starts
         return now
-
-    def _cycle_begin(self, now: float) -> float:
-        begin = max(now, self.free_at if self.time.overlap else self.bound_until)
-        if not self.time.cycle:
-            return begin
-        # Never two cycles at one multiple, not even at one instant.
-        self.tick = max(math.ceil(begin / self.time.cycle), self.tick + 1)
-        return max(begin, self.tick * self.time.cycle)  # the product may be rounded to before `begin`
 
     def effective(self, now: float) -> float:
         """When a start that is decided now takes effect."""

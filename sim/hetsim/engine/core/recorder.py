@@ -192,17 +192,12 @@ class Recorder:
         """Rows of the requests of batches made of request objects, one batch after the other."""
         self._groups: dict[int, tuple[int, ...]] = {}
         """Tasks of launches that are not of one task, by row of the launch."""
-        self._gone: list[tuple[int, int, int, int, float, str]] = []
+        self.discarded: list[tuple[int, int, int, int, float, str]] = []
         """Requests that were discarded as a slice: queue, first, count, status, time, reason."""
         self._lean = False
         """True if all launches are batches, so that the stages of tasks need no columns (`Record.stage`)."""
         self._places = PlacementCodes(run.cluster)
         self.place_code = self._places.code
-
-    def ready_column(self) -> memoryview[float]:
-        """Give `ready` its own column: it can differ from the arrival."""
-        self.ready = rows_of("d", NAN, len(self.status))
-        return self.ready
 
     def longer(self, count: int) -> dict[int, Any]:
         """Copies of the columns, extended by rows for imagined tasks."""
@@ -231,10 +226,6 @@ class Recorder:
             kind = "i" if name.startswith(STOPS) or name in (MOVES, "batch") else "d"
             column = self._detail[name] = rows_of(kind, -1 if name == "batch" else 0, len(self.status))
         return column
-
-    def has(self, name: str) -> bool:
-        """Return True if this detail was ever asked for."""
-        return name in self._detail
 
     def staged(self, row: int) -> bool:
         """Return True if a launch of this task had stages, or was stopped."""
@@ -343,20 +334,27 @@ class Recorder:
         """Note a token whose gap differs from those of the other sequences."""
         self._gaps.extend((time, time - before))
 
-    def discard(self, queue: int, first: int, count: int, status: int, time: float, reason: str) -> None:
-        """Mark the requests of a slice as ended without having run."""
-        self._gone.append((queue, first, count, status, time, reason))
-
     def _write_batches(self) -> None:
         """Columns of launches, and the rows of requests that follow from their batches."""
         services = self.run.services
-        for queue, first, count, status, time, reason in self._gone:
+        for queue, first, count, status, time, reason in self.discarded:
             rows = services[queue].rows[first : first + count]
             np.asarray(self.status)[rows] = status
             np.asarray(self.finish)[rows] = time
             self.reasons.update(dict.fromkeys(rows.tolist(), reason))
         self._launches = _launch_columns(self._rows)
-        self._account_completed()
+        # Stage times and energy of tasks whose only launch ended well, in full.
+        single = self._launches["outcome"] == LAUNCH_COMPLETED
+        single[list(self._groups)] = False  # what tasks share was accounted as they ended
+        ended = np.flatnonzero(single)
+        if len(ended):
+            tasks = self._launches["task"][ended]
+            own = np.asarray(self.detail("batch"))[tasks] == self._launches["launch"][ended]
+            ended, tasks = ended[own], tasks[own]
+            np.asarray(self.detail("energy"))[tasks] += self._launches["energy"][ended]
+            for name, (since, until) in STAGE_SPANS.items():
+                spans = self._launches[until][ended] - self._launches[since][ended]
+                np.asarray(self.detail(name))[tasks] += np.nan_to_num(spans)
         if not self._batches:
             return
         self._lean = self.batched and not len(self._rows) and not self._detail
@@ -377,21 +375,6 @@ class Recorder:
         self._fill(batch, queues, rows, whose)
         for name, column in self._launches.items():
             self._launches[name] = np.concatenate([column, batch[name]])
-
-    def _account_completed(self) -> None:
-        """Fill stage times and energy of tasks whose only launch ended well, in full."""
-        rows = self._launches
-        single = rows["outcome"] == LAUNCH_COMPLETED
-        single[list(self._groups)] = False  # what tasks share was accounted as they ended
-        ended = np.flatnonzero(single)
-        if not len(ended):
-            return
-        tasks = rows["task"][ended]
-        own = np.asarray(self.detail("batch"))[tasks] == rows["launch"][ended]
-        ended, tasks = ended[own], tasks[own]
-        np.asarray(self.detail("energy"))[tasks] += rows["energy"][ended]
-        for name, (since, until) in STAGE_SPANS.items():
-            np.asarray(self.detail(name))[tasks] += np.nan_to_num(rows[until][ended] - rows[since][ended])
 
     def _fill(self, batch: dict[str, np.ndarray], queue: np.ndarray, rows: np.ndarray, whose: np.ndarray) -> None:
         """Columns of requests from those of their batches."""

@@ -187,25 +187,20 @@ class SharedNetwork:
                 if member.since != now:
                     self._settle(member, now)  # up to now at the ratio before
                 member.ratio = ratio
-                self._apply(member, now)
-
-    def _apply(self, member: Member, now: float) -> None:
-        """Its launch computes at another rate from now on."""
-        launch = member.launch
-        table: Any = launch.table
-        before = member.factor
-        member.factor = factor = member.profile.seconds / (member.alone * member.ratio)
-        if factor == before:  # equal floats: its seconds are the same
-            return
-        if not member.simple or before == 0.0:
-            self.paced(launch)  # others may depend on it, or the rate does not follow from the former one
-            return
-        table.settle(now)
-        table.rate = rate = table.rate * factor / before
-        table.compute_end = table.finish_at = table.end = end = now + table.left / rate if rate > 0.0 else INF
-        if end < table.armed:  # an entry that comes too early finds that out (`Launches.boundary`), which is cheaper
-            table.armed = end
-            self.clock.again(end, FINISH, launch)
+                launch, before = member.launch, member.factor
+                table: Any = launch.table
+                member.factor = factor = member.profile.seconds / (member.alone * ratio)
+                if factor == before:  # equal floats: its seconds are the same
+                    continue
+                if not member.simple or before == 0.0:
+                    self.paced(launch)  # others may depend on it, or the rate does not follow from the former one
+                    continue
+                table.settle(now)
+                table.rate = rate = table.rate * factor / before
+                table.compute_end = table.finish_at = table.end = end = now + table.left / rate if rate > 0.0 else INF
+                if end < table.armed:  # too early an entry finds that out (`Launches.boundary`), which is cheaper
+                    table.armed = end
+                    self.clock.again(end, FINISH, launch)
 
     def _settle(self, member: Member, now: float) -> None:
         """Bring its steps and its delay by others up to now."""

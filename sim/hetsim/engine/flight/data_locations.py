@@ -198,11 +198,6 @@ class Places:
         if version == self.version[item] and self.where[item]:
             self.where[item][location] = None
 
-    def written(self, item: int, location: int) -> None:
-        """Note that a task wrote an item at a location: other copies become invalid."""
-        self.version[item] += 1  # first: bytes under way are outdated by this
-        self.keep_only(item, location)
-
     def keep_only(self, item: int, *locations: int) -> None:
         """Drop all copies except these, as no others are needed any more."""
         for other in self.where[item]:

@@ -14,7 +14,7 @@ from heapq import heappush
 from typing import Any, NamedTuple
 
 from hetsim.engine.kernel.clock import FINISH, Clock, Timer
-from hetsim.model.cluster import Cluster, Device, DeviceType
+from hetsim.model.cluster import Cluster, Device
 from hetsim.model.tasks import Mode
 
 
@@ -173,24 +173,16 @@ class Links:
                 # A pipe of infinite rate delays no transfer.
                 self._up[device.index] = tuple(pipe for pipe in ways_up if pipe.rate < math.inf), latency
                 self._down[device.index] = tuple(pipe for pipe in ways_down if pipe.rate < math.inf), latency
-                self._add_lines(device, ways_up, ways_down, items=items, parted=parted)
-
-    def _add_lines(
-        self, device: Device, ways_up: list[Pipe], ways_down: list[Pipe], items: bool, parted: set[DeviceType]
-    ) -> None:
-        """Add lines for items, which use the way next to what launches move.
-
-        Items go over the way down at the same time as downloads, and both directions of a half-duplex link are in use
-        at once where several launches are in flight.
-        """
-        kind = device.type
-        one_way = ways_up[0] is ways_down[0] and ways_up[0].rate < math.inf
-        crowded = one_way and (kind.streams > 1 or kind in parted or items)
-        for lines, pipes, free in ((self.up_lines, ways_up, True), (self.down_lines, ways_down, not items)):
-            finite = [pipe.rate for pipe in pipes if pipe.rate < math.inf]
-            behind_switch = any(pipe.rate < math.inf for pipe in pipes[1:])
-            private = not finite or (free and not crowded and not behind_switch)
-            lines[device.index] = LinkPath(min(finite, default=math.inf), self._up[device.index][1], private)
+                # Items go over the way down at the same time as downloads, and both directions of a half-duplex link
+                # are in use at once where several launches are in flight.
+                kind = device.type
+                one_way = ways_up[0] is ways_down[0] and ways_up[0].rate < math.inf
+                crowded = one_way and (kind.streams > 1 or kind in parted or items)
+                for lines, pipes, free in ((self.up_lines, ways_up, True), (self.down_lines, ways_down, not items)):
+                    finite = [pipe.rate for pipe in pipes if pipe.rate < math.inf]
+                    behind_switch = any(pipe.rate < math.inf for pipe in pipes[1:])
+                    private = not finite or (free and not crowded and not behind_switch)
+                    lines[device.index] = LinkPath(min(finite, default=math.inf), latency, private)
 
     @staticmethod
     def _pair(name: str, link: Any) -> tuple[Pipe, Pipe]:

@@ -127,8 +127,22 @@ class Transfers:
             if down_bytes or down_seconds:
                 table.down = _parts(launch, table.lanes, False, size=down_bytes, seconds=down_seconds)
             return
-        self._prepare(launch, table)
-        if not table.items:  # else what is final is known once it has computed
+        placement = launch.placement
+        parts = []
+        for device in placement.devices:  # what is missing there
+            transfers = self.missing(launch.tasks, placement, device, terms)
+            if transfers:
+                lane = None if placement.mode.on_cpu else self.capacity.of[device.index].lane
+                _, hops, size, seconds, items = transfers[0]
+                one_way = len(transfers) == len(hops) == 1 and not items
+                line = lane.up if one_way and lane is not None and lane.up.private else None
+                parts.append(Part(launch, lane, device, line=line, size=size, seconds=seconds))
+        table.up = tuple(parts)
+        if table.items:
+            devices = (part.device for part in parts)
+            missing = [self.missing(launch.tasks, placement, one, terms=terms, true=False) for one in devices]
+            table.estimate = (max(map(self._alone, missing), default=0.0), 0.0)
+        else:  # what is final of items is known once it has computed
             self.final(launch, table)
 
     def private(self, launch: Launch) -> Moves:
@@ -163,25 +177,6 @@ class Transfers:
         if terms is not None:
             return float(column[terms.rows].sum())
         return float(sum(column[task.index] for task in launch.tasks))
-
-    def _prepare(self, launch: Launch, table: Timetable) -> None:
-        """Plan the upload stage of a launch: what is missing on its devices."""
-        placement, terms = launch.placement, launch.terms
-        mode = placement.mode
-        parts = []
-        for device in placement.devices:
-            transfers = self.missing(launch.tasks, placement, device, terms)
-            if transfers:
-                lane = None if mode.on_cpu else self.capacity.of[device.index].lane
-                _, hops, size, seconds, items = transfers[0]
-                one_way = len(transfers) == len(hops) == 1 and not items
-                line = lane.up if one_way and lane is not None and lane.up.private else None
-                parts.append(Part(launch, lane, device, line=line, size=size, seconds=seconds))
-        table.up = tuple(parts)
-        if table.items:
-            devices = (part.device for part in parts)
-            missing = [self.missing(launch.tasks, placement, one, terms=terms, true=False) for one in devices]
-            table.estimate = (max(map(self._alone, missing), default=0.0), 0.0)
 
     def missing(
         self, tasks: Sequence[Task], placement: Placement, device: Device, terms: Terms | None = None,
@@ -381,22 +376,17 @@ class Transfers:
             return up, self.download_seconds(tasks, placement, terms)
         if table.estimate is None:
             if terms is not None and terms.fresh:
-                table.estimate = self._slice_estimate(launch)
+                # Requests without objects: by their columns.
+                mode, devices, size = placement.mode, placement.devices, terms.requests.size
+                bytes_in = self._batch_bytes(launch, self.bytes_in) / len(devices)
+                bytes_out = self._batch_bytes(launch, self.bytes_out) / len(devices)
+                up = max([Links.alone(self.links.up(device), bytes_in) for device in devices])
+                down = max([Links.alone(self.links.down(device), bytes_out) for device in devices])
+                table.estimate = mode.upload.seconds_for(size) + up, mode.download.seconds_for(size) + down
             else:
                 down = self.download_seconds(tasks, placement, terms)
                 table.estimate = self.upload_seconds(tasks, placement, terms), down
         return table.estimate
-
-    def _slice_estimate(self, launch: Launch) -> tuple[float, float]:
-        """Estimated seconds of up- and download of requests without objects, links idle."""
-        terms = launch.terms
-        assert terms is not None
-        mode, devices, size = launch.placement.mode, launch.placement.devices, terms.requests.size
-        bytes_in = self._batch_bytes(launch, self.bytes_in) / len(devices)
-        bytes_out = self._batch_bytes(launch, self.bytes_out) / len(devices)
-        up = max([Links.alone(self.links.up(device), bytes_in) for device in devices])
-        down = max([Links.alone(self.links.down(device), bytes_out) for device in devices])
-        return mode.upload.seconds_for(size) + up, mode.download.seconds_for(size) + down
 
 
 def _add(sources: Sources, source: int, size: float, *items: tuple[int, int]) -> None:

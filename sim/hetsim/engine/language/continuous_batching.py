@@ -205,7 +205,9 @@ class Replica(Holder):
         if requests.outstanding > len(requests.inside) and not (gave_way and requests.inside):
             lag += requests.join()
         if not requests.inside:
-            self._rest()
+            if self.periods.busy:  # nothing to do: the busy period is over
+                self.periods.end(LAUNCH_COMPLETED, self.clock._now)
+            self.fleet.rested(self)
             return
         if not self.periods.busy:
             self.periods.begin()
@@ -236,20 +238,13 @@ class Replica(Holder):
         if count > 1 and requests.outstanding > len(requests.inside):
             if gave_way:
                 count = 1 if self.changes or requests.may_fit() else count
-            elif self.changes:
-                count = self._steady(count)
+            elif self.changes and requests.head is not None:
+                steps: int = call(self.fleet.state, self.policy.steady, self, requests.head, count)
+                if steps < 1:
+                    raise self.fleet.illegal(f"wants to be asked after {steps} steps; at least one has to pass")
+                count = min(count, steps)
         self.stage.decodes = True
         self.stage.begin(count, self.times.decoding(count, sequences.count, sequences.context), lag)
-
-    def _steady(self, count: int) -> int:
-        """The number of steps, at most `count`, before the policy is asked again."""
-        head = self.requests.head
-        if head is None:
-            return count
-        steps: int = call(self.fleet.state, self.policy.steady, self, head, count)
-        if steps < 1:
-            raise self.fleet.illegal(f"wants to be asked after {steps} steps; at least one has to pass")
-        return min(count, steps)
 
     def _checked(self) -> int:
         """The prompt tokens of the policy's next step; PolicyError if it cannot be done."""
@@ -318,7 +313,12 @@ class Replica(Holder):
             decoding = sequences.count
             growth = sequences.growth(stage.count)
             if sequences.fresh:
-                fresh = self._fresh_gaps(end)
+                # New since the last decoding step: they have a gap of their own to their first token here.
+                first = stage.after(1) if stage.count > 1 else end
+                for token_at in sequences.fresh.values():
+                    self.fleet.recorder.token_gap(first, token_at)
+                fresh = len(sequences.fresh)
+                sequences.fresh.clear()
             sequences.decoded_at = end
         memory, cached = self.memory, 0
         if memory.cache is not None:
@@ -334,44 +334,25 @@ class Replica(Holder):
             sequences.context += decoding * stage.count
             sequences.steps += stage.count
 
-    def _fresh_gaps(self, end: float) -> int:
-        """Record token gaps of sequences new since the last decoding step; their number."""
-        waiting = self.sequences.fresh
-        first = self.stage.first_token(end)
-        for token_at in waiting.values():
-            self.fleet.recorder.token_gap(first, token_at)
-        fresh = len(waiting)
-        waiting.clear()
-        return fresh
-
     # The end ------------------------------------------------------------------------------------------------
-
-    def _rest(self) -> None:
-        """Nothing to do: the busy period is over."""
-        if self.periods.busy:
-            self.periods.end(LAUNCH_COMPLETED, self.clock._now)
-        self.fleet.rested(self)
 
     def close(self, end: float, outcome: int) -> None:
         """Write the last row: the devices are given back, or the run is over."""
         if not self.periods.busy:
             self.periods.rest(outcome, end)
             return
-        if self.stage.under_way:
-            self._count_part(end)
-            if outcome == LAUNCH_RUNNING and self.stage.decodes and (done := self.stage.over_by(end)):
-                self.stage.count = done
-                self._row(self.stage.after(done))
+        stage, sequences = self.stage, self.sequences
+        if stage.under_way:
+            # Steps that the end of the run cuts off have been computed in part.
+            part = stage.in_part(end) / (len(self.prefill) + (sequences.count if stage.decodes else 0))
+            for request, _ in self.prefill:
+                request.seconds += part
+            if stage.decodes:
+                sequences.share += part
+            if outcome == LAUNCH_RUNNING and stage.decodes and (done := stage.over_by(end)):
+                stage.count = done
+                self._row(stage.after(done))
         self.periods.end(outcome, end)
-
-    def _count_part(self, end: float) -> None:
-        """Steps that the end of the run cuts off have been computed in part."""
-        decodes = self.stage.decodes
-        part = self.stage.in_part(end) / (len(self.prefill) + (self.sequences.count if decodes else 0))
-        for request, _ in self.prefill:
-            request.seconds += part
-        if decodes:
-            self.sequences.share += part
 
     def seconds_of(self, request: Generation) -> float:
         """Seconds computed for a request here, with its part of the steps under way."""

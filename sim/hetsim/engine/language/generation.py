@@ -77,13 +77,6 @@ class Generation:
         self.expected: tuple[int, int] | None = None
         """A type of replica, by its position, and the tokens that its estimate stands for there."""
 
-    def change_kind(self, kind: Any) -> None:
-        """Move to a replica on another type of device."""
-        if self.kind is not None:
-            self.joules, self.earlier = self.energy(self.seconds), self.received(self.seconds)
-            self.seconds = 0.0
-        self.kind = kind
-
     def energy(self, seconds: float) -> float:
         """Joules above idle, after these seconds on its present type of replica."""
         return self.joules + seconds * self.kind.width * self.kind.watts

@@ -25,10 +25,10 @@ class PrefixCache:
         self.idle: dict[Hashable, None] = {}
         """Names that no request uses, the least recently used first."""
 
-    def cached_tokens(self, names: Sequence[Hashable], most: int) -> int:
-        """Number of leading names that are cached, at most `most`."""
+    def hits(self, request: Generation) -> int:
+        """Number of leading names of a request's prompt that are cached."""
         count = 0
-        for name in names[:most]:
+        for name in request.hashes[: request.prompt // self.tokens]:
             if name not in self.users and name not in self.idle:
                 break
             count += 1
@@ -94,12 +94,12 @@ class KVMemory:
         blocks = -(-(request.prompt + request.made) // self.block)
         if self.cache is None or not request.to_prefill:
             return blocks
-        users, names = self.cache.users, request.hashes[: self._found(request)]
+        users, names = self.cache.users, request.hashes[: self.cache.hits(request)]
         return blocks - self.cache.each * sum([name in users for name in names])
 
     def cached(self, request: Generation) -> int:
         """Tokens at the beginning of its prompt that are in the cache."""
-        return 0 if self.cache is None else self._found(request) * self.cache.tokens
+        return 0 if self.cache is None else self.cache.hits(request) * self.cache.tokens
 
     @property
     def cached_blocks(self) -> int:
@@ -115,7 +115,7 @@ class KVMemory:
         """Take the blocks of a request that joins; return tokens without prefill."""
         cached_tokens, cache = 0, self.cache
         if cache is not None:
-            cached = self._found(request)
+            cached = cache.hits(request)
             request.cached = request.hashes[:cached]
             request.shared = cached * cache.each
             self.take(cache.hold(request.cached) * cache.each)
@@ -128,10 +128,6 @@ class KVMemory:
         blocks = -(-request.stored // self.block)
         self.take(blocks)
         return blocks
-
-    def leave_with(self, request: Generation) -> None:
-        """Give back what `enter_with` took, before the request has decoded."""
-        self.free += -(-request.stored // self.block)
 
     def give_back(self, request: Generation) -> None:
         """Free the blocks of a member that leaves, as many as it has stored."""
@@ -150,7 +146,3 @@ class KVMemory:
         new = cache.keep(names)
         request.cached = [*request.cached, *new]
         request.shared += len(new) * cache.each
-
-    def _found(self, request: Generation) -> int:
-        assert self.cache is not None
-        return self.cache.cached_tokens(request.hashes, request.prompt // self.cache.tokens)

@@ -14,6 +14,7 @@ from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.generation import NAN, OVER, QUEUED, Generation
 from hetsim.engine.language.kinds import ReplicaType
 from hetsim.engine.language.kv_transfers import KVTransfers
+from hetsim.engine.language.periods import Periods
 from hetsim.engine.language.service_calls import ServiceCalls
 from hetsim.engine.queues.patience import Deadlines
 from hetsim.engine.queues.queue import OneByOne
@@ -136,7 +137,10 @@ class Fleet(ServiceCalls):
         task._launch = replica.launch
         if request.kind is not replica.kind:
             self.recorder.mode[row] = replica.kind.position
-            request.change_kind(replica.kind)
+            if request.kind is not None:  # it goes on with another type of device
+                seconds, request.seconds = request.seconds, 0.0
+                request.joules, request.earlier = request.energy(seconds), request.received(seconds)
+            request.kind = replica.kind
         self.recorder.place[row] = self.recorder.place_code(replica.placement, 0)
 
     def first_token(self, request: Generation) -> None:
@@ -159,14 +163,12 @@ class Fleet(ServiceCalls):
             self.aborted(request.task)
             return
         del self.requests[row]
+        self.answered[row] = request.task
         back = self.service.response_delay
         if back:
-            self.answered[row] = request.task
             self.clock.at(now + back, FINISH, Later(self._delivered, request.task))
         else:
-            recorder.finish[row], recorder.status[row] = now, COMPLETED
-            self.state.iterating -= 1
-            self.signals.generated(request.task)
+            self._delivered(request.task)
         if self.service.autoscale is not None:
             self.replicas.scale()
 
@@ -240,13 +242,12 @@ class Fleet(ServiceCalls):
         return self.state.last_launch
 
     def write(
-        self, kind: ReplicaType, placement: Placement, number: int, row: int, served: int, outcome: int,
-        times: tuple[float, ...], busy: float, powered: float,
-    ) -> None:  # fmt: skip
-        task = row if row >= 0 else int(self.service.rows[0])
-        place = self.recorder.place_code(placement, 0)
+        self, periods: Periods, number: int, outcome: int, times: tuple[float, ...], busy: float, powered: float
+    ) -> None:
+        kind, task = periods.kind, periods.leader if periods.leader >= 0 else int(self.service.rows[0])
+        place = self.recorder.place_code(periods.placement, 0)
         self.recorder.period(
-            number, task, served, mode=kind.position, place=place, outcome=outcome, times=times, busy=busy,
+            number, task, periods.served, mode=kind.position, place=place, outcome=outcome, times=times, busy=busy,
             energy=powered * kind.watts
         )
 

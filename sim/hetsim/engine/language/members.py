@@ -99,10 +99,6 @@ class Lines:
             if request.state == QUEUED and request.replica is self.replica
         ]
 
-    def clear(self) -> None:
-        self.of = {}
-        self.heads = {}
-
 
 class Members:
     """Requests of one replica: waiting, joined, and in transfer."""
@@ -351,7 +347,7 @@ class Members:
         self.replica.evict()
         self._told_left(request, over)
         self.service.transfers.give_up(request)
-        self.memory.leave_with(request)
+        self.memory.free += self.memory.blocks_of(request.stored)  # as `enter_with` took them
 
     def preempt(self) -> float:
         """Preempt one member, chosen by the policy; seconds of copying that this takes."""
@@ -420,7 +416,7 @@ class Members:
         for request in waiting:
             request.replica = None
         self.loading, self.held, self.here = {}, {}, []
-        self.line.clear()
+        self.line.of, self.line.heads = {}, {}
         return [*inside, *waiting]
 
     def lose_source(self, request: Generation) -> None:

@@ -58,7 +58,7 @@ class Periods:
         load = self.load or (NAN, NAN)
         start = self.busy_from if self.load is None else load[0]
         times = (self.since, start, *load, self.busy_from, end if outcome == LAUNCH_COMPLETED else NAN, NAN, end)
-        self._write(self.launch, outcome, times, busy=busy, powered=busy + steps.surplus)
+        self.service.write(self, self.launch, outcome, times, busy=busy, powered=busy + steps.surplus)
         self.since, self.load, self.busy_from = end, None, NAN
         self.served, self.leader, steps.surplus = 0, -1, 0.0
         self.number += 1
@@ -68,11 +68,4 @@ class Periods:
         if end > self.since or self.load is not None:
             load = self.load or (NAN, NAN)
             times = (self.since, load[0], *load, NAN, NAN, NAN, end)
-            self._write(self.service.number_launch(), outcome, times, busy=0.0, powered=0.0)
-
-    def _write(self, number: int, outcome: int, times: tuple[float, ...], busy: float, powered: float) -> None:
-        """busy, powered: device-seconds as they passed, and at nominal power."""
-        self.service.write(
-            self.kind, self.placement, number, row=self.leader, served=self.served, outcome=outcome, times=times,
-            busy=busy, powered=powered
-        )
+            self.service.write(self, self.service.number_launch(), outcome, times, busy=0.0, powered=0.0)

@@ -13,7 +13,6 @@ from hetsim.engine.language.generation import Generation
 from hetsim.engine.language.kinds import ReplicaType
 from hetsim.engine.language.kv_transfers import KVTransfers
 from hetsim.engine.residents.holder import Owner
-from hetsim.model.plan import Placement
 from hetsim.policy.iterating import Foreseen
 
 
@@ -64,10 +63,9 @@ class ServiceCalls(Owner):
         raise NotImplementedError
 
     def write(
-        self, kind: ReplicaType, placement: Placement, number: int, row: int, served: int, outcome: int,
-        times: tuple[float, ...], busy: float, powered: float,
-    ) -> None:  # fmt: skip
-        """Write a row of launches; row -1 (no request) names the service's first.
+        self, periods: Any, number: int, outcome: int, times: tuple[float, ...], busy: float, powered: float
+    ) -> None:
+        """Write a row of launches; `leader` -1 (no request) names the service's first.
 
         busy, powered: device-seconds, as they passed and as they would draw as much at nominal power.
         """

@@ -127,7 +127,3 @@ class Steps:
     def over_by(self, end: float) -> int:
         """Number of steps over by a time, of several; the last is not counted."""
         return bisect_left(range(1, self.count), end, key=self.after)
-
-    def first_token(self, end: float) -> float:
-        """When the first of the steps gave its tokens, if they end now."""
-        return self.after(1) if self.count > 1 else end

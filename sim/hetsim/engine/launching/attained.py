@@ -76,22 +76,17 @@ class AttainedService:
         if not self.asked:
             self._begin()
         if self.by_user is None:
-            self.by_user = self._from_columns()  # kept up to date from now on
+            recorder, tasks = run.recorder, run.tasks
+            totals: dict[str, float] = {}  # up to now from the columns
+            for row, status in enumerate(recorder.status):
+                seconds = self._busy[row]
+                if status == COMPLETED and not recorder.staged(row):
+                    seconds += self._of_plain(row)
+                if seconds:
+                    name = tasks.users[0 if tasks.user_code is None else tasks.user_code[row]]
+                    totals[name] = totals.get(name, 0.0) + seconds
+            self.by_user = totals  # kept up to date from now on
         under_way = sum(
             self._under_way(launch) for launch in run.running.values() for task in launch.tasks if task.user == user
         )
         return self.by_user.get(user, 0.0) + under_way
-
-    def _from_columns(self) -> dict[str, float]:
-        run = self.run
-        recorder, tasks = run.recorder, run.tasks
-        busy = recorder.detail("busy") if recorder.has("busy") else None
-        totals: dict[str, float] = {}
-        for row, status in enumerate(recorder.status):
-            seconds = 0.0 if busy is None else busy[row]
-            if status == COMPLETED and not recorder.staged(row):
-                seconds += self._of_plain(row)
-            if seconds:
-                user = tasks.users[0 if tasks.user_code is None else tasks.user_code[row]]
-                totals[user] = totals.get(user, 0.0) + seconds
-        return totals

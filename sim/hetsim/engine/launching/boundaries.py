@@ -7,7 +7,7 @@ An accelerator's engines serve launches as `hetsim.engine.flight.timetable` says
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hetsim.engine.core.state import RunState, Signals
@@ -27,7 +27,6 @@ from hetsim.engine.flight.launch import (
     ShareGroup,
     Timetable,
 )
-from hetsim.engine.flight.links import Links
 from hetsim.engine.flight.part import Part, insert_part
 from hetsim.engine.flight.prefetch import Fetching
 from hetsim.engine.flight.rates import Speeds
@@ -36,31 +35,8 @@ from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.kernel.clock import FINISH
 from hetsim.engine.launching.attained import AttainedService
 from hetsim.engine.launching.sketches import Sketches
-from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import GpuState
 from hetsim.model.record import LAUNCH_COMPLETED
-from hetsim.model.tasks import Mode
-
-
-def give_lanes(
-    capacity: Capacity, links: Links, modes: Sequence[Mode], group_due: Callable[[ShareGroup], None]
-) -> None:  # fmt: skip
-    """Create each accelerator's lane, as the modes of the run use it.
-
-    `group_due` is called when the next launch of those that share an accelerator has computed.
-    """
-    modes = [mode for mode in modes if mode.gpus]
-    tied = {mode.type for mode in modes if not mode.whole_devices or (mode.gpus > 1 and mode.type.streams > 1)}
-    ganged = {mode.type for mode in modes if mode.gpus > 1}
-    for gpu in capacity.of:
-        if isinstance(gpu, GpuState):
-            kind = gpu.device.type
-            group = ShareGroup(group_due) if kind.sharing.kind in ("timeslice", "mps") else None
-            simple = group is None and kind not in tied
-            up, down = links.up_lines[gpu.device.index], links.down_lines[gpu.device.index]
-            direct = simple and kind.sharing.kind != "mig" and up.private == down.private
-            regular = simple or (group is not None and kind not in ganged)
-            gpu.lane = Lane(up, down, group, kind.sharing.kind == "timeslice", regular=regular, direct=direct)
 
 
 class Boundaries:
@@ -88,7 +64,19 @@ class Boundaries:
         self.sketches = Sketches(state, self.speeds, self.transfers, ended=self._write, due=self._due)
         self.boundary = self.sketches.boundary
         """Called when the entry of a launch has come."""
-        give_lanes(capacity, self.links, modes, self._group_due)
+        # Each accelerator's lane, as the modes of the run use it.
+        on_gpus = [mode for mode in modes if mode.gpus]
+        tied = {mode.type for mode in on_gpus if not mode.whole_devices or (mode.gpus > 1 and mode.type.streams > 1)}
+        ganged = {mode.type for mode in on_gpus if mode.gpus > 1}
+        for gpu in capacity.of:
+            if isinstance(gpu, GpuState):
+                kind = gpu.device.type
+                group = ShareGroup(self._group_due) if kind.sharing.kind in ("timeslice", "mps") else None
+                simple = group is None and kind not in tied
+                up, down = self.links.up_lines[gpu.device.index], self.links.down_lines[gpu.device.index]
+                direct = simple and kind.sharing.kind != "mig" and up.private == down.private
+                regular = simple or (group is not None and kind not in ganged)
+                gpu.lane = Lane(up, down, group, kind.sharing.kind == "timeslice", regular=regular, direct=direct)
 
     # The timetable goes on ----------------------------------------------------------------------------------
 
@@ -223,7 +211,8 @@ class Boundaries:
         if table.items:
             lead = launch.placement.devices[0]
             for item in written(launch):
-                self.places.written(item, host(lead.node) if lead.type.kind == "cpu" else lead.index)
+                self.places.version[item] += 1  # first: bytes under way are outdated by this
+                self.places.keep_only(item, host(lead.node) if lead.type.kind == "cpu" else lead.index)
             self.transfers.final(launch, table)
             self._ask_for_download(table)
         lanes = table.lanes

@@ -178,16 +178,11 @@ class Sketches:
             up_flow.owner = None  # a pipe may hold it yet
         if down_flow is not None:
             down_flow.owner = None
-            if lane.flights:
-                self._next_download(lane, end)
-
-    def _next_download(self, lane: Lane, now: float) -> None:
-        """The download engine is free: for the first that waits for it."""
-        for launch in lane.flights:
-            drawn = launch.sketch
-            if drawn is not None and drawn[4] == INF and drawn[3][4] <= now and launch.entry < 0:
-                self.boundary(launch, INF)
-                return
+            for other in lane.flights:  # the download engine is free: for the first that waits for it
+                drawn = other.sketch
+                if drawn is not None and drawn[4] == INF and drawn[3][4] <= end and other.entry < 0:
+                    self.boundary(other, INF)
+                    return
 
     def _drained(self, flow: Any) -> None:
         """The last byte of a transfer of which the end was not known has come."""
@@ -220,7 +215,17 @@ class Sketches:
     def _uploaded(self, launch: Launch, at: float) -> bool:
         """Set when a launch has its data; False, unchanged, if more is unknown."""
         lane, seconds_left, rates, times, _, moves, up_flow, _ = launch.sketch  # type: ignore[misc]
-        free = _computed_before(lane, launch, at)
+        free = at  # when the last launch before it has computed, if that is later; inf: unknown
+        for other in lane.flights:
+            if other is launch:
+                break
+            if other.sketch is not None:
+                computed = other.sketch[3][4]
+            else:
+                table: Any = other.own_table
+                computed = INF if table.ready > at else table.compute_end
+            if computed > free:  # launches of a lane compute in start order
+                free = computed
         if free == INF:
             return False
         lane.upload = lane.ready = at
@@ -245,19 +250,3 @@ class Sketches:
             drawn = lane, seconds_left, rates, times, INF, moves, flow, None
         launch.sketch = drawn
         self.clock.cancel(launch)  # it stood for an end that holds no more
-
-
-def _computed_before(lane: Lane, launch: Launch, at: float) -> float:
-    """When the last launch on a lane can compute once its data came; inf: unknown."""
-    free = at
-    for other in lane.flights:
-        if other is launch:
-            break
-        if other.sketch is not None:
-            computed = other.sketch[3][4]
-        else:
-            table: Any = other.own_table
-            computed = INF if table.ready > at else table.compute_end
-        if computed > free:  # launches of a lane compute in start order
-            free = computed
-    return free

@@ -82,9 +82,16 @@ class Stops:
         if outcome == LAUNCH_STOPPED and (fault or not keep):
             outcome = LAUNCH_LOST
         times = start, up, uploaded, began, computed, down
-        self._write(
-            launch, table, times, end=now + residual, outcome=outcome, kept=kept, progress=progress, flushed=flushed
-        )
+        lost = table.busy * (1.0 - kept) if progress or flushed else 0.0
+        end = now + residual
+        row = self.recorder.launch(launch, outcome, times, end=end, busy=table.busy, energy=table.energy, lost=lost)
+        for task in launch.tasks:
+            if task._done == 0.0:
+                self.recorder.lose(task._history.rows)  # with all that earlier launches did
+                task._history.rows = []
+            else:
+                task._history.rows.append(row)
+        launches.account(launch, table, times, end=end, kept=kept if progress else 0.0)
         for task in () if killed else launch.tasks:
             self.recorder.detail(MOVES if outcome == LAUNCH_MOVED else STOPS)[task.index] += 1
         self._left.update(dict.fromkeys(table.lanes))  # served by `follow`, once all that a fault ends are gone
@@ -101,28 +108,6 @@ class Stops:
         self.launches.moved(moved)
         if parts_left:
             self.launches.follow_lanes(parts_left)
-
-    def _write(
-        self,
-        launch: Launch,
-        table: Timetable,
-        times: tuple[float, ...],
-        end: float,
-        outcome: int,
-        kept: float,
-        progress: float,
-        flushed: float,
-    ) -> None:
-        """A row for the launch, and what its tasks have of it."""
-        lost = table.busy * (1.0 - kept) if progress or flushed else 0.0
-        row = self.recorder.launch(launch, outcome, times, end=end, busy=table.busy, energy=table.energy, lost=lost)
-        for task in launch.tasks:
-            if task._done == 0.0:
-                self.recorder.lose(task._history.rows)  # with all that earlier launches did
-                task._history.rows = []
-            else:
-                task._history.rows.append(row)
-        self.launches.account(launch, table, times, end=end, kept=kept if progress else 0.0)
 
     def _occupy(self, launch: Launch, until: float) -> None:
         """The devices save the launch's state until then."""

@@ -70,8 +70,3 @@ Cache = Lru | ClockCache
 `holds`: is the input's result there?  A hit counts as a use.  `add`: the result has been computed; keep it, evicting
 another if there is no room.
 """
-
-
-def cache_of(kind: str, size: int) -> Cache:
-    """A cache by the name of its eviction."""
-    return Lru(size) if kind == "lru" else ClockCache(size)

@@ -20,7 +20,7 @@ import numpy as np
 from hetsim.engine.flight.launch import Terms
 from hetsim.engine.flight.links import Links
 from hetsim.engine.kernel.clock import ARRIVAL, Clock, Timer
-from hetsim.engine.queues.cache import Cache, cache_of
+from hetsim.engine.queues.cache import Cache, ClockCache, Lru
 from hetsim.model.batch_times import StageTable
 from hetsim.model.plan import Placement
 from hetsim.model.randomness import RandomTree
@@ -157,7 +157,8 @@ class Queue:
         self.noise = StageNoise(service, run.random)
         self.cache: Cache | None = None
         if service.cache is not None:
-            self.cache = cache_of(service.cache.evict, service.cache.size)
+            evicting = Lru if service.cache.evict == "lru" else ClockCache
+            self.cache = evicting(service.cache.size)
         self.column: ArrivalColumn | None = None
         """Arrivals, where requests come by the clock."""
         if by_clock:
@@ -280,11 +281,6 @@ class Queue:
             return self.arrival(0)
         row = self._apart[self._first] if self._apart else self.service.rows[self.head_at]
         return float(self.table.arrival[row])
-
-    def class_of(self, terms: Terms) -> str:
-        """The class of the first request of a batch."""
-        table = self.table
-        return table.classes[0 if table.class_code is None else table.class_code[terms.rows[0]]]
 
     # Requests as objects --------------------------------------------------------------------------------------
 
@@ -465,12 +461,6 @@ class Queue:
     def input_of(self, row: int) -> int:
         """The key of a request in the result cache."""
         return int(self.table.extra["input"][row])
-
-    def keep_results(self, rows: Sequence[int]) -> None:
-        """Put the results of served requests into the cache."""
-        assert self.cache is not None
-        for row in rows:
-            self.cache.add(self.input_of(row))
 
     def stages(self, size: int, placement: Placement) -> BatchTimes:
         """Stage times of a batch of this number of requests, by estimates."""

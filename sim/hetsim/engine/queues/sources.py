@@ -249,7 +249,3 @@ class Graph:
             if successor in self.blocked:
                 doomed.append(self.blocked.pop(successor))
         return doomed
-
-    def doomed(self, row: int) -> bool:
-        """Return True if a predecessor has ended without completing."""
-        return self.missing[row] < 0

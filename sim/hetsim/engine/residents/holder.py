@@ -75,7 +75,7 @@ class Owner:
 class Holder:
     """A replica: it holds devices until it gives up its requests.
 
-    Its set needs `outstanding`, `idle`, `start`, `drain` and `give_up`, `enqueue` of a request and `run_at`.
+    Its set needs `outstanding`, `idle`, `start` and `give_up`, `enqueue` of a request and `run_at`.
     """
 
     def __init__(self, fleet: Owner, number: int, kind: HolderType, placement: Placement, prefills_only: bool):
@@ -89,6 +89,7 @@ class Holder:
         state.last_resident -= 1
         self.launch = Resident(self._fired, state.last_resident, placement, now=state.clock._now, holder=self)
         self.loaded = self.draining = False
+        """`draining`: it takes no further requests."""
         self.loading_from = math.nan
         self.flows: list[Flow] = []
         """The model on its way to the devices."""
@@ -109,10 +110,6 @@ class Holder:
     def start(self, after: float) -> None:
         """Take requests from now on; `after`: since when it loaded, or nan."""
         self.loaded, self.draining = True, False
-
-    def drain(self) -> None:
-        """Take no further requests."""
-        self.draining = True
 
     def give_up(self, outcome: int) -> Sequence[Any]:
         """End, drained, stopped or failed; return requests to serve elsewhere."""

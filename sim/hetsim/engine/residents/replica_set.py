@@ -268,7 +268,7 @@ class ReplicaSet:
         if len(loaded) < 2:
             return False
         replica = min(reversed(loaded), key=lambda replica: replica.outstanding)
-        replica.drain()
+        replica.draining = True
         self._open.clear()
         self.rested(replica)
         return True

@@ -239,7 +239,12 @@ class PlacementIndex:
             return None
         if len(node.gangs) >= KEPT_GANGS:
             node.gangs.clear()
-        placement = node.gangs[mode, available] = Placement(mode, first_devices(node, available, mode.gpus))
+        chosen, rest = [], available
+        for _ in range(mode.gpus):
+            lowest = rest & -rest
+            chosen.append(node.gpus[lowest.bit_length() - 1].device)
+            rest ^= lowest
+        placement = node.gangs[mode, available] = Placement(mode, tuple(chosen))
         return placement
 
     def best_gpu(self, mode: Mode, node: NodeState) -> GpuState | None:
@@ -309,16 +314,6 @@ class PlacementIndex:
             lowest = mask & -mask
             yield lowest.bit_length() - 1
             mask ^= lowest
-
-
-def first_devices(node: NodeState, available: int, count: int) -> tuple[Device, ...]:
-    """The first `count` of a node's accelerators in a bitmask of at least as many."""
-    chosen = []
-    for _ in range(count):
-        lowest = available & -available
-        chosen.append(node.gpus[lowest.bit_length() - 1].device)
-        available ^= lowest
-    return tuple(chosen)
 
 
 def amount_of(mode: Mode) -> int:

@@ -110,7 +110,11 @@ class Backlog:
 
     def runs(self, launch: Any) -> None:
         terms = launch.terms
-        first = launch.task.class_ if terms is None else terms.requests.queue.class_of(terms)
+        if terms is None:
+            first = launch.task.class_
+        else:  # of a batch its first request's, which need not be an object
+            table = self.state.tasks
+            first = table.classes[0 if table.class_code is None else table.class_code[terms.rows[0]]]
         key = key_of(launch.placement.mode.type, first)
         if launch.table is None and terms is None and len(launch.tasks) == 1:
             self.plain.setdefault(key, Running()).add(launch.number, launch.decided + planned(launch))

@@ -270,7 +270,3 @@ class Forecast:
                 ends.append(times.end if launch.table.lanes and device is launch.placement.devices[0]
                             else self._pipeline(launch).end)  # fmt: skip
         return min(ends, default=now) if engine == "stream" else float(getattr(times, engine))
-
-    def by_finish(self) -> list[Launch]:
-        """Running launches in order of expected finish."""
-        return sorted(self.state.running.values(), key=self.finish_of)

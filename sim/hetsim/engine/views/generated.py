@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 
 from hetsim.engine.core.state import RunState, launches_on
@@ -49,9 +49,6 @@ class Generated:
                 ends += [(end, task) for task in launch.tasks]
         return [task for _, task in sorted(ends, key=itemgetter(0))]
 
-    def taken_in(self) -> Iterator[tuple[Launch, Task]]:
-        return ((launch, task) for launch in self.state.residents.values() for task in launch.tasks)
-
     # How many, how much ----------------------------------------------------------------------------------------
 
     def count(self, kind: str | None, class_: str | None) -> int:
@@ -64,7 +61,7 @@ class Generated:
         """Remaining seconds of requests, each as if it were alone."""
         waiting = [self.remaining(task) for task in self.waiting() if wanted(task, kind, class_)]
         return math.fsum(waiting) + math.fsum(
-            self.remaining(task) for launch, task in self.taken_in()
+            self.remaining(task) for launch in self.state.residents.values() for task in launch.tasks
             if matching([key_of(launch.placement.mode.type, task.class_)], kind, class_)
         )  # fmt: skip
 

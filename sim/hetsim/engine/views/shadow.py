@@ -200,31 +200,25 @@ class EarliestFit:
         self._budgets = {mode.partition: capacity.budget(mode).copy() for mode in modes if mode.limited}
         steady = self.state.steady and not self._budgets
         if steady and all(map(capacity.countable, modes)) and shadows.ends.refresh():
-            self._earliest(shadows.ends, modes)
+            # The earliest time of the single nodes, of equal ones the first.
+            ends = shadows.ends
+            for mode in modes:
+                time, number = ends.earliest(mode)
+                if time < self.time:  # of equal times the faster mode, which comes first
+                    self.time = max(self.forecast.now, time)
+                    self._at = number, mode, ends
+            if self._at is not None:
+                self._due = ends.due(self._at[0], self.time)
+                self._stamp = ends.stamp()
         elif steady and all(map(shadows.pool.counts, modes)):
-            self._earliest_anywhere(modes)
+            self.anywhere = True  # accelerators are counted on all nodes
+            for mode in modes:
+                time, free = shadows.pool.earliest(mode)
+                if time < self.time:
+                    self._gang, self._free = mode, free
+                    self.time = max(self.forecast.now, time)
         else:
             self._walk(modes)
-
-    def _earliest(self, ends: Ends, modes: list[Mode]) -> None:
-        """Take the earliest time of the single nodes, of equal ones the first."""
-        for mode in modes:
-            time, number = ends.earliest(mode)
-            if time < self.time:  # of equal times the faster mode, which comes first
-                self.time = max(self.forecast.now, time)
-                self._at = number, mode, ends
-        if self._at is not None:
-            self._due = ends.due(self._at[0], self.time)
-            self._stamp = ends.stamp()
-
-    def _earliest_anywhere(self, modes: list[Mode]) -> None:
-        """Find the time at which a mode fits by counting accelerators on all nodes."""
-        self.anywhere = True
-        for mode in modes:
-            time, free = self.shadows.pool.earliest(mode)
-            if time < self.time:
-                self._gang, self._free = mode, free
-                self.time = max(self.forecast.now, time)
 
     def _walk(self, modes: list[Mode]) -> None:
         """Release launches on sketches of nodes, by expected finish, until a mode fits.
@@ -234,7 +228,7 @@ class EarliestFit:
         limited = self._budgets
         free = {mode: self._capacity.free_for(mode) for mode in modes if mode.span_any and not limited}
         self.shadows.questions.count()
-        for launch in self.forecast.by_finish():
+        for launch in sorted(self.state.running.values(), key=self.forecast.finish_of):
             placement = launch.placement
             end = max(self.forecast.now, self.forecast.finish_of(launch))
             if self._placement is not None and (limited or end > self.time):
