@@ -18,7 +18,8 @@ from hetsim.results.one_run.gantt_rows import device_bars
 from hetsim.results.one_run.result import Result
 
 CLASSES = (
-    ("long: more than 2λ/3", 2 / 3, style.BLUE), ("medium: more than λ/3", 1 / 3, style.ORANGE), ("small", 0.0, style.SKY)
+    ("long: more than 2λ/3", 2 / 3, style.BLUE), ("medium: more than λ/3", 1 / 3, style.ORANGE),
+    ("small", 0.0, style.SKY),
 )  # fmt: skip
 LINES = (("λ/3", 1 / 3), ("2λ/3", 2 / 3), ("λ", 1.0), ("4λ/3", 4 / 3))
 ROUNDING = 1e-9
