@@ -151,7 +151,10 @@ class RandomOrder(ListScheduler):
     queueing = "blind to sizes"
 
     def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "block"):
-        super().__init__(lambda _: self._random.random(), placement, discipline)
+        super().__init__(self._draw, placement, discipline)
 
     def begin(self, view: View) -> None:
         self._random = view.random
+
+    def _draw(self, task: Task) -> float:
+        return self._random.random()

@@ -309,6 +309,10 @@ ROUNDING = 1e-9
 """Equal times that were computed in two ways differ by less than this part."""
 
 
+def _time_left(task: Task) -> float:
+    return task.shortest_remaining
+
+
 class Srtf(PreemptiveList):
     """Shortest remaining time first, by estimate, with preemption.
 
@@ -328,7 +332,7 @@ class Srtf(PreemptiveList):
     queueing = "shortest remaining time first"
 
     def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "block", margin: Seconds = 0.0):
-        super().__init__(lambda task: task.shortest_remaining, placement, discipline)
+        super().__init__(_time_left, placement, discipline)
         self.margin = margin
         self._worst = math.inf  # nothing is noted of it while ends are
         self._steady = True
