@@ -73,6 +73,12 @@ def test_the_engine_loses_as_many():
     ({"policy": {"scheduler": "sjf", "admission": {"name": "queue_limit", "limit": 0}}},
      "first come, first served, or an order that does not look at sizes"),
     ({"cluster": {"nodes": [{"gpus": {"type": "g", "count": 8, "streams": 2}}]}}, "a GPU takes one task at a time"),
+    ({"workload": [{"name": f"by modes {width}", "arrivals": {"process": "poisson", "rate": "2/s"},
+                    "modes": [{"device": "g", "gpus": width, "time": "1 s"}]} for width in (1, 4)]},
+     "gangs take whole GPUs of one node, all alike"),
+    ({"cluster": {"nodes": [{"cpus": 4, "gpus": {"type": "g", "count": 2}}]},
+      "workload": {"arrivals": {"process": "poisson", "rate": "2/s"}, "gpu_time": "1 s", "cpu_time": "5 s"}},
+     "all tasks run in one mode on equal devices"),
     ({"policy": {"scheduler": "fcfs", "admission": {"name": "queue_limit", "limit": 1}}},
      "all tasks run in one mode on equal devices"),
 ])  # fmt: skip

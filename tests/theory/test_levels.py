@@ -317,7 +317,8 @@ def drawn(distribution: str, cv: float) -> dict[str, Any]:
 
 POISSON = {"process": "poisson", "rate": "2.4/s"}
 MODULATED = {"process": "mmpp", "rates": ["0.4/s", "5/s"], "holding": ["3 s", "2 s"]}
-UNLIKE = {"nodes": [{"gpus": {"type": "slow", "count": 2, "speed": 0.5}}, {"gpus": {"type": "fast", "speed": 2}}]}
+UNLIKE = {"nodes": [{"gpus": {"type": "slow", "count": 2, "speed": 0.5, "memory": "16GB"}},
+                    {"gpus": {"type": "fast", "speed": 2, "memory": "80GB"}}]}  # fmt: skip
 MEMORYLESS = {"distribution": "exponential", "mean": "1 s"}
 SCENARIOS = {
     "M/PH/3": scenario(drawn("hyperexponential", 2), POISSON),
@@ -341,6 +342,28 @@ def test_the_engine_agrees(model: str) -> None:
     rows = match(SCENARIOS[model]).rows
     for one in simulate(SCENARIOS[model], rows, confidence=0.9999):
         assert one.covered, one
+
+
+def test_a_task_without_time_matches_nothing() -> None:
+    for nodes in (None, UNLIKE):
+        assert match(scenario("0 s", POISSON, nodes)).verdict == "none"
+
+
+@pytest.mark.parametrize("modes", [
+    [{"device": "g", "time": MEMORYLESS}, {"device": "g", "time": "0.5 s"}],  # it takes the faster one
+    [{"device": "g", "gpus": 1, "time": MEMORYLESS}, {"device": "g", "gpus": 2, "time": "0.5 s"}],
+])  # fmt: skip
+def test_tasks_with_a_choice_on_one_type_match_nothing(modes: list[Any]) -> None:
+    workload = {"count": 20_000, "arrivals": POISSON, "modes": modes}
+    assert match(scenario(None, POISSON, workload=workload)).verdict == "none"
+
+
+def test_the_time_on_a_named_type_is_as_it_stands() -> None:
+    """Whatever its speed, and if its name is that of a kind, too."""
+    nodes = {"nodes": [{"gpus": {"type": "gpu", "count": 3, "speed": 2}}]}
+    workload = {"count": 20_000, "arrivals": POISSON, "modes": [{"device": "gpu", "time": MEMORYLESS}]}
+    found = match(scenario(None, POISSON, nodes, workload=workload))
+    assert found.rows[0].value == pytest.approx(theory.mmc(2.4, 1, 3).wait_mean)
 
 
 def test_classes_of_exponential_service_are_a_mixture() -> None:
@@ -380,6 +403,11 @@ def test_a_rate_that_moves_slowly_takes_a_longer_warm_up() -> None:
       "workload": {"count": 20_000, "arrivals": POISSON, "gpu_time": MEMORYLESS, "cpus": 1}},
      "servers of a node do not wait for its cores or memory"),
     ({"workload": {"count": 20_000, "arrivals": MODULATED, "gpu_time": MEMORYLESS}}, "arrivals are Poisson"),
+    ({"workload": {"count": 20_000, "arrivals": POISSON, "gpu_time": MEMORYLESS, "classes": [
+        {"class": "a", "weight": 1, "gpu_memory": "12GB"}, {"class": "b", "weight": 5, "gpu_memory": "10GB"}]}},
+     "a server is whole devices, as many of each type"),
+    ({"cluster": {"nodes": [{"gpus": {"type": name, "count": 64, "speed": 1 + n}} for n, name in enumerate("abc")]}},
+     "the exact chain is small enough"),
 ])  # fmt: skip
 def test_unlike_servers_are_not_recognized_in_what_else_is_set(changes: dict[str, Any], failed: str) -> None:
     found = match(scenario(MEMORYLESS, POISSON, UNLIKE, **changes))

@@ -236,7 +236,7 @@ def test_nearly_is_said_of_errors_up_to_a_tenth_only(load, scv, near, monkeypatc
     exact = exact_wait(load, 8, scv)
     error = stated(load, 8, scv).wait_mean / exact - 1
     assert next(row.value for row in match(busy(load, scv)).rows) == pytest.approx(exact, rel=1e-9)
-    monkeypatch.setattr(levels, "MAX_PHASES", 8)  # as if the exact chain were too large
+    monkeypatch.setattr(levels, "MAX_WORK", 600)  # as if the exact chain were too large
     found = match(busy(load, scv))
     assert found.model == "M/G/8 (Allen and Cunneen)" and found.rows
     assert (found.verdict == "nearly") == near and error <= found.formula_error

@@ -313,9 +313,9 @@ class Facts:
         at_speed = 1 / kind.speed
         if demand.modes is not None:
             way = demand.modes[0]
-            if way.time is None or not hasattr(way.time, "scv"):
+            if way.time is None or not hasattr(way.time, "scv") or len(demand.modes) > 1:
                 return None
-            return way.time, 1.0 if way.device == kind.name != kind.kind else at_speed
+            return way.time, 1.0 if way.device == kind.name else at_speed
         if mode.on_cpu:
             return (demand.cpu_time, at_speed) if hasattr(demand.cpu_time, "scv") else None
         for name in (kind.name, kind.kind):
@@ -425,7 +425,7 @@ class Facts:
         return self.suppose("all tasks run in one mode on equal devices", False, key, self.shown_modes)
 
     def sizes_known(self) -> bool:
-        all_known = all(one.law is not None for one in self.customers)
+        all_known = all(one.law is not None for one in self.customers) and self.law.mean > 0
         shown = self.law.shown if all_known else ""
         return self.suppose("times are drawn from a distribution", all_known, self.time_key, shown)
 

@@ -150,7 +150,7 @@ def _delay_system(facts: Facts, rate: float, law: Law, servers: int, phases: lev
             return general.md1(rate, law.mean) if law.kind == "constant" else general.mg1(rate, law.mean, law.scv)
         if law.kind == "constant":
             return general.mdc(rate, law.mean, servers)
-        if phases is not None and levels.states_of(phases, servers) <= levels.MAX_PHASES:
+        if phases is not None and levels.is_quick(levels.states_of(phases, servers), servers):
             return levels.mphc(rate, phases, servers)
         figures = {"arrival_scv": 1.0, "service_scv": law.scv, "service_third": law.third}
         prediction = general.allen_cunneen(rate, law.mean, servers, **figures)
@@ -169,8 +169,10 @@ def _unlike(facts: Facts, model: str) -> Match:
     facts.open_door()
     facts.order(blind=False)
     modes, first = facts.modes, facts.modes[0]
-    shape = {(mode.on_cpu, mode.gpus, mode.millicores, mode.memory) for mode in modes}
-    devices = len(shape) == 1 and (first.on_cpu or all(mode.whole_devices for mode in modes))
+    types = {mode.type for mode in modes}
+    devices = len({(mode.on_cpu, mode.gpus, mode.millicores, mode.memory) for mode in modes}) == 1
+    devices = devices and all(len(shape.modes) == len(types) == len(modes) for shape in facts.input.tasks.shapes)
+    devices = devices and (first.on_cpu or all(mode.whole_devices for mode in modes))
     facts.suppose("a server is whole devices, as many of each type", devices, facts.customers[0].key, facts.shown_modes)
     facts.alone()
     slots = [[facts.slots(node, mode) for mode in modes] for node in facts.cluster.nodes]
@@ -179,10 +181,11 @@ def _unlike(facts: Facts, model: str) -> Match:
                for here, node in zip(slots, facts.cluster.nodes, strict=True))  # fmt: skip
     facts.suppose("servers of a node do not wait for its cores or memory", room, "cluster.nodes")
     placement = facts.parameter("scheduler", "placement", None)
-    facts.suppose("the fastest free server is taken", placement is None, "policy.scheduler.placement", f"{placement}")
+    facts.suppose("the fastest free server is taken", placement is None, "policy.scheduler.placement",
+                  getattr(placement, "name", ""))  # fmt: skip
     drawn = [one.demand.cpu_time if first.on_cpu else one.demand.gpu_time for one in facts.customers]
     own = any(one.demand.modes or one.demand.typed_gpu_time or one.demand.scaling for one in facts.customers)
-    timed = all(hasattr(one, "scv") for one in drawn) and not own
+    timed = all(hasattr(one, "scv") for one in drawn) and not own and any(one.mean > 0 for one in drawn)
     facts.suppose("times are drawn, and differ by the speeds of types only", timed, facts.time_key)
     _need(understood, devices, timed)
     law = mixed((one.rate, law_of(each)) for one, each in zip(facts.customers, drawn, strict=True))
@@ -190,6 +193,8 @@ def _unlike(facts: Facts, model: str) -> Match:
     means = [law.mean / mode.type.speed for mode in modes]
     kinds = sorted((mean, sum(counts)) for mean, counts in zip(means, zip(*slots, strict=True), strict=True))
     servers = sum(count for _, count in kinds)
+    states = math.prod(sorted(count + 1 for _, count in kinds)[:-1])
+    _need(facts.suppose("the exact chain is small enough", levels.is_quick(states, servers), "cluster.nodes"))
     mean = servers / sum(count / each for each, count in kinds)
     _need(facts.steady(facts.rate * mean, servers, law._replace(mean=mean)))
     prediction = levels.unlike_servers(facts.rate, kinds)
@@ -210,7 +215,7 @@ def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
 def _limited(facts: Facts, _: str) -> Match:
     """M/M/c/K by a limit on the queue."""
     limit = facts.parameter("admission", "limit", None)
-    if limit == 0 and len({mode.gpus for mode in facts.modes}) > 1:
+    if limit == 0 and len({mode.gpus for mode in facts.modes}) > 1 and not any(mode.on_cpu for mode in facts.modes):
         return _gangs(facts)
     understood = facts.arrivals() & _common(facts)
     only = limit is not None and not any(facts.parameter("admission", key, None) for key in ("per_class", "per_device"))
@@ -236,6 +241,8 @@ def _gangs(facts: Facts) -> Match:
     first, servers = modes[0], len(nodes[0].accelerators)
     alike = len(nodes) == 1 and all(mode.type is first.type and mode.whole_devices for mode in modes)
     alike = alike and all(one.type is first.type for one in nodes[0].accelerators)
+    one_way = all(len(shape.modes) == 1 for shape in facts.input.tasks.shapes)
+    alike = alike and one_way and not any(one.demand.modes for one in facts.customers)
     alike = facts.suppose("gangs take whole GPUs of one node, all alike", alike, "cluster.nodes", facts.shown_modes)
     room = all(facts.slots(nodes[0], mode) == servers // mode.gpus
                and mode.millicores * servers <= nodes[0].cpus * 1000 * mode.gpus

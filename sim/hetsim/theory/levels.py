@@ -24,6 +24,8 @@ from hetsim.theory.queues import stationary
 Floats = np.ndarray
 MAX_PHASES = 1_000
 """States of a level, at most: 500 take about a second."""
+MAX_WORK = 2_000_000
+"""Servers × states² up to which a chain is solved within about a second."""
 MAX_TAIL_PHASES = 120
 """States of a level up to which distributions are given: each point takes an exponential of a matrix of that size."""
 
@@ -205,6 +207,11 @@ def _with(state: tuple[int, ...], kind: int, busy: int) -> tuple[int, ...]:
 def states_of(service: PhaseType, servers: int) -> int:
     """States of a level with all servers busy: how many are in each phase."""
     return math.comb(servers + len(service.start) - 1, servers)
+
+
+def is_quick(states: int, servers: int) -> bool:
+    """Return True if a chain of so many states a level is solved in about a second."""
+    return servers * states**2 <= MAX_WORK
 
 
 def modulation(rates: Sequence[float], switching: Sequence[Sequence[float]]) -> tuple[float, float]:
