@@ -171,7 +171,7 @@ class MoldableDual(PlannedScheduler):
     widest first.
     Reference: the guesses are those of Hochbaum and Shmoys, Using Dual Approximation Algorithms for Scheduling Problems
     (1987); allotments of least area and the list after them are those of Turek, Wolf, Yu, Approximate Algorithms for
-    Scheduling Parallelizable Tasks (1992); the vertex is that of Lenstra, Shmoys, Tardos (1990).
+    Scheduling Parallelizable Tasks (1992); the vertex is that of `lst`.
     Ratio: 2 on one type of device, 3 on several, where the lanes of each type stand on one node or no option is wider
     than one lane.  Proof: let A be the area of what the program gives a type of m lanes whole, A ≤ mλ, and no task
     longer than λ.  If its list ended after 2λ, at no moment t < λ could what started after t have been put next to what

@@ -20,6 +20,8 @@ from hetsim.results.pictures import attempt
 
 MAX_ROWS = 40
 """A float has to fit on a page; the files of the results have all rows."""
+UNKNOWN = "ĦħĸĿŀŉŦŧ"
+"""Latin letters that the fonts of LaTeX (T1) do not have."""
 LETTER, INCH = 4.1, 72.27
 """Points that a letter takes in a table, on average; points of an inch."""
 
@@ -31,7 +33,8 @@ _CHARACTERS: dict[str, str | int | None] = {
     ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "`": r"\textasciigrave{}", "±": r"$\pm$",
     "×": r"$\times$", "·": r"$\cdot$", "µ": r"\textmu{}", "μ": r"\textmu{}", "∞": r"$\infty$", "≥": r"$\geq$",
     "≤": r"$\leq$", "−": r"$-$", "–": r"\textendash{}", "—": r"\textemdash{}", "…": r"\dots{}", "→": r"$\to$",
-    "ρ": r"$\rho$", "\xad": "-", "\xa0": "~",
+    "ρ": r"$\rho$", "\xad": "-", "\xa0": "~", "“": r"\textquotedblleft{}", "”": r"\textquotedblright{}",
+    "‘": r"\textquoteleft{}", "’": r"\textquoteright{}", "•": r"\textbullet{}",
     **{one: rf"\{one}" for one in "{}$&%#_"}, **{one: f"{{{one}}}" for one in "[]*"},
 }  # fmt: skip
 """What LaTeX does not print as it stands, and what tables of hetsim have."""
@@ -40,7 +43,8 @@ _CHARACTERS: dict[str, str | int | None] = {
 def escape(text: str) -> str:
     """A text as LaTeX prints it; letters that are not Latin as code points."""
     text = re.sub(r"(?<![\w-])-(?=\d| )", "−", visible_lines(text).replace("\n", " "))
-    latin = "".join(one if one in _CHARACTERS or one < "ŀ" else f"U+{ord(one):04X}" for one in text)
+    printed = [one in _CHARACTERS or (one < "ſ" and one not in UNKNOWN) for one in text]
+    latin = "".join(one if has else f"U+{ord(one):04X}" for one, has in zip(text, printed, strict=True))
     return re.sub(r"([-,'])(?=\1)", r"\1{}", latin.translate(str.maketrans(_CHARACTERS)))
 
 
@@ -107,7 +111,6 @@ class Latex:
 
 
 def _cell(text: str) -> str:
-    for mark, form in ((" ◂", r"\textbf{{{}}}"), (SHOWN_MARK, r"{}\rlap{{$^*$}}")):
-        if text.endswith(mark):
-            return form.format(escape(text.removesuffix(mark)))
-    return escape(text)
+    plain = text.removesuffix(SHOWN_MARK)
+    best, star = plain.removesuffix(" ◂"), r"\rlap{$^*$}" * (plain != text)
+    return (escape(plain) if best == plain else rf"\textbf{{{escape(best)}}}") + star

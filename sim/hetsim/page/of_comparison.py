@@ -192,7 +192,8 @@ def compared(found: Comparison, to: Markup) -> str:
         values = [Cell(cells[name][at], float(found.table[name, "mean"].iloc[at])) for name in found.metrics]
         rows.append([str(policy), *values])
     rows += [[policy, f"refuses: {reason}", *[""] * (len(cells) - 1)] for policy, reason in found.refused.items()]
-    verdict = [] if found.single else [f"means ± half-widths of {100 * found.confidence:g} % intervals"]
+    no_interval = found.single or found.identical
+    verdict = [] if no_interval else [f"means ± half-widths of {100 * found.confidence:g} % intervals"]
     verdict += ["◂ shown to be better than all others"] if any(found.winners.values()) else []
     base = "the policy with the best mean" if found.baseline is None else found.baseline
     verdict += [f"* significantly different from {base} (Holm)"] if starred else []

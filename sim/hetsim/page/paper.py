@@ -37,6 +37,8 @@ MODELS = {
 }
 """Keys of scenarios -> the module that names the reference, and what of the model was fitted."""
 NOT_FITTED = "The scenario names no fitted model (engine, training, profile or learned policy); its figures are inputs"
+BY_LATEX = "aux bbl blg dvi fdb_latexmk fls lof log lot out pdf ps synctex.gz toc"
+"""Endings of what LaTeX makes of main.tex."""
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, DamagedFile)
 Outcome = Result | Replications | Comparison | Sweep
 
@@ -66,6 +68,8 @@ def write_paper(outcome: Outcome, source: Path, target: Path, *, style: str, aga
             "fitted": escape(sentence_case("; ".join(_fitted(keys))) or NOT_FITTED), "again": escape(results),
             "remarks": escape("; ".join(remarks) or "none"), "entries": entries, **versions, **flags,
         }  # fmt: skip
+        if not keys:
+            filled["cited"] = filled["fitted"] = "Not known: the results hold no scenario"
         for name in ("main.tex", "methods.tex", "refs.bib"):
             template = re.sub(r"(?m)^(\w+)%(.*\n)", lambda match: match[2] * bool(flags[match[1]]), _file(name))
             write_text(folder / name, re.sub(r"@(\w+)@", lambda match: filled[match[1]], template))
@@ -89,8 +93,8 @@ def _check(target: Path) -> None:
     with suppress(*UNREADABLE):
         files = unsealed(target / LOCK)["files"] if others else {}
         same = {name for name in others & set(files) if digests(target, [name])[name] == files[name]}
-        # LaTeX writes main.pdf, main.aux and others.
-        others = {name for name in others - same - {LOCK} if name in files or not name.startswith("main.")}
+        made = {f"main.{ending}" for ending in BY_LATEX.split()}
+        others -= same | {LOCK} | (made - set(files))
     if others:
         said = f'{target} holds other or changed files, such as "{min(others)}"; it was not touched'
         raise UsageError(f"{said}: name another folder with --out")
@@ -142,7 +146,8 @@ def _uses(outcome: Outcome, source: Path, runs: list[Result]) -> Iterator[str]:
         texts = [written(str(label)) for label in outcome.table["policy"].unique()]
         policies = [named_policy(text)[1] for text in texts if text is not None]
         text = (source / SCENARIO).read_text(encoding="utf-8")
-        scenarios = [{**parse_yaml(outcome.name, text), "policy": policies}]
+        varied = [{key.rpartition(".")[2]: outcome.table[key].tolist()} for key in outcome.keys]
+        scenarios = [{**parse_yaml(outcome.name, text), "policy": policies}, *varied]
     for scenario in scenarios:
         yield from used_in(scenario)
 
@@ -192,6 +197,7 @@ def _fitted(uses: Iterable[str]) -> Iterator[str]:
 def _statistics(outcome: Outcome, runs: list[Result]) -> dict[str, str]:
     """Texts of the lines of `methods.tex` on intervals and tests; empty: no line."""
     many, family, rule, selected = isinstance(outcome, Replications) and not outcome.identical, "", "", ""
+    same = isinstance(outcome, Replications | Comparison) and outcome.identical
     if isinstance(outcome, Sweep):
         many = outcome.table["replications"].max() > 1
         family = "all points, by metric" if outcome.table["policy"].nunique() > 1 else ""
@@ -200,5 +206,5 @@ def _statistics(outcome: Outcome, runs: list[Result]) -> dict[str, str]:
         many, family = not outcome.single and not outcome.identical, "a metric"
         selected = "best" * ("best" in outcome.asked)
     warmup = ", ".join(sorted({f"{run.warmup:g} s" for run in runs if run.warmup > 0}))
-    return {"single": "" if many else "one", "many": "many" if many else "", "paired": family if many else "",
-            "rule": rule, "selected": selected, "warmup": warmup}  # fmt: skip
+    return {"single": "" if many or same else "one", "same": "same" * same, "many": "many" if many else "",
+            "paired": family if many else "", "rule": rule, "selected": selected, "warmup": warmup}  # fmt: skip
