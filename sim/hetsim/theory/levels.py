@@ -210,7 +210,7 @@ def states_of(service: PhaseType, servers: int) -> int:
 
 
 def is_quick(states: int, servers: int) -> bool:
-    """Return True if a chain of so many states a level is solved in about a second."""
+    """Return True if a chain with these states a level takes about a second."""
     return servers * states**2 <= MAX_WORK
 
 
