@@ -16,7 +16,12 @@ from typing import NamedTuple
 import hetsim_policies
 from hetsim import registry
 from hetsim.page.latex import escape
-from hetsim.page.paper import MODELS
+
+MODULES = {
+    "engine": "hetsim.silicon.engines", "training": "hetsim.formulas.training",
+    "profile": "hetsim.workload.costs.profiles",
+}  # fmt: skip
+"""The modules that name the references of models (`hetsim.page.paper.MODELS`)."""
 
 _SENTENCE = re.compile(r"References?: (.*?)(?:(?<!\bal)(?<!e\.g)\.(?=\s+[^\s(]|$)|\n\s*\n|\Z)", re.DOTALL)
 _YEAR = re.compile(r"\(([^()]*\b[12]\d{3}\b[^()]*)\)")
@@ -96,7 +101,7 @@ def docstrings() -> Iterator[tuple[str, str]]:
                 own = item.__doc__ or ""
                 module = inspect.getmodule(item)
                 yield f"{kind} {name}", own if _SENTENCE.search(own) else module.__doc__ or ""  # type: ignore[union-attr]
-    for name, (place, _) in MODELS.items():
+    for name, place in MODULES.items():
         yield f"model {name}", import_module(place).__doc__ or ""
 
 

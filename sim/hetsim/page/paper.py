@@ -31,11 +31,11 @@ from hetsim.results.stored_files import digests, parse_yaml, sealed, unsealed
 
 LOCK = "lock.json"
 MODELS = {
-    "engine": ("hetsim.silicon.engines", "constants of the serving engine (to measured servers)"),
-    "training": ("hetsim.formulas.training", "the share of peak in training steps (to published steps on A100)"),
-    "profile": ("hetsim.workload.costs.profiles", "times of a profile (to measurements)"),
+    "engine": "constants of the serving engine (to measured servers)",
+    "training": "the share of peak in training steps (to published steps on A100)",
+    "profile": "times of a profile (to measurements)",
 }
-"""Keys of scenarios -> the module that names the reference, and what of the model was fitted."""
+"""Keys of scenarios, and what of their model was fitted."""
 NOT_FITTED = "The scenario names no fitted model (engine, training, profile or learned policy); its figures are inputs"
 BY_LATEX = "aux bbl blg dvi fdb_latexmk fls lof log lot out pdf ps synctex.gz toc"
 """Endings of what LaTeX makes of main.tex."""
@@ -191,7 +191,7 @@ def _file(name: str) -> str:
 def _fitted(uses: Iterable[str]) -> Iterator[str]:
     for kind, name in (use.split(" ", 1) for use in uses):
         if kind == "model" or name == "learned":
-            yield MODELS[name][1] if kind == "model" else f"the learned policy ({kind})"
+            yield MODELS[name] if kind == "model" else f"the learned policy ({kind})"
 
 
 def _statistics(outcome: Outcome, runs: list[Result]) -> dict[str, str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,7 +36,9 @@ else:
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module 'hetsim.report.terminal' has no attribute {name!r}")
-        globals()[name] = getattr(import_module("hetsim.results.formatting"), name)
+        from hetsim.results import formatting
+
+        globals()[name] = getattr(formatting, name)
         return globals()[name]
 
 __all__ = [
