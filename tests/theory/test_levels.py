@@ -117,7 +117,7 @@ def test_tails_are_those_of_ends_ahead_in_line() -> None:
             rates[here, place[queue - 1, first + 1]] += 2 * second
         all_rates[here] = rates[here]
     leaves = rates.sum(axis=1) + np.array([2.0 * (servers - first) * (queue == 0) for queue, first in states])
-    ahead = rates - np.diag(leaves)  # an end with nobody ahead in line: it starts
+    ahead = rates - np.diag(leaves)  # an end with no customer ahead in line: it starts
 
     def steps(state: State) -> Iterable[tuple[State, float]]:
         queue, first, second = state
