@@ -24,8 +24,6 @@ UNKNOWN = "ĦħĸĿŀŉŦŧ"
 """Latin letters that the fonts of LaTeX (T1) do not have."""
 LETTER, INCH = 4.1, 72.27
 """Points that a letter takes in a table, on average; points of an inch."""
-
-
 STYLES = {"ieee": (252.0, 516.0), "acm": (241.15, 506.3), "neurips": (397.48, 397.48)}
 """Widths of a column and of the page in points, of IEEEtran, acmart (sigconf) and the style of NeurIPS."""
 _CHARACTERS: dict[str, str | int | None] = {
