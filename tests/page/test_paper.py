@@ -289,3 +289,16 @@ def test_latex_sets_it(results: Any, tmp_path: Path, kind: str, style: str):
         main_pdf = folder / "paper" / "main.pdf"
         fonts = subprocess.run(["pdffonts", main_pdf], capture_output=True, text=True, check=True, timeout=60).stdout
         assert "TrueType" in fonts and "Type 3" not in fonts
+
+
+def test_the_best_may_be_shown_to_differ_too(tmp_path: Path):
+    """Both marks of a cell become bold type and a star; neither is printed as it stands."""
+    floats = Latex(tmp_path, "ieee", "subject")
+    floats.table(["policy", "wait"], [["sjf", Cell("1.6 s ◂ *", 1.6)], ["fcfs", Cell("2.6 s *", 2.6)]])
+    text = (tmp_path / "table-1.tex").read_text()
+    assert r"\textbf{1.6 s}\rlap{$^*$}" in text and r"2.6 s\rlap{$^*$}" in text and "U+25C2" not in text
+
+
+def test_letters_that_latex_has_are_letters():
+    assert escape("Žofie Łukasz Erdős œ") == "Žofie Łukasz Erdős œ"
+    assert escape("Ħŉ") == "U+0126U+0149" and escape("“a”") == r"\textquotedblleft{}a\textquotedblright{}"
