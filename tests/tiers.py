@@ -93,55 +93,30 @@ def cost_of(unit: str) -> float:
     return recorded_costs().get(unit, 0.0)
 
 
-MAX_COST = 2.5
+MAX_COST = 1.0
 """Processor seconds on record of a slow test, or of a group, above which it is nightly."""
 ALWAYS = (
-    "async-latency", "backfilling-on-logs", "fgd", "flash-crowd", "kernels-that-let-go", "kernels-that-yield",
-    "known-and-unknown", "known-users", "learned-admission", "mm16", "naor", "popular-inputs",
-    "prefill-and-decode-apart", "slices-of-one-gpu", "suite as a class", "test_compare_groups-compared",
-    "test_guide-site", "test_report-folders", "test_report_promises-swept", "test_rules-site",
-    "test_sweep_precision-alone", "test_sweep_precision-precise", "test_train_admission-earned",
-    "test_user_types-checkers", "thinking-clients", "time-slices",
+    "kernels-that-let-go", "kernels-that-yield", "known-users", "learned-admission", "mm16", "naor",
+    "prefill-and-decode-apart", "suite as a class", "test_compare_groups-compared", "test_guide-site",
+    "test_report_promises-swept", "test_sweep_precision-precise", "thinking-clients",
     "tests/command/test_cli.py::test_same_seed_same_bytes_in_two_processes",
-    "tests/engine/test_build.py::test_pip_installs_pure_python_without_a_compiler_and_builds_nothing_into_the_checkout",
-    "tests/engine/test_llm_steps.py::test_a_known_line_is_found_by_simulation_alone",
-    "tests/learning/test_train_admission.py::test_what_ships_is_far_above_accepting_all_and_the_best_queue_limit_on_held_out_seeds",
     "tests/oracle/test_fluid_replay.py::test_finishes_are_those_of_the_replay_in_several_hundred_systems",
-    "tests/page/test_report.py::test_a_page_about_fifty_policies",
     "tests/page/test_watch.py::test_ctrl_c_ends_it_and_nothing_stays",
-    "tests/policies/test_conformance.py::test_no_registered_policy_depends_on_the_hash_seed[0]",
-    "tests/policies/test_convex_energy.py::test_the_bound_is_below_every_assignment_and_the_plan_is_near_the_best",
-    "tests/policies/test_plan_parallel.py::test_bounds_and_ratios_of_parallel_tasks_hold_at_the_optimum",
-    "tests/policies/test_predictive.py::test_a_day_unlike_those_learned[flash-crowd]",
-    "tests/policies/test_predictive.py::test_no_headroom_makes_up_for_a_forecast",
-    "tests/policies/test_predictive.py::test_reserving_helps_whom_it_is_for",
-    "tests/policies/test_predictive.py::test_who_is_held_back_is_told_why",
-    "tests/policies/test_semi_static.py::test_known_and_unknown",
-    "tests/results/test_output_statistics.py::test_intervals_over_long_replications_cover",
-    "tests/study/test_compare_all.py::test_every_scheduler_is_in_one_table",
-    "tests/study/test_killed.py::test_killed_at_each_write_it_gives_the_same_bytes",
-    "tests/study/test_sweep.py::test_a_dask_worker_killed_in_mid_sweep_loses_nothing",
-    "tests/test_benchmarks.py::test_the_table_of_wrong_estimates",
-    "tests/test_shipped_scenarios.py::test_slices_of_one_gpu",
-    "tests/test_user_types.py::test_basedpyright_strict_finds_no_error",
-    "tests/test_user_types.py::test_mypy_strict_finds_no_error",
-    "tests/traces/test_cluster_traces.py::test_a_large_log_takes_memory_only_for_what_is_kept",
-    "tests/traces/test_trace_streaming.py::test_a_large_log_is_converted_in_little_memory",
 )  # fmt: skip
 """Tests that the whole suite runs all the same, as there is no shorter one of their kind, and groups of which it runs
 what is short."""
 
 
-MAX_LAST = 6.5
+MAX_LAST = 2.5
 """Processor seconds on record up to which the shortest case of a test stays, where all others are nightly."""
 FEW_CASES = 5
 """Slow cases of a test, of which the whole suite runs all."""
-SHARE = 6
+SHARE = 8
 """Of more it runs one in this number."""
 
 
 def mark_nightly_cases(items: Iterable[pytest.Item]) -> None:
-    """Slow tests become nightly by their cost on record, and by turns: of a test with many slow cases a sixth stay.
+    """Slow tests become nightly by their cost on record, and by turns: of a test with many slow cases an eighth stay.
 
     These are spread evenly among the cases of which no cost is on record, so that they are short; where they are too
     few, those that cost the least come next.  `by_turns(N)` says another number.  Tests of a group share runs, so that
