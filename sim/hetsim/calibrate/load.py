@@ -23,8 +23,7 @@ def load_device(reference: str, where: str = "auto") -> MeasuredDevice:
         device = made()
     except Exception as error:
         raise UsageError(f"--model {reference} failed: {type(error).__name__}: {error}") from error
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(device, torch.nn.Module):
+    if (torch := sys.modules.get("torch")) is not None and isinstance(device, torch.nn.Module):
         from hetsim.calibrate.torch_device import device_of
 
         try:

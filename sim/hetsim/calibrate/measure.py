@@ -101,8 +101,7 @@ def _check(found: MeasuredStages) -> None:
         )
     for name, line in found.lines.items():
         points = pairwise(zip(found.batches, found.medians[name], strict=True))
-        falls = [b for (_, s), (b, t) in points if t < 0.9 * s]
-        if falls:
+        if falls := [b for (_, s), (b, t) in points if t < 0.9 * s]:
             found.remarks.append(f"{name}: a batch of {falls[0]} took less time than the smaller one before it")
         if found.spread[name] > MAX_SPREAD:
             scatter = f"repeats scatter by ±{found.spread[name]:.0%} around their median"

@@ -128,8 +128,7 @@ def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
         fitted = _paced(search, reading)
     if fitted is not None and fitted.error < CLOSE:
         figures = figures_of(server, fitted.times, fitted.front_end, server.fitted)
-        full_reading = server.read_off(len(log))
-        if full_reading is not None:
+        if (full_reading := server.read_off(len(log))) is not None:
             search.count = len(log)
             fitted = replace(_paced(search, full_reading), error=fitted.error)
         assert isinstance(fitted.times, LinearSteps)

@@ -87,8 +87,7 @@ def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
         for line, row in _rows(path, rows):
             of_size = _size(path, line, row, size)
             at = _number(path, line, row, load) if load is not None else 1.0
-            before = measured.get(of_size)
-            if before is None or at < before.load:
+            if (before := measured.get(of_size)) is None or at < before.load:
                 measured[of_size] = _Measured(at, _stages(path, line, row), path, load == LOADS[0] and at > 1)
             elif at == before.load and before.path != path:
                 raise file_error(path, f"batches of {of_size} are measured in {before.path} too", line)
@@ -112,8 +111,7 @@ class _Measured:
 
 def _under_load(found: Mapping[int, _Measured]) -> Iterator[str]:
     """Remarks on batches that were not alone at the server."""
-    flying = [size for size in sorted(found) if found[size].overlapping]
-    if flying:
+    if flying := [size for size in sorted(found) if found[size].overlapping]:
         text = f"batches of {', '.join(map(str, flying))} were measured with more than one request in flight"
         yield f"{text}: their stages may contain each other's (measure with --concurrency-range 1)"
     waited = [size for size in sorted(found) if found[size].stages["queue"] > BUSY * found[size].stages["compute"]]

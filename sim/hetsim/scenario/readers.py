@@ -281,8 +281,7 @@ def _unknown(value: Any, path: Path_, pattern: str, reader: str, base: Path) -> 
     elif isinstance(value, dict):
         if pattern == "workload.arrivals" and value.get("process") not in PROCESSES:
             return
-        section = _PROFILES.get(pattern)
-        if section is not None and isinstance(value.get("profile"), str):
+        if (section := _PROFILES.get(pattern)) is not None and isinstance(value.get("profile"), str):
             value = {**documents.read(base / value["profile"]).data[section], **value}
         for key, inner in value.items():
             yield from _unknown(inner, (*path, key), _below(pattern, str(key)), reader=reader, base=base)

@@ -209,8 +209,7 @@ class _InSystem(Reward):
     def departed(self, task: Task) -> None:
         self.ahead.pop(task.index, None)
         self.credit.pop(task.index, None)
-        weight = self.present.pop(task.index, None)
-        if weight is not None:
+        if (weight := self.present.pop(task.index, None)) is not None:
             self._settle(self.simulation.view.now)
             self.weight -= weight
             if not self.present:

@@ -66,8 +66,7 @@ class AdmissionWindow(Window):
             self._follow(task)
 
     def _follow(self, task: Task) -> None:
-        placement = self.view.launch_of(task).placement
-        if placement is not None:
+        if (placement := self.view.launch_of(task).placement) is not None:
             self._started[task.index] = task, placement
             self.follow(task, placement, self.view.launch_of(task).finish)
 

@@ -195,8 +195,7 @@ class Window(Scheduler):
 
     def ready(self, task: Task) -> None:
         row, now = task.index, self.view.now
-        kind = self._kind_of.pop(row, None)
-        if kind is not None:  # it was stopped
+        if (kind := self._kind_of.pop(row, None)) is not None:  # it was stopped
             del self.running[kind][row]
         else:
             self._count(0, now)
@@ -221,14 +220,12 @@ class Window(Scheduler):
 
     def _forget(self, task: Task) -> None:
         row = task.index
-        kind = self._kind_of.pop(row, None)
-        if kind is not None:
+        if (kind := self._kind_of.pop(row, None)) is not None:
             del self.running[kind][row]
         self._leave(row)
 
     def _leave(self, row: int) -> None:
-        task = self._waiting.pop(row, None)
-        if task is not None:
+        if (task := self._waiting.pop(row, None)) is not None:
             self._free_slots.append(self._slot.pop(row))
             self._dated -= task.deadline < math.inf
 
@@ -438,8 +435,7 @@ class Window(Scheduler):
     def follow(self, task: Task, placement: Placement, end: float) -> None:
         """Note a start or move of a task, and when it should end."""
         row = task.index
-        before = self._kind_of.get(row)
-        if before is not None:
+        if (before := self._kind_of.get(row)) is not None:
             del self.running[before][row]
         self._leave(row)
         kind = self._kind_of[row] = self._number[placement.mode.type.name]

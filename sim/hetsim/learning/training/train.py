@@ -219,8 +219,7 @@ def make_agent(name: str, settings: Mapping[str, Any]) -> Any:
         first = error.errors()[0]
         key, said = str(first["loc"][0]), first["msg"][0].lower() + first["msg"][1:]
         raise UsageError(f"setting {key} of agent {name}: {said}, not {settings[key]!r}") from None
-    check = getattr(learner, "check", None)
-    if check is not None:
+    if (check := getattr(learner, "check", None)) is not None:
         check()
     return learner
 

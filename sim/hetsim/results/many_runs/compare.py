@@ -299,8 +299,7 @@ def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> d
 def _may_tell(name: str, sets: Mapping[str, Replications], made: bool) -> bool:
     """Return True if this metric of a set belongs to runs like these."""
     runs = list(sets.values())
-    declared = declaration(name)
-    if declared is not None and declared.needs_end:
+    if (declared := declaration(name)) is not None and declared.needs_end:
         drained = all(math.isinf(result.horizon) for one in runs for result in one.results)
         return drained and not any(one.column(name).isna().any() for one in runs)
     if name == "jain" and any(len(result.record.input.tasks.users) < 2 for one in runs for result in one.results[:1]):

@@ -45,8 +45,7 @@ def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np
     if isinstance(outcome, Result):
         return {key: np.array([value]) for key, value in _values(outcome, by).items()}
     frame = outcome._frame()
-    kept = kept_by((str(name) for name in frame.columns), by)
-    if kept:
+    if kept := kept_by((str(name) for name in frame.columns), by):
         return {key: frame[column].to_numpy(dtype=np.float64) for key, column in kept.items()}
     if outcome.results and len(outcome.results) == len(outcome):
         tables = [_values(result, by, outcome.results[0]) for result in outcome]

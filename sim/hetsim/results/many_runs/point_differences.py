@@ -110,8 +110,7 @@ def leads(sweep: Points, metric: str, findings: dict[int, list[Finding]] | None 
             counts.ties[first] = counts.ties.get(first, 0) + 1
         of_point = (findings or {}).get(point, [])
         tested |= any(finding.n > 1 for finding in of_point)
-        clear = clearly_best(of_point, policies)
-        if clear is not None:
+        if (clear := clearly_best(of_point, policies)) is not None:
             counts.shown[clear] = counts.shown.get(clear, 0) + 1
     return counts._replace(points=points, tested=tested)
 
@@ -153,8 +152,7 @@ def _same(sweep: Points, frame: pd.DataFrame, column: str, value: Any) -> np.nda
     if isinstance(value, bool):  # which is no number here
         return np.array([one is value for one in sweep.points[column].loc[frame["point"]]], dtype=bool)
     equal |= (_written(sweep, frame, column) == str(value)).to_numpy(dtype=bool)
-    number = _number(sweep, column, value)
-    if number is not None and pd.api.types.is_numeric_dtype(frame[column]):
+    if (number := _number(sweep, column, value)) is not None and pd.api.types.is_numeric_dtype(frame[column]):
         equal |= np.isclose(frame[column].to_numpy(dtype=float), number, rtol=1e-9, atol=0.0)
     return equal
 

@@ -107,8 +107,7 @@ def _means(found: Comparison | Sweep, names: tuple[str, str]) -> pd.DataFrame:
 def _by_row(found: Comparison | Sweep, metric: str) -> pd.DataFrame:
     if isinstance(found, Sweep):
         _known((metric,), [str(name) for name in found.table.columns])
-        twice = found.table[found.table.duplicated(["point", "policy"])]
-        if len(twice):
+        if len(twice := found.table[found.table.duplicated(["point", "policy"])]):
             raise UsageError(f"point {twice['point'].iloc[0]} is there twice under {twice['policy'].iloc[0]}")
         wide = found.table.pivot(index="point", columns="policy", values=metric)
         return wide[list(dict.fromkeys(found.table["policy"]))]

@@ -69,8 +69,7 @@ def _transfers(tasks: Tasks, table: ModeTable) -> np.ndarray | None:
                 continue
             ways = dict.fromkeys(way_to_host(cluster, one) for one in cluster.devices if one.type is mode.type)
             stages = [stage_seconds(mode, way, private, rows) for way in ways]
-            seconds = [up + down for up, down in stages]
-            if seconds:
+            if seconds := [up + down for up, down in stages]:
                 transfer_seconds[rows, position] = np.min(seconds, axis=0)
     return transfer_seconds if transfer_seconds.any() else None
 

@@ -78,8 +78,7 @@ class _Waits:
         if fits.any():
             why = np.where(self.head_of(at)[part] < self.rank[at], _BEHIND, _CHOICE)
             why = np.where(self.cycle[part], _SCHEDULER, why)
-            holds = self.holds.get(int(self.row[at]))
-            if holds is not None:
+            if (holds := self.holds.get(int(self.row[at]))) is not None:
                 index = np.searchsorted(holds[0], self.grid[part], side="right") - 1
                 why = np.where(index >= 0, np.array(holds[1])[np.maximum(index, 0)], why)
             cause[fits] = why[fits]

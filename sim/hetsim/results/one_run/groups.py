@@ -203,8 +203,7 @@ def by_group(result: Run, grouping: Grouping, weighted: bool = False) -> pd.Data
     limits = np.searchsorted(codes[order], np.arange(len(values) + 1))
     by_value = {}
     for number, value in enumerate(values):
-        mine = rows[order[limits[number] : limits[number + 1]]]
-        if len(mine):
+        if len(mine := rows[order[limits[number] : limits[number + 1]]]):
             run = Measured(result, mine)
             by_value[value] = metrics.evaluate(run, chosen, result.bound) | (weights(run, chosen) if weighted else {})
     columns = list(next(iter(by_value.values()), dict.fromkeys(chosen)))

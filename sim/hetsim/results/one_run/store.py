@@ -256,8 +256,7 @@ def _save_record(record: Record, folder: Path) -> None:
     if record.token_gaps is not None:
         write_table(pd.DataFrame(record.token_gaps, columns=["time", "gap"]), folder / "gaps.parquet")
     for name in _OPTIONAL:
-        columns_of = getattr(record, name)
-        if columns_of is not None:
+        if (columns_of := getattr(record, name)) is not None:
             write_table(pd.DataFrame(columns_of), folder / f"{name}.parquet")
     rest = {
         "end": record.end,

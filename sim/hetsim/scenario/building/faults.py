@@ -220,8 +220,7 @@ def read_events(file: Path, cluster: Cluster, source: str = "") -> list[FaultEve
     problems: list[Problem] = []
     with open_text(file, "replace") as lines:
         rows = csv.DictReader(lines)
-        missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
-        if missing:
+        if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
             lacking = f"the column {missing[0]} is" if len(missing) == 1 else f"the columns {', '.join(missing)} are"
             meant = "time (seconds), device (or node), event (down, up, slow) and factor (of slow)"
             raise ScenarioError(Problem(f"{lacking} missing; faults have {meant}", file=str(file), line=1))

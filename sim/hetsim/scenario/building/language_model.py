@@ -106,8 +106,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
 
     def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
         """Mode and times of n requests of a trace, each alone."""
-        missing = [name for name in TOKENS if name not in extra]
-        if missing:
+        if missing := [name for name in TOKENS if name not in extra]:
             text = f"this trace does not say how long requests are: it has no {' and no '.join(missing)}"
             raise self.context.fail((*self.path, "trace"), text)
         self.extra = self._within({name: whole_tokens(extra[name]) for name in TOKENS})
@@ -146,8 +145,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         prompt, output = stream.extra["prompt_tokens"], stream.extra["output_tokens"]
         block = 16 if self.service.kv is None else self.service.kv.block
         largest = max(blocks_of(kind, mode.type, self) for kind, mode in stream.replica_modes)
-        beyond = int((-(-(prompt + output - 1) // block) > largest).sum())
-        if beyond:
+        if beyond := int((-(-(prompt + output - 1) // block) > largest).sum()):
             what = f"{beyond:,} of {len(stream):,} requests need more KV blocks than a replica has and are rejected"
             self.context.warnings.append(f"{self.name}: {what}")
         rate = request_rate(entry, stream)
@@ -212,8 +210,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
     def _remarks(self, service: llm_schema.LanguageModel, mode: Mode) -> None:
         """Warn of extrapolated or estimated steps on one type of device."""
         for name in ("decode", "prefill"):
-            stage = getattr(service.step, name)
-            if stage is not None and stage.measured is not None:
+            if (stage := getattr(service.step, name)) is not None and stage.measured is not None:
                 sentences = remarks(stage.measured, f"{self.name}: {name}", stage.extrapolate, BEYOND[name])
                 self.context.warnings += [text for text in sentences if text not in self.context.warnings]
         named = DEVICES.get(mode.type.name.lower())

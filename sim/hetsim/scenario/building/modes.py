@@ -224,8 +224,7 @@ class ModeBook:
 
         nodes_by: what gives it several nodes; empty for requests and stages, which stay on one.
         """
-        over = self._over_bounds(mode)
-        if over:
+        if over := self._over_bounds(mode):
             return over
         if mode.unit is not None:
             return self._why_no_gang(mode, mode.unit)
@@ -260,8 +259,7 @@ class ModeBook:
             return f"{wanted} are more than the {max_there} of any node{within}{way_out}"
         if mode.gpus > total:
             return f"{wanted} are more than the {total} of {within[4:] or 'the cluster'}"
-        too_large = self._over_slices(mode)
-        if too_large:
+        if too_large := self._over_slices(mode):
             return too_large
         needs = [f"{mode.millicores / 1000:g} cores"] if mode.millicores else []
         needs += [f"{_size(mode.memory)} of memory"] if mode.memory else []

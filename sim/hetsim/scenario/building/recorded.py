@@ -175,14 +175,12 @@ def _fill_transfers(
 
 def _labels(entry: WorkloadEntry, stream: TaskStream, time: np.ndarray) -> None:
     """Fill limits, tiers and accounts of the entry where the table has none."""
-    limits = seconds_of(entry.time_limit, time.min(axis=1))
-    if limits is not None:
+    if (limits := seconds_of(entry.time_limit, time.min(axis=1))) is not None:
         given = stream.extra.get("time_limit")
         stated = None if given is None else np.array(given, dtype=float)
         stream.extra["time_limit"] = limits if stated is None else np.where(stated > 0, stated, limits)
     for key in ("qos", "account"):
-        text = getattr(entry, key)
-        if text is not None:
+        if (text := getattr(entry, key)) is not None:
             cells = stream.extra.get(key, np.full(len(stream), "", dtype=object))
             stream.extra[key] = np.array([str(cell) or text for cell in cells.tolist()], dtype=object)
 

@@ -210,8 +210,7 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     if tasks.refused or any(tasks.partitions) or "time_limit" in tasks.extra:
         apply_rules(tasks, model.site, context)
     _check_refused(tasks, scheduler, policies.scheduler.name)
-    sending = [stream.path for stream in streams if stream.calls is not None]
-    if sending and _plans(scheduler):
+    if (sending := [stream.path for stream in streams if stream.calls is not None]) and _plans(scheduler):
         text = f"{policies.scheduler.name} plans all tasks beforehand, and none knows what is sent again; name another"
         raise ScenarioError(scenario.document.problem((*sending[0], "clients"), f"{text} policy"))
     if calls is not None:

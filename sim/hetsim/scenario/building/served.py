@@ -99,16 +99,14 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         stream = self.context.random.stream
         modes = []
         for number, (mode, compute) in enumerate(self.modes):
-            per_item = compute.per_item
-            if per_item is None:
+            if (per_item := compute.per_item) is None:
                 times = np.zeros(n)
             elif per_item.mean == 0 or per_item.scv == 0:
                 times = np.full(n, per_item.mean)
             else:
                 times = per_item.sample(stream("sizes", *label, f"service.{number}"), n)
             for key in TOKENS:
-                each = getattr(compute, f"per_{key.removesuffix('s')}")
-                if each:
+                if each := getattr(compute, f"per_{key.removesuffix('s')}"):
                     times = times + each * self._tokens(key)
             modes.append((mode, times))
         return modes
@@ -128,8 +126,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
             weights = f"{self.name}:model"
             rows = stream.reads or [()] * len(stream)
             stream.reads = [(weights, *row) for row in rows]
-        cache = self.service.cache
-        if cache is not None:
+        if (cache := self.service.cache) is not None:
             popularity = np.arange(1, cache.inputs + 1, dtype=float) ** -cache.zipf
             drawn = draw_codes(popularity, len(stream), self.context.random.stream("inputs", self.name))
             stream.extra["input"] = drawn.astype(np.int64)

@@ -197,8 +197,7 @@ def why_unfit(context: Context, refused: list[Mode], types: Iterable[str] = (), 
     if refused:
         return "; ".join(dict.fromkeys(context.modes.why_not(mode, nodes_by) for mode in refused))
     kinds = [kind.name for kind in context.cluster.types.values() if context.modes.of_kind(kind.name)]
-    named = " or ".join(types)
-    if named:
+    if named := " or ".join(types):
         return f"no node has {named}; the cluster offers {', '.join(kinds)}"
     return f"the cluster offers {', '.join(kinds)}, for which there is no time"
 
@@ -272,8 +271,7 @@ def calls_of(streams: list[TaskStream], rank: np.ndarray, counts: list[int], con
         if stream.calls.count is not None:
             random = context.random.stream("clients", stream.name)
             calls.bucket[attempts] = random.integers(stream.calls.count, size=count)
-        retry = stream.calls.retry
-        if retry is not None and retry.wait.jitter != "none":
+        if (retry := stream.calls.retry) is not None and retry.wait.jitter != "none":
             random = context.random.stream("retries", stream.name)
             draw = random.random if retry.wait.jitter == "full" else random.standard_exponential
             calls.drawn[attempts[1:]] = draw(attempts[1:].shape)

@@ -179,8 +179,7 @@ def _unknown_items(streams: list[TaskStream], items: list[Item], context: Contex
     for key in ("reads", "writes"):
         for stream in streams:
             lists = getattr(stream, key) or ()
-            missing = list(dict.fromkeys(name for row in lists for name in row if name not in item_names))
-            if missing:
+            if missing := list(dict.fromkeys(name for row in lists for name in row if name not in item_names)):
                 named = ", ".join(f'"{name}"' for name in missing[:5]) + (", ..." if len(missing) > 5 else "")
                 near = suggestion(missing[0], item_names)
                 message = f"{named} not listed under data: (items with name and size){near}"

@@ -252,8 +252,7 @@ def _assemble(
         _fill_estimate(stream, rows, one)
         for column, values in one.columns.items():
             _fill(stream, column, rows, values)
-        limits = seconds_of(one.demand.time_limit, one.time.min(axis=1))
-        if limits is not None:
+        if (limits := seconds_of(one.demand.time_limit, one.time.min(axis=1))) is not None:
             stream.extra.setdefault("time_limit", np.full(n, np.nan))[rows] = limits
         if one.partition is not None:
             _bind(stream, rows, one.partition.name)
@@ -291,8 +290,7 @@ def _fill_work(stream: TaskStream, rows: np.ndarray | slice, drawn: _Drawn) -> N
 def _fill_data(stream: TaskStream, rows: np.ndarray | slice, demand: Demand) -> None:
     """The data that the tasks of a class read and write."""
     for key in ("reads", "writes"):
-        names = getattr(demand, key)
-        if names:
+        if names := getattr(demand, key):
             lists = getattr(stream, key) or [()] * len(stream)
             for row in np.arange(len(stream))[rows].tolist():
                 lists[row] = tuple(names)

@@ -207,8 +207,7 @@ def of_percentiles(ranks: Sequence[float], seconds: Sequence[float]) -> TimeSpre
 def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batches of") -> list[str]:
     """Warnings about a table; `sizes` says what its sizes count."""
     texts = []
-    fallen = table.falls(FALL)
-    if fallen is not None:
+    if (fallen := table.falls(FALL)) is not None:
         size, slower = fallen
         one = "a batch of" if sizes == "batches of" else sizes
         first, second = (f"{1e3 * table.seconds_for(count):.4g} ms" for count in fallen)

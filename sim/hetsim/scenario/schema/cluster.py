@@ -250,8 +250,7 @@ class NodeNetworkSpec(Profiled):
         if 0 in (self.out, self.into, self.upload, self.download):
             raise ValueError("a bandwidth must be above 0")
         if self.curve is not None:
-            given = [key for key in ("out", "into", "upload", "download", "latency") if getattr(self, key)]
-            if given:
+            if given := [key for key in ("out", "into", "upload", "download", "latency") if getattr(self, key)]:
                 key = "in" if given[0] == "into" else given[0]
                 raise KeyProblem(key, "the curve tells rates and latencies; leave one of the two out")
             _check_curve(self.curve)

@@ -255,8 +255,7 @@ class LanguageModel(Profiled, Replicas):
             raise KeyProblem("model", "a roofline needs the architecture; name a known model, as in model: llama-2-70b")
         if self.gpu is None:
             raise KeyProblem("gpu", "a roofline needs the figures of the GPU; name a known GPU, as in gpu: h100")
-        missing = figures_missing(self.gpu, self.gpus)
-        if missing is not None:
+        if (missing := figures_missing(self.gpu, self.gpus)) is not None:
             raise KeyProblem("gpu", f"{missing}; give its figures")
         if self.engine is not None:
             try:
@@ -290,8 +289,7 @@ class LanguageModel(Profiled, Replicas):
         if decode is not None and decode.measured is not None:
             decoding = min(decode.measured.seconds)
         for key, needed in (("ttft", times.fixed), ("tpot", decoding)):
-            limit = getattr(self.slo, key)
-            if limit is not None and limit < needed:
+            if (limit := getattr(self.slo, key)) is not None and limit < needed:
                 what = f"no request can meet a {key} of {1e3 * limit:.4g} ms: a step takes {1e3 * needed:.4g} ms"
                 raise KeyProblem("slo", what)
 
@@ -381,8 +379,7 @@ class LanguageModel(Profiled, Replicas):
 
     def starts(self, kind: LanguageModel) -> tuple[int, int]:
         """Initial numbers of replicas of a kind: prefilling, and others."""
-        apart = self.disaggregated
-        if apart is not None:
+        if (apart := self.disaggregated) is not None:
             decode = apart.decode if kind.device == self.decodes_on.device else 0
             return decode, apart.prefill if kind.device == self.prefills_on.device else 0
         if self.autoscale is not None:

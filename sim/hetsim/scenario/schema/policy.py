@@ -221,8 +221,7 @@ def _inner_kinds(given: dict[str, Any], signature: Mapping[str, inspect.Paramete
     """The parameters that are policies, and their class (placement: None)."""
     inner: dict[str, type | None] = {"placement": None} if "placement" in given and "placement" in signature else {}
     for key, parameter in signature.items():
-        wanted = inner_type(parameter)
-        if wanted is not None and given.get(key) is not None:
+        if (wanted := inner_type(parameter)) is not None and given.get(key) is not None:
             inner[key] = wanted
     return inner
 

@@ -67,8 +67,7 @@ def _check(
     except ValidationError as error:
         return None, translate(error, document, model, prefix=path, holder=WorkloadEntry)
     values = {key: getattr(checked, key) for key in checked.model_fields_set}
-    check = getattr(reader, "check", None)
-    if check is not None:
+    if (check := getattr(reader, "check", None)) is not None:
         try:
             wrong: list[tuple[str, str]] = check(**values)
         except ScenarioError as error:

@@ -36,8 +36,7 @@ class TransformerSpec(Mirror):
         figures = ("layers", "hidden", "heads", "vocabulary")
         given = [key for key in figures if getattr(self, key) is not None]
         if self.name is None:
-            missing = [key for key in figures if key not in given]
-            if missing:
+            if missing := [key for key in figures if key not in given]:
                 raise KeyProblem(missing[0], "this is missing; give the figures of the model, or its name")
         elif given:
             raise KeyProblem(given[0], f"the name {self.name} tells it; leave one of the two out")
@@ -113,8 +112,7 @@ class Communication(Model):
             sent = each * (ranks - each) / ranks * size
             fixed = (each - 1) * (latency_inside + size / ranks / rate_at(inside, size)) + (nodes - 1) * each * latency
         cards = 1 if self.pattern == "ring" else each
-        curve = spec.network.curve
-        if curve is not None and nodes > 1:
+        if (curve := spec.network.curve) is not None and nodes > 1:
             longer = sent * curve.excess(size) * spec.cards / min(cards, spec.cards)
             # A measured ring contains its latencies and its steps within nodes.
             fixed, beside = (longer, 0.0) if ways is not None else (fixed + longer, beside)

@@ -117,8 +117,7 @@ class Application:
     def step_times(self, layout: Layout, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Seconds of a step and its synchronization; NaN if unmeasured."""
         turned = min(layout[i:] + layout[:i] for i in range(len(layout)))
-        rows = self.steps.get(turned)
-        if rows is not None:
+        if (rows := self.steps.get(turned)) is not None:
             outside = (local < rows[0, 0]) | (local > rows[-1, 0])
             step, sync = (np.interp(local, rows[:, 0], rows[:, column]) for column in (1, 2))
             return np.where(outside, np.nan, step), np.where(outside, np.nan, sync)

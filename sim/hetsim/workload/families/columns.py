@@ -44,8 +44,7 @@ def read_column(path: Path, column: str) -> Floats:
                 skipinitialspace=True,
             )[column]  # fmt: skip
     numbers = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
-    bad = np.flatnonzero(~(numbers >= 0) | np.isinf(numbers))
-    if len(bad):
+    if len(bad := np.flatnonzero(~(numbers >= 0) | np.isinf(numbers))):
         shown = bad[:20].tolist()
         raise ScenarioError(_bad_cell(path, column, row, cell=cells.iloc[row], parquet=parquet) for row in shown)
     if not len(numbers):

@@ -61,8 +61,7 @@ def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Lim
         limits_by_name, explained, starts = {}, 0.0, 0
         for code, name in enumerate(jobs.names[kind]):
             rows = np.flatnonzero(jobs.labels[kind] == code)
-            limit = _limit(jobs, steps, rows, capacity=capacity, warm=warm)
-            if limit is not None:
+            if (limit := _limit(jobs, steps, rows, capacity=capacity, warm=warm)) is not None:
                 limits_by_name[name], seconds, count = limit
                 explained, starts = explained + seconds, starts + count
         if limits_by_name and (best is None or explained > best[0]):
@@ -199,8 +198,7 @@ def order_of(jobs: Jobs) -> Order | None:
         if kind not in jobs.labels or not 2 <= len(jobs.names[kind]) <= MAX_CLASSES:
             continue
         passes, waiting = _passes(jobs, jobs.labels[kind], len(jobs.names[kind]))
-        pairs = _surely(passes, waiting)
-        if pairs:
+        if pairs := _surely(passes, waiting):
             names = jobs.names[kind]
             passed = [(names[a], names[b], int(passes[a, b]), int(passes[b, a])) for a, b in _reduced(pairs)]
             count = sum(one[2] for one in passed)

@@ -220,8 +220,7 @@ def jobs_of(table: TaskTable) -> Jobs | None:
     labels = table.extra.get("recorded_node")
     jobs.nodes = node_parts(None if labels is None else labels[rows], jobs.amount, jobs.start, jobs.end)
     for kind in LABELS:
-        values = {"user": table.user, "class": table.class_}.get(kind, table.extra.get(kind))
-        if values is not None:
+        if (values := {"user": table.user, "class": table.class_}.get(kind, table.extra.get(kind))) is not None:
             _label(jobs, kind, values[rows])
     if table.devices is not None:
         _label(jobs, "devices", table.devices[rows])

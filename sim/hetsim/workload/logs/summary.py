@@ -21,8 +21,7 @@ def held_amounts(table: TaskTable) -> tuple[np.ndarray, np.ndarray]:
     gpus, cpus = (table.numbers.get(name, one * np.nan) for name in ("gpus", "cpus"))
     gpus = np.where(on_gpu, np.where(np.isnan(gpus), 1.0, gpus), 0.0)
     cores = np.where(np.isnan(cpus), np.where(on_gpu, 0.0, 1.0), np.where(on_gpu, cpus, np.maximum(cpus, 1e-3)))
-    nodes = table.numbers.get("nodes")
-    if nodes is not None:
+    if (nodes := table.numbers.get("nodes")) is not None:
         count = np.where(np.isnan(nodes), 1.0, nodes)
         gpus, cores = gpus * count, cores * count
     return gpus, cores

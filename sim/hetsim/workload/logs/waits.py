@@ -173,8 +173,7 @@ def _widest(jobs: Jobs, steps: HeldSteps) -> np.ndarray | None:
         return None
     widest_free = np.zeros(len(steps.times))
     for node in range(len(parts.names)):
-        rows = parts.jobs_on(node)
-        if len(rows):
+        if len(rows := parts.jobs_on(node)):
             start, end, amount = jobs.start[parts.job[rows]], jobs.end[parts.job[rows]], parts.amount[rows]
             size = level_of(start, end, amount)
             widest_free = np.maximum(widest_free, size - HeldOverTime(start, end, amount).at(steps.times))

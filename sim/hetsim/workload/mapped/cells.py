@@ -207,8 +207,7 @@ def _with_unit(text: str, units: dict[str, float], examples: str) -> float:
 
 def zone_of(name: str) -> tzinfo:
     """The time zone of a name, as Europe/Berlin or +02:00; ValueError."""
-    match = _OFFSET.fullmatch(name)
-    if match:
+    if match := _OFFSET.fullmatch(name):
         minutes = int(match[2]) * 60 + int(match[3])
         if minutes >= 24 * 60 or int(match[3]) > 59:
             raise ValueError(f"{shown(name)} is not an offset from UTC")

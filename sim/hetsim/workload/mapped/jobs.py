@@ -227,8 +227,7 @@ class MappedJobs:
                 more = "in 1 more row" if count == 2 else f"in {count - 1:,} more rows"
                 log.row_problems.add(f"{self._nothing(self.made.columns[target])} {more}", self.blank_at[target])
         instants = [one for one in self.readers.values() if isinstance(one, Instants)]
-        skipped = sum(one.skipped for one in instants)
-        if skipped:
+        if skipped := sum(one.skipped for one in instants):
             log.notes.append(f"{log.path}: {skipped:,} times are in an hour that its clocks never showed")
         if not log.dated and len(log.blocks) and min(log.blocks.current.arrival, default=0.0) > 1e8:
             text = "if these are seconds since 1970, give time: epoch s (or ms, us, ns)"
@@ -271,8 +270,7 @@ class MappedJobs:
         """Name the deadline as tables do; without estimates a time limit is one."""
         if "deadline" in found:
             found["due"] = found.pop("deadline")
-        limit = found.get("time_limit")
-        if limit is not None:
+        if (limit := found.get("time_limit")) is not None:
             found.setdefault("estimate", limit)
             if took is not None and limit < took:
                 self.log.remark("ran longer than their time limit", line)

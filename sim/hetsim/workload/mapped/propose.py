@@ -127,8 +127,7 @@ def _columns(names: list[str], rows: list[list[Any]], found: Proposal) -> list[C
         found.unsure.append(text)
         for column in with_comma:
             column.cells = [cell.replace(".", "").replace(",", ".") for cell in column.cells]
-    unknown = [column for column in columns if _minus_one(column)]
-    if unknown:
+    if unknown := [column for column in columns if _minus_one(column)]:
         words = (*BLANKS, *dict.fromkeys(str(c) for column in unknown for c in column.cells if float(c) == -1))
         found.keys["missing_values"] = list(words)
         found.unsure.append(f'missing_values: -1 ("{unknown[0].name}") was taken for no value')
@@ -151,13 +150,11 @@ def _minus_one(column: Column) -> bool:
 
 def _consistent(chosen: dict[str, Column], found: Proposal) -> dict[str, Column]:
     """Without what a look at the rows speaks against."""
-    queue = chosen.get("queue")
-    if queue is not None and queue.numbers is not None and len(set(queue.cells)) > 1:
+    if (queue := chosen.get("queue")) is not None and queue.numbers is not None and len(set(queue.cells)) > 1:
         what = "the wait" if _is_wait(queue, chosen) else "numbers, maybe the time in the queue"
         found.unsure.append(f'queue: "{queue.name}" holds {what}; it was left out')
         del chosen["queue"]
-    wait = chosen.pop("wait", None)
-    if wait is not None and "start" not in chosen and "arrival" in chosen:
+    if (wait := chosen.pop("wait", None)) is not None and "start" not in chosen and "arrival" in chosen:
         source = f"start: {{sum: [{chosen['arrival'].name}, {wait.name}]}}"
         found.unsure.append(f'start: "{wait.name}" looks like the wait; {source} says so, if it is in seconds')
     if "class" not in chosen and "queue" in chosen and len(set(chosen["queue"].cells)) > 1:

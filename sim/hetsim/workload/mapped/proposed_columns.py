@@ -266,12 +266,10 @@ def durations(chosen: dict[str, Column], found: Proposal) -> None:
         if column is None or column.typed:
             continue
         if column.numbers is None:
-            short = [one for one in column.cells if isinstance(one, str) and re.fullmatch(r"\d+:\d+", one)]
-            if short:
+            if short := [one for one in column.cells if isinstance(one, str) and re.fullmatch(r"\d+:\d+", one)]:
                 found.unsure.append(f'{target}: "{short[0]}" is read as minutes and seconds, as Slurm writes it')
             continue
-        named = unit_in_name(column.name, "duration")
-        if named:
+        if named := unit_in_name(column.name, "duration"):
             units[target] = UNIT_OF[named[1][0]]
             continue
         measured = _measured(target, chosen)
@@ -322,8 +320,7 @@ def amounts(chosen: dict[str, Column], found: Proposal) -> None:
         column = chosen.get(target)
         if column is None or column.numbers is None:
             continue
-        named = unit_in_name(column.name, "size")
-        if named:
+        if named := unit_in_name(column.name, "size"):
             units[target] = {1.0: "B", 2.0**10: "KiB", 2.0**20: "MiB", 2.0**30: "GiB", 2.0**40: "TiB"}[named[1][-1]]
             if len(named[1]) > 1:
                 text = f'units: "{column.name}" was taken as {units[target]} (powers of 1,024)'

@@ -183,8 +183,7 @@ def read_records(
 def _read(log: JobLog, made: LogMap, rows: FileRows) -> JobLog:
     wanted = made.wanted
     late = isinstance(rows, JsonLines)  # a key may come in any line
-    problems = made.problems(rows.names, log.path.name, [] if late else rows.missing(wanted))
-    if problems:
+    if problems := made.problems(rows.names, log.path.name, [] if late else rows.missing(wanted)):
         raise ScenarioError([Problem(message, key, str(log.path)) for key, message in problems])
     log.dated = made.dated
     log.word = rows.word

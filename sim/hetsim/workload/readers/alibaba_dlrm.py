@@ -71,8 +71,7 @@ def _instance(log: JobLog, line: int, cells: list[str], latest: float) -> None:
     came = 0.0 if early else came
     began = 0.0 if math.isnan(began) else began
     ended = latest if late else ended
-    reason = out_of_order(came, began, ended) or ("" if cores or gpus else "neither a GPU nor a core")
-    if reason:
+    if reason := out_of_order(came, began, ended) or ("" if cores or gpus else "neither a GPU nor a core"):
         log.leave_out(reason, line)
         return
     if early:

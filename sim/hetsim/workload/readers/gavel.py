@@ -62,8 +62,7 @@ def read(log: JobLog, *, throughputs: ExistingFile) -> JobLog:
     table = CsvTable(log, WANTED, ("weight", "slo"), separator="\t", header=TEN if width == 10 else SEVEN)
     for line, (name, *cells) in table:
         _job(log, line, name, cells=cells, known=rates, kinds=kinds)
-    pairs = sum(len(rows) for rows in rates.together.values())
-    if pairs:
+    if pairs := sum(len(rows) for rows in rates.together.values()):
         apart = sum(pair is None for rows in rates.together.values() for pair in rows.values())
         log.notes.append(f"{throughputs}: {pairs:,} pairs of jobs on one GPU, {apart:,} of which cannot share it")
     return log

@@ -157,8 +157,7 @@ def _pod(
     if began is None or ended is None:
         log.leave_out(f"{'never started' if began is None else 'no end'} ({phase or 'no phase'})", line)
         return None
-    reason = _unusable(requests)
-    if reason:
+    if reason := _unusable(requests):
         log.leave_out(reason, line)
         return None
     for key in _unread(requests):

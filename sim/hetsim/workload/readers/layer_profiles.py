@@ -167,8 +167,7 @@ def _layer(parts: list[str], file: str, line: int, raw: str) -> Layer:
     if len(parts) < 3:
         raise file_error(file, "expected NODE -- DESCRIPTION -- FIGURES, or a tab and NODE -- NODE", line)
     given = dict(re.findall(r"(\w+)=(\[[^]]*\]|[^,]*)", parts[2]))
-    missing = [name for name in FIGURES if name not in given]
-    if missing:
+    if missing := [name for name in FIGURES if name not in given]:
         raise file_error(file, f'layer "{parts[0]}": {", ".join(missing)} missing', line)
 
     def figure(name: str) -> float:
@@ -210,8 +209,7 @@ def _cuts(layers: dict[str, Layer], after: dict[str, list[str]], into: dict[str,
     states = _topological(first, later)
     numbers = {name: place for place, name in enumerate(order)}
     closed = [frozenset().union(*(ancestors[one] | {one} for one in state)) for state in states]
-    unread = [name for name in layers if name not in closed[-1]]
-    if unread:
+    if unread := [name for name in layers if name not in closed[-1]]:
         text = f'layer "{unread[0]}" ({layers[unread[0]].name}) does not lead to the last one; a pipeline has one end'
         raise file_error(file, text)
     crossing = [sum(layers[one].activations for one in graph.augmented(state)) for state in states]

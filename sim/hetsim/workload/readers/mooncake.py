@@ -74,8 +74,7 @@ class _Reader:
         value = json.loads(line)
         if not isinstance(value, dict):
             return None, f"expected a JSON object with {', '.join(KEYS)}, not {shown(value)}"
-        missing = [key for key in KEYS if key not in value]
-        if missing:
+        if missing := [key for key in KEYS if key not in value]:
             return None, f'the key "{missing[0]}" is missing{suggestion(missing[0], value)}'
         numbers = []
         for key, parse in KEYS.items():

@@ -171,8 +171,7 @@ class Owners:
             return
         log = JobLog(path, LogCut())
         for line, cells in _rows(log, JOB):
-            start = log.number(line, "start_time", cells[4], blank=math.nan)
-            if start is not None:
+            if (start := log.number(line, "start_time", cells[4], blank=math.nan)) is not None:
                 self._jobs.add(cells[0], start, self._users.code(cells[2]))
         log.row_problems.fail_if_any()
 
@@ -235,8 +234,7 @@ def _task(log: JobLog, line: int, cells: list[str], owners: Owners, spans: Attem
     if span is not None:
         start, end = span.start, span.end
     came = start if math.isnan(came) else min(came, start)
-    reason = _why_left_out(start, end, cpu, gpu=gpu, status=cells[3])
-    if reason:
+    if reason := _why_left_out(start, end, cpu, gpu=gpu, status=cells[3]):
         log.leave_out(reason, line)
         return
     labels = {

@@ -234,11 +234,9 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
         node: dict[str, Any] = {"name": words["NodeName"], "cpus": int(cores)}
         if memory:
             node["memory"] = f"{memory} MiB"
-        inside = [name for name in words.get("Partitions", "").split(",") if name not in ("", "(null)")]
-        if inside:
+        if inside := [name for name in words.get("Partitions", "").split(",") if name not in ("", "(null)")]:
             node["partitions"] = inside
-        gpus = _gres(words.get("Gres", ""), types or {})
-        if gpus:
+        if gpus := _gres(words.get("Gres", ""), types or {}):
             node["gpus"] = gpus
         result.append(node)
     log.require(result, "has no nodes (of scontrol show node)")

@@ -226,8 +226,7 @@ def gpus_of(text: str) -> tuple[float, str]:
     """
     typed: dict[str, float] = {}
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
-        match = _GPUS.fullmatch(part.strip())
-        if match:
+        if match := _GPUS.fullmatch(part.strip()):
             kind, _, number = re.sub("=", ":", match[1] or "").rpartition(":")
             if not number.isdecimal():  # a type without a number
                 kind, number = f"{kind}:{number}".strip(":"), "1"

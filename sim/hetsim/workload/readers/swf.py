@@ -83,8 +83,7 @@ def _job(log: JobLog, line: int, row: str, size: str, processors: str, cores_per
     if status in PARTIAL:
         log.pass_over("parts of jobs that were checkpointed (status 2 to 4)", line)
         return
-    reason = _why_left_out(took, max(asked, used), status)
-    if reason:
+    if reason := _why_left_out(took, max(asked, used), status):
         log.leave_out(reason, line)
         return
     if asked > 0 and used > 0 and asked != used:

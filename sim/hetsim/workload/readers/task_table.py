@@ -211,8 +211,7 @@ class _Reader:
             near = [f'"{one}"; did you mean "{similar[0]}"?' for one in columns
                     if (similar := get_close_matches(one, times, 1, MISSPELT))]  # fmt: skip
             has = ", ".join(columns[:20]) + (", ..." if len(columns) > 20 else "")
-            wrong = next((mark for mark in (";", "\t") if len(columns) == 1 and mark in columns[0]), None)
-            if wrong:
+            if wrong := next((mark for mark in (";", "\t") if len(columns) == 1 and mark in columns[0]), None):
                 hint = f"; its columns are separated by {'tabs' if wrong != ';' else 'semicolons'}, use commas"
             elif near:
                 hint = f" ({near[0]})"
@@ -230,8 +229,7 @@ class _Reader:
     # Columns --------------------------------------------------------------------------------------------------
 
     def _take(self, table: TaskTable, name: str, column: pa.ChunkedArray) -> None:
-        times = _TIME.match(name)
-        if times:
+        if times := _TIME.match(name):
             values = self._floats(name, column, infinite=True)
             self._cells(name, column, np.isfinite(values) & (values > MAX_SECONDS), f"is more than {MAX_SECONDS:g}")
             values[np.isnan(values)] = np.inf
@@ -377,8 +375,7 @@ class _Reader:
 
     def _refuse(self, table: TaskTable, name: str, wrong: Callable[[np.ndarray], np.ndarray], message: str) -> None:
         """Note the rows with wrong numbers in a column, which a message may show."""
-        numbers = table.numbers.get(name)
-        if numbers is not None:
+        if (numbers := table.numbers.get(name)) is not None:
             for row in np.flatnonzero(wrong(numbers)).tolist():
                 self._row_problem(row, name, message.format(numbers[row]))
 

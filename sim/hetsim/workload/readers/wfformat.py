@@ -168,8 +168,7 @@ class _Reader(ReadFile):
         for row, name in enumerate(self.ids):
             for key in ("parents", "children"):
                 for one in self._names_of(row, key):
-                    other = rows.get(one)
-                    if other is None:
+                    if (other := rows.get(one)) is None:
                         add(f"task {shown(name)} names {shown(one)} among its {key}: there is none")
                     elif key == "parents":
                         edge(row, other)

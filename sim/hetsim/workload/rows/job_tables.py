@@ -275,8 +275,7 @@ class Assembly:
             return duration, estimate
         done = np.nan_to_num(np.maximum(0.0, self.begin - start))
         remaining = np.where(done > 0, duration - done, duration)
-        limit = numbers.get("time_limit")
-        if limit is not None:
+        if (limit := numbers.get("time_limit")) is not None:
             numbers["time_limit"] = np.where(done > 0, np.where(limit > done, limit - done, np.nan), limit)
         if estimate is not None:
             estimate = np.where(done > 0, np.maximum(estimate - done, OVERDUE), estimate)

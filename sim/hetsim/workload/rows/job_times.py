@@ -166,8 +166,7 @@ class JobTimes:
 
     def _name(self, undecided: list[_Open]) -> None:
         for what, taken in ((HOUR, "the earlier is taken"), (JUMP, "start and duration are taken")):
-            lines = [one.line for one in undecided if one.what == what]
-            if lines:
+            if lines := [one.line for one in undecided if one.what == what]:
                 shown = ", ".join(map(str, sorted(lines)[:NAMED])) + (", ..." if len(lines) > NAMED else "")
                 text = f"{len(lines):,} jobs {what}, and nothing tells which is right: {taken}"
                 self.log.notes.append(f"{self.log.path}: {text} ({self.log.word}s {shown})")

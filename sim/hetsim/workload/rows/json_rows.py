@@ -68,8 +68,7 @@ def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
 def first_sign(path: Path) -> str:
     """The first character of a file that is not whitespace; empty if none."""
     for piece in pieces(path):
-        text = piece.lstrip("\ufeff \t\r\n")
-        if text:
+        if text := piece.lstrip("\ufeff \t\r\n"):
             return text[0]
     return ""
 
