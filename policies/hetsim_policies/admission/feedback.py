@@ -216,16 +216,14 @@ class ClassShedding(Admission):
         load = self._averaged(name)
         if name not in self._servers:
             self._servers[name] = servers(view.cluster, mode)
-        limit = self.limits.get(task.class_)
-        if limit is not None and load[1] >= limit * self._servers[name]:
+        if (limit := self.limits.get(task.class_)) is not None and load[1] >= limit * self._servers[name]:
             return Reject(reason=f"the load is above the limit of {task.class_}")
         load[0] += 1.0
         self._inside[task.index] = name
         return YES
 
     def finished(self, task: Task) -> None:
-        name = self._inside.pop(task.index, None)
-        if name is not None:
+        if (name := self._inside.pop(task.index, None)) is not None:
             self._averaged(name)[0] -= 1.0
 
     gone = finished

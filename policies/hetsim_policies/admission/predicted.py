@@ -47,15 +47,13 @@ class Ahead:
 
     def wait(self, task: Task, position: int | None = None) -> float:
         """Seconds until it would start in a mode (by default its best)."""
-        service = self.service(task)
-        if service is not None:
+        if (service := self.service(task)) is not None:
             return service.wait()
         return self._wait(task.modes[task.modes_by_speed()[0] if position is None else position])
 
     def response(self, task: Task, position: int | None = None) -> float:
         """Seconds until it would end."""
-        service = self.service(task)
-        if service is not None:
+        if (service := self.service(task)) is not None:
             return service.response(task)
         position = task.modes_by_speed()[0] if position is None else position
         return self._wait(task.modes[position]) + self._alone(task, position)
@@ -143,8 +141,7 @@ class BatchesAhead:
             residual += waiting // limit * self._compute / len(self.devices)
             waiting %= limit
         size = waiting + 1
-        rate = self.rate.value
-        if rate is not None:
+        if (rate := self.rate.value) is not None:
             size += int(rate * residual)
         return self.there + residual + self._time(size if size < limit else limit) + self.back
 

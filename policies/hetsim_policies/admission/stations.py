@@ -107,8 +107,7 @@ class ErlangWait(AtStations):
         stations = self.stations
         station, mode = stations.best(task)
         flow = stations.arrives(task, station)
-        time = flow.service_time
-        if time is not None:
+        if (time := flow.service_time) is not None:
             count = servers(view.cluster, mode)
             # Departures until it starts, but for rounding; the backlog is counted in tasks as wide as this one.
             stages = station.occupied / (mode.width or 1.0) - count + 1
@@ -271,13 +270,11 @@ class MdpThreshold(AtStations):
 
     def check(self, problem: PlanProblem) -> None:
         known_classes(problem, self.rewards, "rewards")
-        wrong = [name for name in self.holding if name not in self.rewards]
-        if wrong:
+        if wrong := [name for name in self.holding if name not in self.rewards]:
             near = suggestion(wrong[0], self.classes)
             text = f'class "{wrong[0]}" has a holding cost and no reward{near or "; give it one"}'
             raise ScenarioError(Problem(text, key=f"policy.admission.holding.{wrong[0]}"))
-        missing = [name for name in problem.tasks.classes if name not in self.rewards]
-        if missing:
+        if missing := [name for name in problem.tasks.classes if name not in self.rewards]:
             text = f'class "{missing[0]}" has no reward; give every class of the workload one'
             raise ScenarioError(Problem(text, key="policy.admission.rewards"))
         modes = dict.fromkeys(problem.tasks.modes)
@@ -299,8 +296,7 @@ class MdpThreshold(AtStations):
         flow = stations.arrives(task, station)
         count = servers(view.cluster, mode) if station not in self._tables else 0
         table = self._table(station, count)
-        class_ = self.position.get(task.class_)
-        if class_ is not None and table is not None:
+        if (class_ := self.position.get(task.class_)) is not None and table is not None:
             present = tuple(of_class.present if (of_class := station.flows.get(name)) else 0 for name in self.classes)
             if not table.admits(present, class_):
                 return self._no

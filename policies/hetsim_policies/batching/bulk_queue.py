@@ -253,8 +253,7 @@ class Smdp(Modeled):
 
     def decide(self, queue: RequestQueue, placement: Placement, rate: float, view: View) -> Take | Delay:
         waiting, table = len(queue), self.solution(queue, placement, rate)
-        size = table[min(waiting, len(table) - 1)]
-        if size:
+        if size := table[min(waiting, len(table) - 1)]:
             return Take(size) if size < limit(placement, self.max_batch or MODELED) else self._all(queue, placement)
         wanted = waiting + 1
         while not table[wanted]:

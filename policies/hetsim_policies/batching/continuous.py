@@ -256,8 +256,7 @@ class Reservations:
         self.total += growth[1] - growth[0]
 
     def leave(self, request: Any) -> None:
-        growth = self.growth.pop(request, None)
-        if growth is not None:
+        if (growth := self.growth.pop(request, None)) is not None:
             del self.decoding[bisect_left(self.decoding, growth)]
             self.total -= growth[1] - growth[0]
 
@@ -336,8 +335,7 @@ class VirtualTokens:
     def queued(self, request: Any, heads: Mapping[str, Any], steps: int) -> None:
         """Note a request; lift its client to the minimum of those waiting."""
         client, bounds = request.client, self.bounds
-        bound = bounds.get(client)
-        if bound is not None and request.arrival < bound[1]:
+        if (bound := bounds.get(client)) is not None and request.arrival < bound[1]:
             self._bound(client, bound[0], request.arrival)
         if not heads:
             return  # a client that waits alone needs no bound
@@ -370,8 +368,7 @@ class VirtualTokens:
         """
         client, weight = request.client, request.weight
         account = self.accounts[client]
-        begun = self.begun.pop(request, None)
-        if begun is not None:
+        if (begun := self.begun.pop(request, None)) is not None:
             account.charged += self.output_weight * (steps - begun) / weight
             group = account.decoding[weight]
             group[0] -= 1

@@ -52,8 +52,7 @@ class Nexus(Batching):
 
         window = target if self.drop == "early" else 1
         if not makes_it(0, min(window, waiting)):
-            hopeless = largest(waiting, lambda count: not makes_it(count - 1, 1))
-            if hopeless:
+            if hopeless := largest(waiting, lambda count: not makes_it(count - 1, 1)):
                 return Discard(hopeless, "too late")
             late = largest(waiting, lambda count: not makes_it(count - 1, min(window, waiting - count + 1)))
             return Discard(late, "too late for a batch", expired=False)

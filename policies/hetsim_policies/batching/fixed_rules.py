@@ -233,11 +233,9 @@ class TritonDynamic(Batching):
 
     def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Delay:
         now = view.now
-        surplus = self._sort_in(queue)
-        if surplus:
+        if surplus := self._sort_in(queue):
             return Discard(surplus, "the queue is full", expired=False)
-        late = [task for level in self.levels for task in level.time_out(now)]
-        if late:
+        if late := [task for level in self.levels for task in level.time_out(now)]:
             return Discard(late, "timed out")
         max_size = limit(placement, self.max_batch)
         waiting = len(queue)
@@ -269,8 +267,7 @@ class TritonDynamic(Batching):
         surplus = []
         for task in tasks[len(tasks) - new :]:
             level = self.levels[self._number(task)]
-            max_waiting = level.policy.max_queue_size
-            if max_waiting and len(level) >= max_waiting:
+            if (max_waiting := level.policy.max_queue_size) and len(level) >= max_waiting:
                 surplus.append(task)
             else:
                 level.timely.append(task)

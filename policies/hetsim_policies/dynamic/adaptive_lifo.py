@@ -57,8 +57,7 @@ class AdaptiveLifo(Scheduler):
         while self._trimmed():
             end = -1 if self._stands(now) else 0
             # Those at the old end expire whichever end is served.
-            late = next((one for one in (0, end) if self._queue[one][2] <= now), None)
-            if late is not None:
+            if (late := next((one for one in (0, end) if self._queue[one][2] <= now), None)) is not None:
                 yield Reject(self._take(late), "it waited longer than its time-out", expired=True)
             elif (placement := view.fit(self._queue[end][3])) is not None:
                 yield Start(self._take(end), placement)

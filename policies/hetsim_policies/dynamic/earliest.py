@@ -134,8 +134,7 @@ class EarliestLine(AssigningScheduler):
             if mode.gpus > 1:
                 continue
             if need == 1:
-                earliest = group.first()
-                if earliest is not None:
+                if (earliest := group.first()) is not None:
                     yield (earliest,)
             else:
                 yield from ((line,) for line in group.lines if line.up)
@@ -248,8 +247,7 @@ class Dmda(EarliestLine):
                 continue
             job.fetched = True
             for item in dict.fromkeys(job.task.reads):
-                holders = view.holders(item)
-                if holders and line.device not in holders:
+                if (holders := view.holders(item)) and line.device not in holders:
                     yield Fetch(item, line.device)
 
 

@@ -195,8 +195,7 @@ class Elastic(Scheduler):
         self._jobs = max(1, len(jobs))
         remaining = {task.index: view.remaining(task) for task in jobs}
         for task in jobs:
-            own = self._sizes.get(task.index)
-            if own is not None:  # `remaining` is in its mode
+            if (own := self._sizes.get(task.index)) is not None:  # `remaining` is in its mode
                 remaining[task.index] *= self.speed(task, own)
         sizes = {task.index: self.sizes(task) for task in jobs}
         chosen: dict[int, Mode] = {}
@@ -245,8 +244,7 @@ class Elastic(Scheduler):
         """On each type the least size that is faster."""
         now = self.speed(task, here)
         for name, of_type in sizes.items():
-            there = next((mode for mode in of_type if self.speed(task, mode) > now), None)
-            if there is not None:
+            if (there := next((mode for mode in of_type if self.speed(task, mode) > now), None)) is not None:
                 yield GrowthStep(task, here, there, there.width - (here.width if name == here.type.name else 0))
 
     # Resizing ---------------------------------------------------------------------------------------------------
@@ -272,8 +270,7 @@ class Elastic(Scheduler):
         started: dict[int, None] = {}
         for task, modes in self._attempts(waiting, target):
             for mode in () if task.index in started else modes:
-                placement = self._place(task, mode, view)
-                if placement is not None:
+                if (placement := self._place(task, mode, view)) is not None:
                     started[task.index] = None
                     yield self._start(task, placement)
                     break
@@ -308,8 +305,7 @@ class Elastic(Scheduler):
         mode = next(iter(self._of[task.index].values()))[0]
         if mode in blocked:
             return
-        placement = self._place(task, mode, view)
-        if placement is not None:
+        if (placement := self._place(task, mode, view)) is not None:
             yield self._start(task, placement)
         elif view.first(mode) is None:
             blocked[mode] = None

@@ -126,8 +126,7 @@ class AtIntervals(Scheduler):
         if due:
             yield from self._deal_out(view.waiting(own=True), view.running("start", own=True), view)
         for task in others:
-            placement = view.fit(task)
-            if placement is not None:
+            if (placement := view.fit(task)) is not None:
                 yield Start(task, placement)
         if self._here or view.num_waiting(own=True) or view.running("start", own=True):
             yield Wait(until=(self._last + 1) * self.interval)
@@ -167,15 +166,13 @@ class AtIntervals(Scheduler):
                 yield Stop(job.task)
         free = free or self._free(view)
         for job in jobs:
-            share = dealt.get(job.task.index)
-            if share and job.task.index not in stay:
+            if (share := dealt.get(job.task.index)) and job.task.index not in stay:
                 start = self._start(job, share, free, view)
                 if start is not None:
                     yield start
         if not view.running("start", own=True):  # the first job that fits anywhere must not wait for ever
             for job in jobs:
-                placement = view.fit(job.task)
-                if placement is not None:
+                if (placement := view.fit(job.task)) is not None:
                     yield Start(job.task, placement)
                     break
 
@@ -285,8 +282,7 @@ class LasIntervals(AtIntervals):
     def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
         for job in jobs:
             level = sum(job.attained * (1 + 1e-9) >= threshold for threshold in self.thresholds)
-            queue = self._queued.get(job.task.index)
-            if queue is None or level > queue[0]:
+            if (queue := self._queued.get(job.task.index)) is None or level > queue[0]:
                 self._entries += 1
                 self._queued[job.task.index] = level, self._entries
         free = sum(room.values())

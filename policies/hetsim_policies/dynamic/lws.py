@@ -211,8 +211,7 @@ class Lws(Scheduler):
         """The first task at one end of a worker's deques that it, or another, can start."""
         heads = [deque.head(end) for shape, deque in owner.deques.items() if taker.runs(shape)]
         for _, _, task in sorted((head for head in heads if head is not None), key=lambda head: head[0]):
-            placement = self._placement(task, taker, view)
-            if placement is not None:
+            if (placement := self._placement(task, taker, view)) is not None:
                 return task, placement
         return None
 

@@ -93,8 +93,7 @@ class Tetris(ListScheduler):
             best = max(fitting, key=lambda one: (one[3] - price * one[4], -one[1].arrival, -one[1].index))
             key, task, placement = best[:3]
             yield Start(task, placement)
-            following = self._lines[key].head()
-            if following is None:
+            if (following := self._lines[key].head()) is None:
                 del heads[key]
             else:
                 heads[key] = following
@@ -144,8 +143,7 @@ class Similarity(ListScheduler):
     def _beside(self, task: Task, view: View) -> Placement | None:
         """Its fastest mode that fits, on the node that is best; it starts there at once."""
         for position in task.modes_by_speed():
-            options = view.options(task, task.modes[position])
-            if options:
+            if options := view.options(task, task.modes[position]):
                 placement = min(options, key=lambda option: self._unease(task, option, view))
                 return self._noted(task, placement)
         placement_anywhere = view.fit(task)

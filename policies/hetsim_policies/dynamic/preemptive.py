@@ -141,8 +141,7 @@ class PreemptiveList(ListScheduler):
                 closed = claims_of(task)
                 queues = [other for head, other in _heads_of(queues) if not claims_of(head) & closed]
             heads = _heads_of(queues)
-        wait = self.until(view)
-        if wait is not None:
+        if (wait := self.until(view)) is not None:
             yield wait
 
     def _known(self, view: View) -> tuple[int, int]:

@@ -130,12 +130,10 @@ class SharingByTable(ListScheduler):
 
     def slowdown(self, task: Task, mode: Mode, partner: Task, its: Mode) -> float:
         """Slowdown on the fraction relative to running alone."""
-        slowdown = self.table.get(task.class_, {}).get(partner.class_)
-        if slowdown is not None:
+        if (slowdown := self.table.get(task.class_, {}).get(partner.class_)) is not None:
             return slowdown
         sharing = mode.type.sharing
-        measured = sharing.slower.get((task.class_, partner.class_))
-        if measured is not None:
+        if (measured := sharing.slower.get((task.class_, partner.class_))) is not None:
             return measured
         if sharing.kind == "mps":
             return 1.0 + sharing.interference * its.share / WHOLE
@@ -230,8 +228,7 @@ class Gandiva(ListScheduler):
             for task in view.running("start", own=True):
                 placement = view.launch_of(task).placement
                 self._parts = self._parts or (placement is not None and is_fraction(placement.mode))
-                restored = back_to(task, view)
-                if restored is not None:
+                if (restored := back_to(task, view)) is not None:
                     yield Move(task, restored)
         yield Wait(until=min((trial.end for trial in self._trials.values()), default=math.inf))
 
@@ -255,8 +252,7 @@ class Gandiva(ListScheduler):
             self.measured[_names(one, other)] = speed
             if speed < self.threshold and one.shape.preemptible and view.launch_of(one).stage == "compute":
                 yield Stop(one)
-                restored = back_to(other, view)
-                if restored is not None:
+                if (restored := back_to(other, view)) is not None:
                     yield Move(other, restored)
 
     def _best(self, task: Task, view: View) -> Pair | None:
@@ -264,8 +260,7 @@ class Gandiva(ListScheduler):
         untried: list[Pair] = []
         rated: list[tuple[float, Pair]] = []
         for pair in pairs(task, view):
-            speed = self.measured.get(_names(task, pair.partner))
-            if speed is None:
+            if (speed := self.measured.get(_names(task, pair.partner))) is None:
                 untried.append(pair)
             elif speed >= self.threshold:
                 rated.append((speed, pair))

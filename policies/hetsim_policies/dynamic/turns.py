@@ -198,8 +198,7 @@ class Themis(Scheduler):
             placement = view.fit(task, self.rule)
             if placement is None and over and not any(view.fits(mode) for mode in task.modes):
                 victims = [other for other in over if worst[other.index] < -negative]
-                room = view.make_room(task, victims)
-                if room is not None:
+                if (room := view.make_room(task, victims)) is not None:
                     for victim in room[1]:
                         over.remove(victim)
                         yield Stop(victim)

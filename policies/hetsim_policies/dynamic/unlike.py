@@ -90,8 +90,7 @@ class AlloX(Scheduler):
         self._kinds = {name: number for number, name in enumerate(view.cluster.types)}
         self._ends = [[] for _ in self._kinds]
         for name in self._kinds:
-            nodes = [node.index for node in view.cluster.nodes if node.cpu.type.name == name]
-            if nodes:
+            if nodes := [node.index for node in view.cluster.nodes if node.cpu.type.name == name]:
                 self._having[name] = np.array(nodes)
 
     def ready(self, task: Task) -> None:
@@ -151,8 +150,7 @@ class AlloX(Scheduler):
 
     def _over(self, task: Task) -> None:
         """It runs no longer."""
-        devices_until = self._held.pop(task.index, None)
-        if devices_until is not None:
+        if (devices_until := self._held.pop(task.index, None)) is not None:
             kind, end, count = devices_until
             at = bisect_left(self._ends[kind], end)
             del self._ends[kind][at : at + count]
@@ -334,8 +332,7 @@ class MultiGeneration(Scheduler):
             task = self.waiting.get(index)
             if task is None or (mode := task.modes[position]) in blocked:
                 continue
-            placement = view.first(mode)
-            if placement is None:
+            if (placement := view.first(mode)) is None:
                 blocked[mode] = None
             elif view.holds(task, placement):
                 self.gone(task)

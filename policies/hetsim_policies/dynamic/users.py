@@ -108,8 +108,7 @@ class ByUser(ListScheduler):
                 continue
             self.starting(task, placement, view)
             yield Start(task, placement)
-            following = self.of_user[line].head()
-            if following is None:
+            if (following := self.of_user[line].head()) is None:
                 heappop(heads)
             else:
                 heapreplace(heads, self._entry(line, following))
@@ -220,8 +219,7 @@ class Drf(ByUser):
         self._of[task.index] = task.user, amounts
 
     def leave(self, task: Task) -> None:
-        entry = self._of.pop(task.index, None)
-        if entry is not None:
+        if (entry := self._of.pop(task.index, None)) is not None:
             for name, amount in entry[1].items():
                 self._held[entry[0]][name] -= amount
 
@@ -275,8 +273,7 @@ class QuotaBorrow(ByUser):
 
     def check(self, problem: PlanProblem) -> None:
         present = self._owners(problem.tasks)
-        unknown = [owner for owner in self.quotas if owner not in present]
-        if unknown:
+        if unknown := [owner for owner in self.quotas if owner not in present]:
             listed = [owner for owner in present if owner]
             more = f", and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
             names = ", ".join(listed[:SHOWN]) + more or f"none: give the tasks a {self.of}"
@@ -322,8 +319,7 @@ class QuotaBorrow(ByUser):
         self._of[task.index] = task, gpus
 
     def leave(self, task: Task) -> None:
-        entry = self._of.pop(task.index, None)
-        if entry is not None:
+        if (entry := self._of.pop(task.index, None)) is not None:
             self.used[self.owner(task)] -= entry[1]
 
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:

@@ -104,8 +104,7 @@ class Waited(ListScheduler):
                 break
             if claims_of(task) & closed:
                 continue
-            placement = self.place(task, view)
-            if placement is not None:
+            if (placement := self.place(task, view)) is not None:
                 yield Start(task, placement)
             elif self.discipline == "block" and not view.over_limit(task):
                 closed |= claims_of(task)

@@ -75,8 +75,7 @@ class Dada(Dmda):
         self._places: dict[int, tuple[DeviceLine, Mode, float]] = {}
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        new = [task for task in self._new if task.state == WAITING]
-        if new:
+        if new := [task for task in self._new if task.state == WAITING]:
             self._deal(new, view)
         yield from super().schedule(view)
 

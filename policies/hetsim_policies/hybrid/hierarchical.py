@@ -155,8 +155,7 @@ class Hierarchical(Scheduler):
         for shape in tasks.shapes:
             if any(group.can_host(mode) for mode in shape.modes for group in groups):
                 continue
-            rows = np.flatnonzero(tasks.shape == shape.index)
-            if len(rows):
+            if len(rows := np.flatnonzero(tasks.shape == shape.index)):
                 more = f" (and {len(rows) - 1} more like it)" if len(rows) > 1 else ""
                 text = f"no group, even idle, has room for task {tasks.name(int(rows[0]))}{more}; make groups larger"
                 raise ScenarioError(Problem(text, key="policy.scheduler.groups"))
@@ -263,8 +262,7 @@ class Hierarchical(Scheduler):
         new, self._new = self._new, []
         kinds = [self._kind(task) for task in new]
         moved = self._plan_epoch(now) if planned else 0
-        unplanned = [kind for kind in dict.fromkeys(kinds) if kind.turns is None]
-        if unplanned:
+        if unplanned := [kind for kind in dict.fromkeys(kinds) if kind.turns is None]:
             self._plan(unplanned, new, kinds)
         for task, kind in zip(new, kinds, strict=True):
             self._hand_out(task, kind)

@@ -142,8 +142,7 @@ class PlanAndRepair(Scheduler):
         if job is not None:  # it was stopped: it goes on before what comes after it
             job.fetched = False
             self._board.put_first(job)
-        planned_job = self._board.pending.get(task.index)
-        if planned_job is not None:
+        if (planned_job := self._board.pending.get(task.index)) is not None:
             self._board.arrived(planned_job, task)
         elif self._can_be_planned(task):
             self._new[task.index] = task
@@ -160,8 +159,7 @@ class PlanAndRepair(Scheduler):
         self._events += 1
         self._board.ended(task.index, self._view.now, completed=False)
         self._forget(task.index)
-        job = self._board.pending.get(task.index)
-        if job is not None:
+        if (job := self._board.pending.get(task.index)) is not None:
             self._board.take_out(job)
 
     def device(self, device: Device, up: bool) -> None:
@@ -196,8 +194,7 @@ class PlanAndRepair(Scheduler):
             yield self._start(job, view)
         if self.prefetch and self._problem.tasks.reads is not None:
             yield from self._fetch(view)
-        idle = self._board.idle()
-        if idle and (self._board.pending or (self.restart and self._board.running)):
+        if (idle := self._board.idle()) and (self._board.pending or (self.restart and self._board.running)):
             yield from self._repair(idle, view)
             again = self._board.next_look(view.now)
             if again < math.inf:
@@ -216,8 +213,7 @@ class PlanAndRepair(Scheduler):
                 continue
             job.fetched = True
             for item in dict.fromkeys(job.task.reads):
-                holders = view.holders(item)
-                if holders and lane.device not in holders:
+                if (holders := view.holders(item)) and lane.device not in holders:
                     yield Fetch(item, lane.device)
 
     def _repair(self, idle: list[PlannedLane], view: View) -> Iterator[Decision]:
@@ -234,8 +230,7 @@ class PlanAndRepair(Scheduler):
         for lane in idle:
             if lane.running or lane.kind in barren or lane.group in in_vain:
                 continue
-            moved = stolen(self._board, lane, self._look(view), view)
-            if moved is not None:
+            if (moved := stolen(self._board, lane, self._look(view), view)) is not None:
                 self.notes["stolen"] += 1
                 self._board.take_out(moved[0])
                 self._board.put(moved[1])

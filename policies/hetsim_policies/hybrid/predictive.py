@@ -214,8 +214,7 @@ class Predictive(Scheduler):
         self.base.gone(task)
 
     def device(self, device: Device, up: bool) -> None:
-        pool = self.pools.get(device.type)
-        if pool is not None:
+        if (pool := self.pools.get(device.type)) is not None:
             pool.changed(device, up)
         self.base.device(device, up)
 

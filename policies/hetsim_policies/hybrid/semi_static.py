@@ -107,8 +107,7 @@ class SemiStatic(Scheduler):
         self.notes = {"planned_tasks": len(rows), "kept_lanes": 0}
         if not len(rows):
             return
-        unknown = int((~np.isfinite(tasks.arrival[rows])).sum())
-        if unknown:
+        if unknown := int((~np.isfinite(tasks.arrival[rows])).sum()):
             text = f"a plan needs every arrival before the clock starts; {unknown} tasks of static classes have none"
             raise ScenarioError(Problem(text, key="policy.scheduler.static"))
         kept = kept_lanes(problem.cluster, self._part(tasks, rows))
@@ -178,8 +177,7 @@ class SemiStatic(Scheduler):
         return None if self.planned is None else self.planned.number.get(task.index)
 
     def ready(self, task: Task) -> None:
-        number = self._number(task)
-        if number is None or self.planned is None:
+        if (number := self._number(task)) is None or self.planned is None:
             self.rest.ready(task)
         elif self._impossible(number, task):
             self.planned.end(number)
@@ -209,8 +207,7 @@ class SemiStatic(Scheduler):
     def _over(self, task: Task, tell: Callable[[Task], None]) -> None:
         """Forget a task; the plan learns of it, or by this hook the other scheduler."""
         self._tasks.pop(task.index, None)
-        number = self._number(task)
-        if number is None or self.planned is None:
+        if (number := self._number(task)) is None or self.planned is None:
             tell(task)
         else:
             self.planned.end(number)

@@ -407,14 +407,11 @@ class SharingTree:
 
     def _orders(self, groups: Sequence[tuple[int, ...]]) -> Iterator[ConstraintNode]:
         """Refinements of equal groups: equal kernels in a row, short uploads first, ..."""
-        fused = tuple(Fuse(row) for group in groups for row in self._equal_kernels(group))
-        if fused:
+        if fused := tuple(Fuse(row) for group in groups for row in self._equal_kernels(group)):
             yield ConstraintNode("fuse", fused)
-        rows = tuple(pair for group in groups for pair in self._one_chain_after_the_other(group))
-        if rows:
+        if rows := tuple(pair for group in groups for pair in self._one_chain_after_the_other(group)):
             yield ConstraintNode("chains in a row", rows)
-        before = tuple(pair for group in groups for pair in self._short_uploads_first(group))
-        if before:
+        if before := tuple(pair for group in groups for pair in self._short_uploads_first(group)):
             yield ConstraintNode("short uploads first", before)
         heavy = sorted(groups, key=lambda group: -self._upload(group, self.devices[0]) if self.devices else 0.0)
         heavy = [group for group in heavy[: len(self.devices)] if self._upload(group, self.devices[0]) > 0]

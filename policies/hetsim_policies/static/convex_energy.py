@@ -363,8 +363,7 @@ def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
     for number, count in enumerate(machine.instance.counts):
         chosen = np.flatnonzero(kind == number)
         needs = machine.instance.time[:, number]
-        order = chosen[np.argsort(-needs[chosen], kind="stable")].tolist()
-        if order:
+        if order := chosen[np.argsort(-needs[chosen], kind="stable")].tolist():
             lanes[order] = machine.first_lane[number] + list_schedule(needs, count, order)[1][order]
     return lanes
 

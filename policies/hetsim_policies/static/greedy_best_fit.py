@@ -165,8 +165,7 @@ def ordered(instance: Instance, room: MemoryRoom, budget: float) -> list[int]:
         demand = np.maximum(memory, instance.time / budget if budget else 0.0)
     demand = np.where(np.isfinite(instance.time), demand, np.inf).min(axis=1, initial=np.inf)
     depth = np.zeros(size, dtype=np.int64)
-    graph = instance.problem.tasks.predecessors
-    if graph is not None:
+    if (graph := instance.problem.tasks.predecessors) is not None:
         for task in topological(graph):
             depth[task] = max((depth[before] + 1 for before in graph[task]), default=0)
     return np.lexsort((-demand, depth)).tolist()

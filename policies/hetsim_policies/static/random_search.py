@@ -267,8 +267,7 @@ def propose(
     """Draw random moves, half of them of tasks on the lane that ends last."""
     size = len(lanes)
     task = random.integers(size, size=count)
-    last = landscape.last_ones(lanes, ends)
-    if len(last):
+    if len(last := landscape.last_ones(lanes, ends)):
         half = count - count // 2
         task[:half] = last[random.integers(len(last), size=half)]
     lane = landscape.random_lanes(task, random)

@@ -142,8 +142,7 @@ def _rows(path: Path) -> Iterator[tuple[int | None, dict[str, str]]]:
     for line, cells in _parquet(path) if path.suffix == ".parquet" else _csv(path):
         if header is None:
             header = [cell.strip() for cell in cells]
-            missing = [name for name in COLUMNS if name not in header]
-            if missing:
+            if missing := [name for name in COLUMNS if name not in header]:
                 text = f"a plan needs the columns {', '.join(COLUMNS)}; missing: {', '.join(missing)}"
                 raise file_error(path, text, line)
         elif len(cells) != len(header):

@@ -95,8 +95,7 @@ def greedy_dual(
     high = max(low, best.makespan)
     guess = low
     while True:
-        side = fill(allowed, counts, order, guess)
-        if side is None:
+        if (side := fill(allowed, counts, order, guess)) is None:
             low = max(low, guess)
         else:
             high = min(high, guess)

@@ -141,8 +141,7 @@ def spread(share: np.ndarray, times: np.ndarray, counts: Sequence[int]) -> np.nd
 def rounded(share: np.ndarray) -> np.ndarray:
     """Type of each task; split ones where no other one goes, by largest share."""
     kind = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
-    parts = np.flatnonzero(share.max(axis=1, initial=0.0) < WHOLE)
-    if len(parts):
+    if len(parts := np.flatnonzero(share.max(axis=1, initial=0.0) < WHOLE)):
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 

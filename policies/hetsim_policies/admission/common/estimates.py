@@ -161,8 +161,7 @@ class Stations:
 
     def leaves(self, task: Task, completed: bool) -> None:
         """Note the end of a task; a refused one was never counted."""
-        place = self._there.pop(task.index, None)
-        if place is not None:
+        if (place := self._there.pop(task.index, None)) is not None:
             station, flow, width = place
             station.settle(self.view.now)
             station.leaves(flow, width, completed)
@@ -212,8 +211,7 @@ def known_devices(problem: PlanProblem, names: Iterable[str], key: str) -> None:
 
 
 def _known(names: Iterable[str], known: list[str], one: str, many: str, key: str) -> None:
-    wrong = [name for name in names if name not in known]
-    if wrong:
+    if wrong := [name for name in names if name not in known]:
         listed = f"the {many} here are {', '.join(known)}" if known else f"there are no {many} here"
         near = suggestion(wrong[0], known)
         raise ScenarioError(Problem(f'no {one} "{wrong[0]}"{near or ""}; {listed}', key=f"{key}.{wrong[0]}"))

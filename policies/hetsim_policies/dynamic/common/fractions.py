@@ -170,8 +170,7 @@ def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndar
     """
     time, room = _limits(offers.job, offers.jobs, offers.kind, width=offers.width, capacity=offers.capacity)
     bound = ties(offers.own, offers.partner, offers.job, np.ones(offers.jobs))
-    needy = np.flatnonzero(least > 0)
-    if len(needy):
+    if len(needy := np.flatnonzero(least > 0)):
         number = np.full(offers.jobs, -1)
         number[needy] = np.arange(len(needy))
         chosen = number[offers.job] >= 0

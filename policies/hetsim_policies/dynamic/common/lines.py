@@ -90,8 +90,7 @@ def refuse_parts_of_nodes(problem: PlanProblem) -> None:
     """Raise ScenarioError for tasks over several nodes."""
     tasks = problem.tasks
     gangs = [shape.index for shape in tasks.shapes if any(mode.unit is not None for mode in shape.modes)]
-    rows = np.flatnonzero(np.isin(tasks.shape, gangs))
-    if len(rows):
+    if len(rows := np.flatnonzero(np.isin(tasks.shape, gangs))):
         text = f"it chooses devices one by one, and task {tasks.name(int(rows[0]))} wants equal parts of several nodes"
         raise ScenarioError(Problem(f"{text}, or cores of several; {len(rows)} tasks do", key="policy.scheduler"))
 
@@ -215,8 +214,7 @@ class AssigningScheduler(Scheduler):
             self._down[device.index] = None
         node = self._view.cluster.nodes[device.node]
         for other in (node.cpu, *node.accelerators) if device is node.cpu else (device,):
-            line = self.of_device.get(other.index)
-            if line is not None:
+            if (line := self.of_device.get(other.index)) is not None:
                 line.up = other.index not in self._down and node.cpu.index not in self._down
                 if not line.up:
                     self._give_up(line)

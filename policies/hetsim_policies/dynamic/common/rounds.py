@@ -131,8 +131,7 @@ class RoundScheduler(Scheduler):
         return ROUND_COST
 
     def ready(self, task: Task) -> None:
-        job = self.jobs.get(task.index)
-        if job is None:
+        if (job := self.jobs.get(task.index)) is None:
             self.jobs[task.index] = self.job_of(task)
             self._stale = True
         else:  # it was stopped, by this policy or because a device failed
@@ -345,8 +344,7 @@ class RoundScheduler(Scheduler):
                 mode = job.task.modes[position]
                 if mode in blocked:
                     continue
-                placement = self.first(mode, view)
-                if placement is None:
+                if (placement := self.first(mode, view)) is None:
                     blocked[mode] = None
                 elif view.holds(job.task, placement):
                     yield self._start(job, placement, view)

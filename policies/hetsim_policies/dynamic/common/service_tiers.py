@@ -48,8 +48,7 @@ class Tiers:
 
     def __init__(self, tiers: dict[str, Tier]):
         for name, tier in tiers.items():
-            unknown = [other for other in tier.preempts if other not in tiers]
-            if unknown:
+            if unknown := [other for other in tier.preempts if other not in tiers]:
                 raise ValueError(f'qos {name} preempts "{unknown[0]}", which is none of {", ".join(tiers)}')
         self.tiers = tiers
         self._jobs: dict[tuple[str, str | None], int] = {}
@@ -88,8 +87,7 @@ class Tiers:
 
     def leave(self, task: Task) -> None:
         """Note a task that has ended or was stopped."""
-        entry = self._of.pop(task.index, None)
-        if entry is not None:
+        if (entry := self._of.pop(task.index, None)) is not None:
             self._add(entry[0], entry[1], -1, -entry[2])
 
     def _add(self, name: str, user: str, jobs: int, gpus: float) -> None:

@@ -127,8 +127,7 @@ class PairRoom(RoundRoom):
 
     def stay_beside(self, job: PairedJob, view: View) -> bool:
         """Keep a job next to a partner that has the devices."""
-        placement = view.launch_of(job.task).placement
-        if placement is None or not self.join(placement):
+        if (placement := view.launch_of(job.task).placement) is None or not self.join(placement):
             return False
         self.kept[job.task.index] = None
         return True

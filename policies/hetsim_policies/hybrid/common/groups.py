@@ -286,8 +286,7 @@ def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, 
     """
     possible = np.where(lanes > 0, work, np.inf)
     share = np.zeros(work.shape)
-    rows = np.flatnonzero(np.isfinite(possible).any(axis=1))
-    if len(rows):
+    if len(rows := np.flatnonzero(np.isfinite(possible).any(axis=1))):
         plan = by_program if planner == "lp" else by_guess
         share[rows] = plan(possible[rows], lanes, fill * epoch)
     return share

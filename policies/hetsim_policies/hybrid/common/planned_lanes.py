@@ -338,8 +338,7 @@ class Board:
         while due:
             number = next(iter(due))
             lane = due.pop(number)
-            node = refused.get(number)
-            if node is not None:
+            if (node := refused.get(number)) is not None:
                 if freed is not None and node not in freed:
                     again[number] = lane
                     continue
@@ -583,8 +582,7 @@ class Movable:
         self.changed = {}
         movable = []
         for number, (lane, steps) in list(self.steps.items()):
-            kept = [one for one in steps if now + one[0] < one[1]]
-            if kept:
+            if kept := [one for one in steps if now + one[0] < one[1]]:
                 self.steps[number] = lane, kept
                 movable.append((lane, [job for _, _, job in kept]))
             else:

@@ -281,8 +281,7 @@ class AssignmentProgram:
             for site in range(self.sites):
                 for other in others:
                     pair = [(self.number[first, site], 1.0), (self.number[other, site], -1.0)]
-                    usable = [(column, sign) for column, sign in pair if column >= 0]
-                    if usable:
+                    if usable := [(column, sign) for column, sign in pair if column >= 0]:
                         self._row([column for column, _ in usable], [sign for _, sign in usable], 0.0, equal=True)
         elif isinstance(one, Apart):
             for site in range(self.sites):
@@ -312,8 +311,7 @@ class AssignmentProgram:
         parts: dict[bool, list[Any]] = {True: [somewhere], False: [loads]}
         limits = {True: [np.ones(self.size)], False: [np.zeros(self.sites)]}
         for equal in (True, False):
-            rows = [row for row in self.rows if row[3] == equal]
-            if rows:
+            if rows := [row for row in self.rows if row[3] == equal]:
                 lines = np.repeat(np.arange(len(rows)), [len(row[0]) for row in rows])
                 entries = np.concatenate([row[1] for row in rows]), (lines, np.concatenate([row[0] for row in rows]))
                 parts[equal].append(coo_array(entries, (len(rows), self.variables)))

@@ -215,8 +215,7 @@ def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[Devi
 def _wrong_times(tasks: Tasks) -> Iterator[str]:
     """Times that no scenario file lets through, but a table made in Python may have."""
     for what, bad in (("NaN", np.isnan(tasks.time)), ("negative", tasks.time < 0)):
-        rows = np.flatnonzero(bad.any(axis=1))
-        if len(rows):
+        if len(rows := np.flatnonzero(bad.any(axis=1))):
             yield f"{len(rows)} tasks have a time that is {what} (the first is {tasks.name(int(rows[0]))})"
 
 
@@ -227,8 +226,7 @@ def _has(node: Node, kind: DeviceType) -> bool:
 def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
     """The instance of a problem; ScenarioError if a task can run on no lane."""
     instance = instance_of(problem, planner, everywhere)
-    nowhere = np.flatnonzero(~np.isfinite(instance.time).any(axis=1))
-    if len(nowhere):
+    if len(nowhere := np.flatnonzero(~np.isfinite(instance.time).any(axis=1))):
         first = problem.tasks.name(int(nowhere[0]))
         text = f"{planner}: {len(nowhere)} tasks can run on no core and no whole GPU of the cluster ({first}, ...)"
         raise ScenarioError(Problem(text, key="policy.scheduler"))
@@ -243,8 +241,7 @@ def independent(problem: PlanProblem, planner: str) -> Instance:
 
 def refuse_graph(problem: PlanProblem, planner: str) -> None:
     """Raise ScenarioError if tasks wait for each other."""
-    bound = [j for j, before in enumerate(problem.tasks.predecessors or ()) if before]
-    if bound:
+    if bound := [j for j, before in enumerate(problem.tasks.predecessors or ()) if before]:
         first = problem.tasks.name(bound[0])
         text = f"{planner} plans independent tasks; {len(bound)} tasks have predecessors ({first}, ...)"
         others = "cpop, graham, heft, hlp, mct and peft plan task graphs"

@@ -140,8 +140,7 @@ def wide(problem: PlanProblem, planner: str) -> WideTasks:
     options, complete = _options(problem, types, pools, stages)
     task = np.array([one.task for one in options], dtype=np.int64)
     first = np.searchsorted(task, np.arange(len(tasks) + 1))
-    nowhere = np.flatnonzero(np.diff(first) == 0)
-    if len(nowhere):
+    if len(nowhere := np.flatnonzero(np.diff(first) == 0)):
         named = tasks.name(int(nowhere[0]))
         text = f"{planner} plans tasks of whole cores or whole GPUs of one node, or of equal parts of N nodes; "
         text += f"{len(nowhere)} tasks have no mode that fits (the first is {named})"
