@@ -48,12 +48,9 @@ class MeasuredStages:
 
 
 def measure(
-    device: MeasuredDevice,
-    batches: Sequence[int],
-    repeats: int = 15,
-    warmup: int = 3,
+    device: MeasuredDevice, batches: Sequence[int], repeats: int = 15, warmup: int = 3,
     tell: Callable[[str], None] = lambda _: None,
-) -> MeasuredStages:
+) -> MeasuredStages:  # fmt: skip
     """Time all stages at all batch sizes; CalibrationError if they fit no line."""
     stages: dict[str, Callable[[int], float]] = {"compute": device.compute}
     for memory in device.memories if device.kind != "cpu" else ():

@@ -108,15 +108,10 @@ def read_nccl(path: str | Path, in_place: bool = False) -> MeasuredCollective:
     _check(rows, measured, str(path))
     hosts, devices = {host for host, _ in ranks.values()}, {device for _, device in ranks.values()}
     return MeasuredCollective(
-        collective,
-        len(ranks),
-        len(hosts),
-        device=", ".join(sorted(filter(None, devices))),
-        sizes=tuple(row.size for row in rows),
-        seconds=tuple(row.seconds for row in rows),
-        measured=measured,
+        collective, len(ranks), len(hosts), device=", ".join(sorted(filter(None, devices))),
+        sizes=tuple(row.size for row in rows), seconds=tuple(row.seconds for row in rows), measured=measured,
         curve=leveled(measured),
-    )
+    )  # fmt: skip
 
 
 def _rows(lines: list[str], file: str, in_place: bool) -> list[_Row]:

@@ -176,15 +176,9 @@ class VerifiedRow:
 
 
 def verify(
-    device: MeasuredDevice,
-    service: Mapping[str, Any],
-    profile: ServiceProfile,
-    rates: list[float],
-    seconds: float,
-    seed: int = 0,
-    clock: RequestClock | None = None,
-    tell: Callable[[str], None] = lambda _: None,
-) -> list[VerifiedRow]:
+    device: MeasuredDevice, service: Mapping[str, Any], profile: ServiceProfile, rates: list[float], seconds: float,
+    seed: int = 0, clock: RequestClock | None = None, tell: Callable[[str], None] = lambda _: None,
+) -> list[VerifiedRow]:  # fmt: skip
     """Measure and simulate Poisson arrivals at each rate, serial and overlapped."""
     clock = clock or RequestClock()
     max_size = profile.max_batch

@@ -43,14 +43,9 @@ class Scenario:
     """
 
     def __init__(
-        self,
-        document: Document,
-        base: Path,
-        model: ScenarioModel,
-        policies: Policies,
-        traces: dict[int, TraceSpec],
+        self, document: Document, base: Path, model: ScenarioModel, policies: Policies, traces: dict[int, TraceSpec],
         inputs: InputFiles,
-    ):
+    ):  # fmt: skip
         self.document = document
         self.base = base
         self.model = model

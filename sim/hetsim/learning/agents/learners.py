@@ -71,13 +71,9 @@ class Dqn:
         return network
 
     def _gradients(
-        self,
-        practice: Practice,
-        network: ScoreNetwork,
-        target: ScoreNetwork,
-        memory: Memory,
+        self, practice: Practice, network: ScoreNetwork, target: ScoreNetwork, memory: Memory,
         random: np.random.Generator,
-    ) -> list[np.ndarray]:
+    ) -> list[np.ndarray]:  # fmt: skip
         """Gradients of the Huber loss between values and their one-step estimates."""
         layout = practice.layout
         drawn = memory.draw(self.batch, random)

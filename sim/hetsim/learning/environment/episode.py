@@ -91,17 +91,10 @@ class Episodes:
     """True if the scenario's own scheduler decides anything."""
 
     def __init__(
-        self,
-        scenario: str | Path | Mapping[str, Any] | Scenario,
-        window: int = WINDOW,
-        reward: RewardLike = "slowdown",
-        scale: float | None = None,
-        ahead: bool = False,
-        normalize: str | None = None,
-        observation: ObservationLike = "vector",
-        actions: Iterable[str] = (),
-        order: str = ARRIVAL,
-    ):
+        self, scenario: str | Path | Mapping[str, Any] | Scenario, window: int = WINDOW,
+        reward: RewardLike = "slowdown", scale: float | None = None, ahead: bool = False, normalize: str | None = None,
+        observation: ObservationLike = "vector", actions: Iterable[str] = (), order: str = ARRIVAL,
+    ):  # fmt: skip
         if isinstance(window, bool) or not isinstance(window, int | np.integer) or not 1 <= window <= MAX_WINDOW:
             raise UsageError(f"window is how many waiting tasks are shown, from 1 to {MAX_WINDOW:,}, not {window!r}")
         number = isinstance(scale, int | float | np.number) and not isinstance(scale, bool)

@@ -62,18 +62,11 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     metadata: dict[str, Any] = {"render_modes": []}
 
     def __init__(
-        self,
-        scenario: str | Path | Mapping[str, Any] | Scenario,
-        window: int = WINDOW,
-        reward: RewardLike = "slowdown",
-        scale: float | None = None,
-        ahead: bool = True,
-        normalize: str | None = RETURN,
-        observation: ObservationLike = "vector",
-        actions: Iterable[str] = (),
-        order: str = SHORTEST_FIRST,
+        self, scenario: str | Path | Mapping[str, Any] | Scenario, window: int = WINDOW,
+        reward: RewardLike = "slowdown", scale: float | None = None, ahead: bool = True, normalize: str | None = RETURN,
+        observation: ObservationLike = "vector", actions: Iterable[str] = (), order: str = SHORTEST_FIRST,
         render_mode: str | None = None,
-    ):
+    ):  # fmt: skip
         self._begin(
             Episodes(
                 scenario, window, reward, scale=scale, ahead=ahead, normalize=normalize, observation=observation,
@@ -212,15 +205,10 @@ class AdmissionEnv(SchedulingEnv):
     """
 
     def __init__(
-        self,
-        scenario: str | Path | Mapping[str, Any] | Scenario,
-        window: int = WINDOW,
-        reward: RewardLike = Goodput.name,
-        scale: float | None = None,
-        ahead: bool = True,
-        normalize: str | None = RETURN,
-        render_mode: str | None = None,
-    ):
+        self, scenario: str | Path | Mapping[str, Any] | Scenario, window: int = WINDOW,
+        reward: RewardLike = Goodput.name, scale: float | None = None, ahead: bool = True,
+        normalize: str | None = RETURN, render_mode: str | None = None,
+    ):  # fmt: skip
         self._begin(Admissions(scenario, window, reward, scale=scale, ahead=ahead, normalize=normalize), render_mode)
 
 

@@ -242,19 +242,12 @@ def compare(
     foresight = [f"{', '.join(planners)} {knows} all arrivals from the start"] if planners else []
     return Comparison(
         table=pd.DataFrame(table, index=pd.Index(policies, name="policy")),
-        pairs=pd.DataFrame([row.row for row in rows], columns=list(COLUMNS)),
-        winners=winners,
-        findings=findings,
-        confidence=confidence,
-        plans=plans,
+        pairs=pd.DataFrame([row.row for row in rows], columns=list(COLUMNS)), winners=winners, findings=findings,
+        confidence=confidence, plans=plans,
         plan_notes=foresight + [f"{name}: {text}" for name, run in first.items() for text in reservations(run.notes)],
-        selection=selection,
-        identical=identical,
-        runs=dict(runs),
-        baseline=baseline,
-        refused=dict(refused),
+        selection=selection, identical=identical, runs=dict(runs), baseline=baseline, refused=dict(refused),
         planners=planners,
-    )
+    )  # fmt: skip
 
 
 def _check_asked(runs: Mapping[str, Any], baseline: str | None, confidence: float) -> None:

@@ -87,20 +87,12 @@ def launches_of(record: Record, table: ModeTable) -> LaunchColumns:
     busy = np.nan_to_num(columns["busy"]) if "busy" in columns else length * table.units[mode]
     energy = np.nan_to_num(columns["energy"]) if "energy" in columns else length * table.dynamic_watts[mode]
     return LaunchColumns(
-        task=task,
-        mode=mode,
-        place=np.asarray(columns["place"]),
-        decided=np.asarray(columns["decided"], dtype=np.float64),
-        start=np.asarray(columns["start"], dtype=np.float64),
-        compute_start=compute_start,
-        compute_end=compute_end,
-        end=ended,
-        busy=busy,
-        energy=energy,
-        open=_running(columns),
-        lost=np.nan_to_num(columns["lost"]) if "lost" in columns else None,
+        task=task, mode=mode, place=np.asarray(columns["place"]),
+        decided=np.asarray(columns["decided"], dtype=np.float64), start=np.asarray(columns["start"], dtype=np.float64),
+        compute_start=compute_start, compute_end=compute_end, end=ended, busy=busy, energy=energy,
+        open=_running(columns), lost=np.nan_to_num(columns["lost"]) if "lost" in columns else None,
         members=np.asarray(columns["members"]) if "members" in columns else None,
-    )
+    )  # fmt: skip
 
 
 def _derived(record: Record, table: ModeTable) -> LaunchColumns:

@@ -366,18 +366,14 @@ def _record(saved: Saved, directory: Path) -> Record:
     run.tasks.arrival = columns.pop("arrival").copy()
     run.tasks.deadline = columns.pop("deadline", None)
     return Record(
-        input=run,
-        end=rest["end"],
-        **{_COLUMNS[name]: values for name, values in columns.items()},
+        input=run, end=rest["end"], **{_COLUMNS[name]: values for name, values in columns.items()},
         places=[(tuple(devices), None if cores is None else tuple(cores)) for devices, cores in rest["places"]],
-        reasons=dict(rest["reasons"]),
-        **{name: recorded(name) for name in _OPTIONAL},
+        reasons=dict(rest["reasons"]), **{name: recorded(name) for name in _OPTIONAL},
         token_gaps=None if gaps is None else np.column_stack([gaps["time"], gaps["gap"]]),
         replicas=[(service, number, blocks, place) for service, number, blocks, place in rest.get("replicas", [])],
         preemptions_by=kinds,
         device_log=[(time, device, what, value) for time, device, what, value in rest["device_log"]],
         holds=[(time, task, cause) for time, task, cause in rest["holds"]],
-        fused={launch: (tuple(rows), tuple(saved)) for launch, rows, saved in rest["fused"]},
-        stats=rest["stats"],
+        fused={launch: (tuple(rows), tuple(saved)) for launch, rows, saved in rest["fused"]}, stats=rest["stats"],
         notes=_numbers_from_json(about.get("notes", {})),
-    )
+    )  # fmt: skip

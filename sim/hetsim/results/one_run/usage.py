@@ -120,14 +120,9 @@ def _inside(launches: LaunchColumns, low: float, high: float) -> np.ndarray:
 
 
 def allocated(
-    record: Record,
-    launches: LaunchColumns,
-    places: PlaceColumns,
-    held: np.ndarray,
-    share: np.ndarray,
-    low: float,
+    record: Record, launches: LaunchColumns, places: PlaceColumns, held: np.ndarray, share: np.ndarray, low: float,
     high: float,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """Seconds × share taken of each accelerator, a share of at most 1."""
     devices = record.input.cluster.devices
     result = places.spread(launches.place, held * share, len(devices))

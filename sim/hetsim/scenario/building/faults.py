@@ -77,14 +77,9 @@ def _process(entry: Fault, number: int, cluster: Cluster, document: Document, pa
     assert length is not None
     every = entry.every
     made: FaultProcess = entry.made(
-        name=entry.name or f"fault{number}",
-        devices=tuple(devices),
-        between=every.sample,
-        lasting=length.sample,
-        groups=_racks(cluster) if entry.together else None,
-        mean=every.mean,
-        longest=_longest(every),
-    )
+        name=entry.name or f"fault{number}", devices=tuple(devices), between=every.sample, lasting=length.sample,
+        groups=_racks(cluster) if entry.together else None, mean=every.mean, longest=_longest(every),
+    )  # fmt: skip
     return made
 
 

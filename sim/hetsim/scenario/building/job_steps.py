@@ -38,20 +38,11 @@ def machine_of(
 ) -> formulas.TrainingMachine:
     """Rates of a machine with this number of GPUs of each node."""
     return formulas.TrainingMachine(
-        flops=peak.flops,
-        bandwidth=peak.bandwidth,
-        each=gpus,
-        inside=spec.nvlink.curve or spec.nvlink.upload,
-        card=min(spec.network.upload, spec.network.download) / spec.cards,
-        cards=spec.cards,
-        latency_inside=spec.nvlink.latency,
-        latency=spec.network.latency,
-        efficiency=training.efficiency,
-        passes=training.passes,
-        network=spec.network.curve,
-        island=spec.island_size,
-        beyond=pcie_of(device),
-    )
+        flops=peak.flops, bandwidth=peak.bandwidth, each=gpus, inside=spec.nvlink.curve or spec.nvlink.upload,
+        card=min(spec.network.upload, spec.network.download) / spec.cards, cards=spec.cards,
+        latency_inside=spec.nvlink.latency, latency=spec.network.latency, efficiency=training.efficiency,
+        passes=training.passes, network=spec.network.curve, island=spec.island_size, beyond=pcie_of(device),
+    )  # fmt: skip
 
 
 def training_step(

@@ -61,30 +61,14 @@ def merge(
     deadline, patience = optional("deadline", math.nan), optional("patience", math.inf)
     bytes_in, bytes_out = _bytes(optional("bytes_in", 0.0)), _bytes(optional("bytes_out", 0.0))
     tasks = Tasks(
-        arrival=arrival,
-        shape=sort(_joined([stream.shape for stream in streams])),
-        shapes=context.modes.shapes,
-        time=time,
-        estimate=estimate,
-        id=_ids(streams, sizes, sort),
-        class_code=class_code,
-        classes=classes,
-        user_code=user_code,
-        users=users,
-        priority=optional("priority", 0.0),
-        weight=optional("weight", 1.0),
+        arrival=arrival, shape=sort(_joined([stream.shape for stream in streams])), shapes=context.modes.shapes,
+        time=time, estimate=estimate, id=_ids(streams, sizes, sort), class_code=class_code, classes=classes,
+        user_code=user_code, users=users, priority=optional("priority", 0.0), weight=optional("weight", 1.0),
         deadline=None if deadline is None else np.where(np.isinf(arrival), math.nan, arrival + deadline),
-        expires=None if patience is None else arrival + patience,
-        bytes_in=bytes_in,
-        bytes_out=bytes_out,
-        items=items,
-        work=_work(streams, order),
-        hash_ids=_hash_ids(streams, order),
-        partition_code=partition_code,
-        partitions=partitions,
-        refused=dict(sorted(refused.items())),
-        extra=_extras(streams, sizes, sort),
-    )
+        expires=None if patience is None else arrival + patience, bytes_in=bytes_in, bytes_out=bytes_out, items=items,
+        work=_work(streams, order), hash_ids=_hash_ids(streams, order), partition_code=partition_code,
+        partitions=partitions, refused=dict(sorted(refused.items())), extra=_extras(streams, sizes, sort),
+    )  # fmt: skip
     if any(partitions) and "partition" not in tasks.extra:
         codes = np.zeros(total, dtype=np.int32) if tasks.partition_code is None else tasks.partition_code
         tasks.extra["partition"] = np.array(partitions, dtype=object)[codes]

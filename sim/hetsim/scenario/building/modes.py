@@ -59,15 +59,9 @@ class ModeBook:
         return self._of_kind[kind]
 
     def mode(
-        self,
-        device: DeviceType,
-        demand: Demand | TaskMode,
-        span_any: bool | None = None,
-        name: str | None = None,
-        partition: Partition | None = None,
-        curve: WorkCurve | None = None,
-        exchange: Exchange | None = None,
-    ) -> Mode:
+        self, device: DeviceType, demand: Demand | TaskMode, span_any: bool | None = None, name: str | None = None,
+        partition: Partition | None = None, curve: WorkCurve | None = None, exchange: Exchange | None = None,
+    ) -> Mode:  # fmt: skip
         """The mode of a demand, by default of 1 core or 1 GPU.
 
         `span_any`: may it be on several nodes, where the `span` of the demand does not tell.
@@ -99,24 +93,11 @@ class ModeBook:
         interned = self._modes.get(key)
         if interned is None:
             interned = self._modes[key] = Mode(
-                name or label,
-                device,
-                millicores=demands[2],
-                gpus=count,
-                share=share,
-                memory=memory,
-                gpu_memory=gpu_memory,
-                span_any=span_any,
-                span_speed=span_speed,
-                span_speeds=span_speeds,
-                upload=StageTime(fixed=upload),
-                download=StageTime(fixed=download),
-                partition=partition,
-                node_count=nodes,
-                curve=curve,
-                exchange=exchange,
-                slice=slice or "",
-            )
+                name or label, device, millicores=demands[2], gpus=count, share=share, memory=memory,
+                gpu_memory=gpu_memory, span_any=span_any, span_speed=span_speed, span_speeds=span_speeds,
+                upload=StageTime(fixed=upload), download=StageTime(fixed=download), partition=partition,
+                node_count=nodes, curve=curve, exchange=exchange, slice=slice or "",
+            )  # fmt: skip
         return interned
 
     def served(self, device: DeviceType, way: VariantSpec, gpu_memory: int, batch_limit: int, several: bool) -> Mode:
@@ -127,19 +108,11 @@ class ModeBook:
         count, share = (0, 0) if on_cpu else (int(gpus), WHOLE) if gpus >= 1 else (1, micro_share(gpus))
         label = _label(device, cores, count, share)
         return Mode(
-            f"{way.name}@{label}" if way.name and several else way.name or label,
-            device,
-            millicores=millicores(cores),
-            gpus=count,
-            share=share,
-            memory=way.used("memory"),
-            gpu_memory=0 if on_cpu else gpu_memory,
-            **way.compute.given,
-            table=way.compute.measured,
-            upload=way.upload.measured or way.upload.made(),
-            download=way.download.measured or way.download.made(),
-            batch_limit=batch_limit,
-        )
+            f"{way.name}@{label}" if way.name and several else way.name or label, device, millicores=millicores(cores),
+            gpus=count, share=share, memory=way.used("memory"), gpu_memory=0 if on_cpu else gpu_memory,
+            **way.compute.given, table=way.compute.measured, upload=way.upload.measured or way.upload.made(),
+            download=way.download.measured or way.download.made(), batch_limit=batch_limit,
+        )  # fmt: skip
 
     def shape(self, modes: Sequence[Mode], stopping: Stopping, preemptible: bool) -> int:
         """The number of the shape with these modes in this order."""

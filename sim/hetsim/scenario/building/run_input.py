@@ -238,29 +238,15 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     context.notes += [f"{one}; the plans of {policies.scheduler.name} do without it" for one in unplanned]
     scenario.notes += [note for note in context.notes if note not in scenario.notes]
     return RunInput(
-        name=model.name,
-        cluster=cluster,
-        tasks=tasks,
-        scheduler=scheduler,
-        admission=admission,
-        random=random,
-        closed=closed,
-        calls=calls,
-        horizon=horizon,
+        name=model.name, cluster=cluster, tasks=tasks, scheduler=scheduler, admission=admission, random=random,
+        closed=closed, calls=calls, horizon=horizon,
         warmup=0.0 if isinstance(model.warmup, str) else model.warmup,  # auto: known only after replications
-        policy=policies.label,
-        services=services,
-        batching=batching,
-        language=language,
-        iteration=iteration,
-        decisions=policies.decisions,
-        warnings=context.warnings,
-        overloads=context.overloads,
+        policy=policies.label, services=services, batching=batching, language=language, iteration=iteration,
+        decisions=policies.decisions, warnings=context.warnings, overloads=context.overloads,
         unplanned=[one.message.removeprefix(UNKNOWN) for one in unplanned if isinstance(scheduler, PlannedScheduler)],
-        faults=faults,
-        grace=model.site.grace if model.site.at_limit == "kill" else None,
+        faults=faults, grace=model.site.grace if model.site.at_limit == "kill" else None,
         traces=[stream.resampled for stream in streams if stream.resampled is not None],
-    )
+    )  # fmt: skip
 
 
 def _short_tasks(tasks: Tasks, decisions: DecisionTime | None) -> list[str]:

@@ -215,18 +215,11 @@ def _draw(
         "priority": None if demand.priority is None else np.full(n, demand.priority),
     }
     return _Drawn(
-        modes,
-        refused,
-        time,
-        known_time=time if means is None else np.broadcast_to(means, time.shape),
-        demand=demand,
+        modes, refused, time, known_time=time if means is None else np.broadcast_to(means, time.shape), demand=demand,
         shape=context.modes.shape(modes, stopping, preemptible) if modes else -1,
-        error=estimate_error(demand, n, stream("estimates", *label)),
-        columns=columns,
-        extra=_labels(demand, n) if served is None else served.extra,
-        partition=ways.partition,
-        work=ways.work,
-    )
+        error=estimate_error(demand, n, stream("estimates", *label)), columns=columns,
+        extra=_labels(demand, n) if served is None else served.extra, partition=ways.partition, work=ways.work,
+    )  # fmt: skip
 
 
 def _labels(demand: Demand, n: int) -> dict[str, np.ndarray]:

@@ -273,14 +273,9 @@ def _check_inner(
 
 
 def _parameter_problems(
-    error: ValidationError,
-    document: Document,
-    path: Path_,
-    model: type[BaseModel],
-    kind: str,
-    name: str,
+    error: ValidationError, document: Document, path: Path_, model: type[BaseModel], kind: str, name: str,
     signature: Any,
-) -> list[Problem]:
+) -> list[Problem]:  # fmt: skip
     problems = translate(error, document, model, path)
     unknown = {".".join(map(str, (*path, *d["loc"]))) for d in error.errors() if d["type"] == "extra_forbidden"}
     said = []

@@ -219,14 +219,9 @@ def waves(launch: KernelLaunch, peak: Peak, share: float = 1.0) -> float:
 
 
 def kernel_time(
-    launch: KernelLaunch,
-    flops: float,
-    bytes: float,
-    peak: Peak,
-    efficiency: float = 1.0,
-    launch_overhead: float | None = None,
-    share: float = 1.0,
-) -> float:
+    launch: KernelLaunch, flops: float, bytes: float, peak: Peak, efficiency: float = 1.0,
+    launch_overhead: float | None = None, share: float = 1.0,
+) -> float:  # fmt: skip
     """Seconds of a GPU kernel that does `flops` and moves `bytes` in all blocks.
 
     The model is that of the module docstring; `launch_overhead` defaults to the device's.

@@ -436,13 +436,9 @@ def ranks_of(order: Order) -> dict[str, int]:
 
 
 def examine(
-    jobs: list[LoggedJob],
-    sizes: list[float],
-    max_of_group: dict[int, float],
-    rules: list[Rule],
-    cycle: float,
+    jobs: list[LoggedJob], sizes: list[float], max_of_group: dict[int, float], rules: list[Rule], cycle: float,
     prefer: Prefer | None = None,
-) -> list[Examined]:
+) -> list[Examined]:  # fmt: skip
     """Ask all rules at all instants; only jobs predicted by each are judged.
 
     prefer: of a placement, where it is not the first node that does.

@@ -197,12 +197,9 @@ def _worse(right: np.ndarray, best: np.ndarray) -> bool:
 
 
 def place_scores(
-    jobs: Jobs,
-    logged: list[LoggedJob],
-    sizes: list[float],
-    warm: float,
+    jobs: Jobs, logged: list[LoggedJob], sizes: list[float], warm: float,
     key: Callable[[LoggedJob], float] | None = None,
-) -> tuple[list[PlaceScore], float]:
+) -> tuple[list[PlaceScore], float]:  # fmt: skip
     """Score placements by the recorded nodes that they, and chance, explain.
 
     Among nodes with the same score those go first that were taken most often, in the other half, where they could be.

@@ -264,12 +264,9 @@ class Assembly:
         return runs + 2.0 * (warm & ~runs)
 
     def _left(
-        self,
-        duration: np.ndarray,
-        start: np.ndarray | None,
-        estimate: np.ndarray | None,
+        self, duration: np.ndarray, start: np.ndarray | None, estimate: np.ndarray | None,
         numbers: dict[str, np.ndarray],
-    ) -> tuple[np.ndarray, np.ndarray | None]:
+    ) -> tuple[np.ndarray, np.ndarray | None]:  # fmt: skip
         """Remaining times, estimates and limits of jobs that run at the cut."""
         if start is None:
             return duration, estimate

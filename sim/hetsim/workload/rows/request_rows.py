@@ -110,13 +110,9 @@ class RequestRows(ReadFile):
     """
 
     def __init__(
-        self,
-        path: Path,
-        given: Mapping[str, Any],
-        labels: tuple[str, ...] = (),
-        numbers: tuple[str, ...] = (),
+        self, path: Path, given: Mapping[str, Any], labels: tuple[str, ...] = (), numbers: tuple[str, ...] = (),
         from_first: bool = False,
-    ):
+    ):  # fmt: skip
         super().__init__(path)
         self.cut = cut = RequestCut(**given)
         self.labels = labels

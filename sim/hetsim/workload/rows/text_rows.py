@@ -243,14 +243,9 @@ class CsvTable:
     """
 
     def __init__(
-        self,
-        log: ReadFile,
-        needed: tuple[str, ...],
-        optional: tuple[str, ...] = (),
-        separator: str = ",",
-        header: tuple[str, ...] | None = None,
-        longest: int = LONGEST_LINE,
-    ):
+        self, log: ReadFile, needed: tuple[str, ...], optional: tuple[str, ...] = (), separator: str = ",",
+        header: tuple[str, ...] | None = None, longest: int = LONGEST_LINE,
+    ):  # fmt: skip
         self.log = log
         self.separator = separator
         self.rows = ((number, line) for number, line in numbered_lines(log.path, longest) if line.strip())
