@@ -233,13 +233,9 @@ def walk(
 
 
 def assigned(
-    instance: Instance,
-    sites: Sequence[LaneSite],
-    constraints: Sequence[Constraint],
-    unit: float,
-    node_limit: int = NODES,
-    max_variables: int = MAX_VARIABLES,
-) -> np.ndarray | None:
+    instance: Instance, sites: Sequence[LaneSite], constraints: Sequence[Constraint], unit: float,
+    node_limit: int = NODES, max_variables: int = MAX_VARIABLES,
+) -> np.ndarray | None:  # fmt: skip
     """The site of every task under these constraints; None if none is found.
 
     unit: seconds near the makespan to expect.

@@ -192,16 +192,13 @@ class Machine:
         number = {device: position for position, device in enumerate(devices)}
         arrival = instance.problem.tasks.arrival
         return cls(
-            instance=instance,
-            lane_kind=np.repeat(np.arange(len(instance.counts)), instance.counts),
-            first_lane=np.concatenate([[0], np.cumsum(instance.counts)]).astype(np.int64),
-            devices=devices,
+            instance=instance, lane_kind=np.repeat(np.arange(len(instance.counts)), instance.counts),
+            first_lane=np.concatenate([[0], np.cumsum(instance.counts)]).astype(np.int64), devices=devices,
             device=np.array([number[device] for device in owner], dtype=np.int64),
             watts=np.array([max(0.0, device.type.power.busy - device.type.power.idle) for device in devices]),
             type_watts=np.array([max(0.0, kind.power.busy - kind.power.idle) for kind in instance.types]),
-            start=float(arrival.min()),
-            together=float(arrival.min()) == float(arrival.max()),
-        )
+            start=float(arrival.min()), together=float(arrival.min()) == float(arrival.max()),
+        )  # fmt: skip
 
     def lanes_of(self, schedule: Schedule) -> np.ndarray:
         return self.first_lane[schedule.kind] + schedule.lane

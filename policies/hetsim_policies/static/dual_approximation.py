@@ -441,12 +441,9 @@ def rivals(p: np.ndarray, q: np.ndarray, m: int, k: int) -> list[TwoSidedSchedul
 
 
 def rest_of_two_types(
-    instance: Instance,
-    p: np.ndarray,
-    q: np.ndarray,
-    kinds: Sequence[int | None],
+    instance: Instance, p: np.ndarray, q: np.ndarray, kinds: Sequence[int | None],
     solve: Callable[[np.ndarray, np.ndarray], Solution],
-) -> Plan:
+) -> Plan:  # fmt: skip
     """Plan remaining tasks, with times p and q on two sides of types.
 
     A type that is None does not exist.  The makespan is that of running and remaining tasks.

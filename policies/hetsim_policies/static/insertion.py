@@ -223,16 +223,9 @@ class Insertion:
     """
 
     def __init__(
-        self,
-        times: np.ndarray,
-        counts: Sequence[int],
-        predecessors: Graph,
-        ready: np.ndarray | None = None,
-        traffic: Traffic | None = None,
-        insertion: bool = True,
-        overlap: bool = True,
-        since: Free = None,
-    ):
+        self, times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None,
+        traffic: Traffic | None = None, insertion: bool = True, overlap: bool = True, since: Free = None,
+    ):  # fmt: skip
         self.schedule = Schedule.empty(len(times))
         self.times = times
         self.counts = counts
@@ -409,11 +402,8 @@ def by_criterion(tasks: Tasks, times: np.ndarray, by: Criterion) -> list[int]:
 
 
 def prioritized(
-    times: np.ndarray,
-    counts: Sequence[int],
-    order: Sequence[int],
-    ready: np.ndarray | None = None,
+    times: np.ndarray, counts: Sequence[int], order: Sequence[int], ready: np.ndarray | None = None,
     predecessors: Graph | None = None,
-) -> Schedule:
+) -> Schedule:  # fmt: skip
     """Place each task in order where it ends first; ties: first type, lane."""
     return Insertion(times, counts, predecessors or [()] * len(times), ready).fill(order)

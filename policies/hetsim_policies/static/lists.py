@@ -88,13 +88,9 @@ OPENS, ENDS, COMES = -1, 0, 1
 
 
 def graham(
-    times: np.ndarray,
-    counts: Sequence[int],
-    order: Sequence[int],
-    ready: np.ndarray | None = None,
-    predecessors: Graph | None = None,
-    since: Free = None,
-) -> Schedule:
+    times: np.ndarray, counts: Sequence[int], order: Sequence[int], ready: np.ndarray | None = None,
+    predecessors: Graph | None = None, since: Free = None,
+) -> Schedule:  # fmt: skip
     """List schedule of tasks with `times[j, t]` on the `counts[t]` lanes of each type.
 
     The first idle lane (types in order, then lanes) chooses first.
@@ -170,13 +166,9 @@ class Mct(PlainPlanner):
 
 
 def mct(
-    times: np.ndarray,
-    counts: Sequence[int],
-    order: Sequence[int],
-    ready: np.ndarray | None = None,
-    predecessors: Graph | None = None,
-    since: Free = None,
-) -> Schedule:
+    times: np.ndarray, counts: Sequence[int], order: Sequence[int], ready: np.ndarray | None = None,
+    predecessors: Graph | None = None, since: Free = None,
+) -> Schedule:  # fmt: skip
     """Place each task where it finishes first, in an order that respects the graph.
 
     Ties go to the first type and lane.
@@ -298,12 +290,9 @@ def max_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None =
 
 
 def sufferage(
-    times: np.ndarray,
-    counts: Sequence[int],
-    ready: np.ndarray | None = None,
-    between: Between = "lanes",
+    times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, between: Between = "lanes",
     since: Free = None,
-) -> Schedule:
+) -> Schedule:  # fmt: skip
     """Sufferage on the `counts[t]` lanes of each type; ties: first task, type, lane."""
     return rounds(times, counts, ready, suffering(between), since=since)
 
@@ -386,12 +375,9 @@ class LoadBalance(PlannedScheduler):
 
 
 def load_balance(
-    times: np.ndarray,
-    counts: Sequence[int],
-    order: Sequence[int],
-    ready: np.ndarray | None = None,
+    times: np.ndarray, counts: Sequence[int], order: Sequence[int], ready: np.ndarray | None = None,
     predecessors: Graph | None = None,
-) -> Schedule:
+) -> Schedule:  # fmt: skip
     """Place each task on the least loaded lane, respecting the graph.
 
     Ties go to the first type and lane.

@@ -184,12 +184,9 @@ class IntegerProgram(DescendingPlanner):
 
 
 def integer_program(
-    instance: Instance,
-    node_limit: int | None = None,
-    time_limit: float | None = None,
-    gap: float = 0.0,
+    instance: Instance, node_limit: int | None = None, time_limit: float | None = None, gap: float = 0.0,
     max_variables: int = MAX_VARIABLES,
-) -> tuple[Schedule, float]:
+) -> tuple[Schedule, float]:  # fmt: skip
     """The schedule, and a lower bound on all makespans."""
     if not instance.size:
         return Schedule.empty(0), 0.0

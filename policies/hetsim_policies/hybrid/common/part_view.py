@@ -30,13 +30,9 @@ class PartView:
     """
 
     def __init__(
-        self,
-        view: View,
-        nodes: int | None,
-        types: Iterable[DeviceType],
-        waiting_tasks: Mapping[int, Task] | None = None,
-        running_tasks: Mapping[int, Task] | None = None,
-    ):
+        self, view: View, nodes: int | None, types: Iterable[DeviceType],
+        waiting_tasks: Mapping[int, Task] | None = None, running_tasks: Mapping[int, Task] | None = None,
+    ):  # fmt: skip
         self._view = view
         self._mask = nodes
         self._types = dict.fromkeys(types)

@@ -196,16 +196,10 @@ class AssignmentProgram:
     """
 
     def __init__(
-        self,
-        times: np.ndarray,
-        counts: Sequence[int],
-        unit: float,
-        predecessors: Graph | None = None,
-        arrivals: np.ndarray | None = None,
-        constraints: Sequence[Constraint] = (),
-        longest: bool = True,
+        self, times: np.ndarray, counts: Sequence[int], unit: float, predecessors: Graph | None = None,
+        arrivals: np.ndarray | None = None, constraints: Sequence[Constraint] = (), longest: bool = True,
         frugal: float = 0.0,
-    ):
+    ):  # fmt: skip
         self.size, self.sites = times.shape
         self.scale = unit if unit > 0 else 1.0
         allowed = np.isfinite(times)
@@ -338,12 +332,9 @@ class AssignmentProgram:
         return Fractional(share, float(solution.x[self.span]) * self.scale, max(0.0, float(bound)) * self.scale)
 
     def integral(
-        self,
-        node_limit: int | None = None,
-        time_limit: float | None = None,
-        gap: float = 0.0,
+        self, node_limit: int | None = None, time_limit: float | None = None, gap: float = 0.0,
         fixed: np.ndarray | None = None,
-    ) -> Integral:
+    ) -> Integral:  # fmt: skip
         """The integer optimum (precision 1e-6), or the best at a limit.
 
         fixed: pairs (j, s) that are left out, where some optimum does without them.
@@ -377,12 +368,9 @@ class AssignmentProgram:
 
 
 def ordered(
-    instance: Instance,
-    sites: Sequence[LaneSite],
-    site_of: np.ndarray,
-    constraints: Sequence[Constraint] = (),
+    instance: Instance, sites: Sequence[LaneSite], site_of: np.ndarray, constraints: Sequence[Constraint] = (),
     traffic: Traffic | None = None,
-) -> Schedule:
+) -> Schedule:  # fmt: skip
     """List schedule of assigned tasks: idle lanes take the most urgent ready task.
 
     Most urgent is the task with the longest path to the end of the graph (upward rank, with mean transfers if `traffic`

@@ -169,15 +169,9 @@ def _elsewhere(lanes: DescentLanes, longest: int) -> tuple[np.ndarray, np.ndarra
 
 
 def improved(
-    time: np.ndarray,
-    counts: Sequence[int],
-    lane: np.ndarray,
-    enough: float = 0.0,
-    since: np.ndarray | None = None,
-    rounds: int = RESTARTS,
-    pairs: int = EFFORT,
-    others: Sequence[np.ndarray] = (),
-) -> np.ndarray:
+    time: np.ndarray, counts: Sequence[int], lane: np.ndarray, enough: float = 0.0, since: np.ndarray | None = None,
+    rounds: int = RESTARTS, pairs: int = EFFORT, others: Sequence[np.ndarray] = (),
+) -> np.ndarray:  # fmt: skip
     """Lane of each task after descents; never longer, on all machines the same.
 
     enough: a makespan that need not be improved, such as a lower bound.

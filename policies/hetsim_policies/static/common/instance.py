@@ -254,12 +254,9 @@ def free_lanes(count: int, free: np.ndarray | None = None) -> list[tuple[float, 
 
 
 def list_schedule(
-    times: np.ndarray,
-    count: int,
-    order: Sequence[int],
-    ready: np.ndarray | None = None,
+    times: np.ndarray, count: int, order: Sequence[int], ready: np.ndarray | None = None,
     since: np.ndarray | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Start and lane of tasks in order, each on the first free lane of one type.
 
     `times[j]` of the tasks named in `order`; others keep start NaN and lane -1.  Ties go to the first lane.

@@ -65,15 +65,10 @@ class PlainPlanner(DescendingPlanner):
 
 
 def plan_of(
-    instance: Instance,
-    schedule: Schedule,
-    bound: float | None = None,
-    guaranteed: float | None = None,
-    frequencies: Mapping[str, float] = NOMINAL,
-    descent: bool = False,
-    draft: bool = False,
+    instance: Instance, schedule: Schedule, bound: float | None = None, guaranteed: float | None = None,
+    frequencies: Mapping[str, float] = NOMINAL, descent: bool = False, draft: bool = False,
     others: Sequence[Schedule] = (),
-) -> Plan:
+) -> Plan:  # fmt: skip
     """A schedule as a plan, in order of starts, tasks of no length first.
 
     bound: what the planner proves of the makespan of all schedules, from the first arrival.
@@ -100,13 +95,9 @@ def plan_of(
 
 
 def planned(
-    instance: Instance,
-    placed: Sequence[Placed],
-    bound: float | None = None,
-    guaranteed: float | None = None,
-    frequencies: Mapping[str, float] = NOMINAL,
-    draft: bool = False,
-) -> Plan:
+    instance: Instance, placed: Sequence[Placed], bound: float | None = None, guaranteed: float | None = None,
+    frequencies: Mapping[str, float] = NOMINAL, draft: bool = False,
+) -> Plan:  # fmt: skip
     """A plan of (task, type, lane number) entries, in exactly their order."""
     modes = instance.mode
     steps = [Step(task, int(modes[task, kind]), (instance.lanes[kind][lane],)) for task, kind, lane in placed]
