@@ -223,7 +223,7 @@ def test_what_is_wrong_with_a_profile_is_told(profiles):
     with pytest.raises(ScenarioError, match='validation-32.csv:3: column progress: "much" is not a number'):
         read(profiles / "jobs.csv", profiles=profiles / "profiles")
     path.write_text(LARGE.replace("grad_var", "variance"))
-    with pytest.raises(ScenarioError, match="validation-32.csv:1: has no column grad_var"):
+    with pytest.raises(ScenarioError, match='validation-32.csv:1: no column "grad_var"'):
         read(profiles / "jobs.csv", profiles=profiles / "profiles")
     (profiles / "profiles" / "net" / "placements.csv").unlink()
     with pytest.raises(ScenarioError, match="placements.csv: is missing"):

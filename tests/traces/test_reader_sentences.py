@@ -157,15 +157,14 @@ HEAD = "placement,local_bsz,step_time,sync_time\n"
 
 @pytest.mark.parametrize(("file", "text", "sentences"), [
     ("placements.csv", None, ["p/net/placements.csv: is missing"]),
-    ("placements.csv", "", [
-        "p/net/placements.csv:1: has no column placement, local_bsz, step_time, sync_time; wanted "
-        "are placement, local_bsz, step_time, sync_time"]),
+    ("placements.csv", "", ["p/net/placements.csv: is empty"]),
     ("placements.csv", HEAD.replace("step", "steps"), [
-        "p/net/placements.csv:1: has no column step_time; wanted are placement, local_bsz, step_time, sync_time"]),
+        'p/net/placements.csv:1: no column "step_time"; did you mean "steps_time"?']),
     ("placements.csv", HEAD, ["p/net/placements.csv: has no rows"]),
-    ("placements.csv", HEAD + "\n1,8,x,0\n\n1,16,2\n", [
+    ("placements.csv", HEAD + "\n1,8,x,0\n\n1,16,2\n1,16,2,\n", [
         'p/net/placements.csv:3: column step_time: "x" is not a number',
-        'p/net/placements.csv:5: column sync_time: "" is not a number']),
+        "p/net/placements.csv:5: the row has 3 cells, expected are 4",
+        'p/net/placements.csv:6: column sync_time: "" is not a number']),
     ("validation-x.csv", "", ['p/net/validation-x.csv: "x" in its name is not a batch size']),
     ("validation-0.csv", "", ['p/net/validation-0.csv: "0" in its name is not a batch size']),
 ])  # fmt: skip

@@ -178,8 +178,7 @@ class ArrivalProcess(Frozen):
                 have += len(kept)
                 if len(kept) < len(block) or have >= wanted:
                     break
-        result = np.concatenate(parts) if parts else np.empty(0)
-        return result[:count]
+        return (np.concatenate(parts) if parts else np.empty(0))[:count]
 
     def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
         """Arrays of arrival times, each sorted and not before the one ahead of it.

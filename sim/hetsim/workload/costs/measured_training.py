@@ -59,8 +59,7 @@ class StepModel:
 
         start = np.log([1e-1, 1e-2, 1e-1, 1e-2, 1e-1, 1e-2, 1.5])
         bounds = [np.log(1e-8)] * 6 + [0.0], [5.0] * 6 + [math.log(10.0)]
-        fit = least_squares(errors, start, bounds=bounds)
-        return cls(tuple(np.exp(fit.x).tolist()))
+        return cls(tuple(np.exp(least_squares(errors, start, bounds=bounds).x).tolist()))
 
     def _passes(self, local: np.ndarray) -> np.ndarray:
         return self.figures[0] + self.figures[1] * local

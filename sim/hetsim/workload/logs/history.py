@@ -88,10 +88,9 @@ def history_of(table: TaskTable, source: str) -> JobHistory:
     kind = _texts(table.devices, len(table))
     begun = np.maximum(start, table.arrival)
     counts = table.numbers.get("nodes")
-    nodes = np.ones(len(table)) if counts is None else np.where(counts > 1, counts, 1.0)
     history = JobHistory(
         source, table.arrival, begun, runtime=took, limit=limit, cpus=cpus, gpus=gpus, kind=kind, labels=labels,
-        nodes=nodes
+        nodes=np.ones(len(table)) if counts is None else np.where(counts > 1, counts, 1.0)
     )
     return history.take(rows)
 

@@ -183,9 +183,7 @@ def cycle_of(jobs: Jobs, half: Explained) -> float:
     alone = np.searchsorted(jobs.arrival, jobs.arrival, side="left") <= before
     free = half.capacity - HeldOverTime(jobs.start, jobs.end, jobs.amount).at(jobs.arrival - SLACK) >= jobs.amount
     waits = jobs.wait[alone & free & jobs.evidence & (jobs.wait <= LONGEST_CYCLE)]
-    if len(waits) < FEW:
-        return 1.0
-    return max(1.0, float(waits[waits <= 1.2 * np.quantile(waits, 0.9) / 0.9].max()))
+    return 1.0 if len(waits) < FEW else max(1.0, float(waits[waits <= 1.2 * np.quantile(waits, 0.9) / 0.9].max()))
 
 
 def _worse(right: np.ndarray, best: np.ndarray) -> bool:

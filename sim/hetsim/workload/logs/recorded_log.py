@@ -256,9 +256,7 @@ class HeldSteps:
 def chosen_of(jobs: Jobs, steps: HeldSteps) -> np.ndarray:
     """Waiting jobs; of large logs an evenly chosen part."""
     rows = np.flatnonzero(steps.last > steps.first)
-    if len(rows) <= MAX_JOBS:
-        return rows
-    return rows[np.linspace(0, len(rows) - 1, MAX_JOBS).astype(int)]
+    return rows if len(rows) <= MAX_JOBS else rows[np.linspace(0, len(rows) - 1, MAX_JOBS).astype(int)]
 
 
 def correlation(one: np.ndarray, other: np.ndarray) -> float:

@@ -80,13 +80,13 @@ def sizes(table: TaskTable) -> list[dict[str, Any]]:
     unit, amount = ("gpus", gpus) if gpus.any() else ("cores", cores)
     work = amount * durations(table)
     total_work = float(work.sum())
-    rows_of_table = []
-    for name, rows in (_classes(amount) if unit == "gpus" else _octaves(amount)).items():
-        if rows.any():
-            of_work = float(work[rows].sum()) / total_work if total_work else 0.0
-            of_tasks = float(rows.mean())
-            rows_of_table.append({unit: name, "tasks": int(rows.sum()), "tasks_share": of_tasks, "work_share": of_work})
-    return rows_of_table
+    return [
+        {
+            unit: name, "tasks": int(rows.sum()), "tasks_share": float(rows.mean()),
+            "work_share": float(work[rows].sum()) / total_work if total_work else 0.0,
+        }
+        for name, rows in (_classes(amount) if unit == "gpus" else _octaves(amount)).items() if rows.any()
+    ]  # fmt: skip
 
 
 def _octaves(amount: np.ndarray) -> dict[str, np.ndarray]:
@@ -102,10 +102,8 @@ def _octaves(amount: np.ndarray) -> dict[str, np.ndarray]:
 def _classes(gpus: np.ndarray) -> dict[str, np.ndarray]:
     classes = {"none": gpus == 0, "fraction": (gpus > 0) & (gpus < 1), "1": gpus == 1}
     for low in (2, 4, 8, 16, 32, 64):
-        low_only = gpus == low
-        between = (gpus > low) & (gpus < 2 * low)
-        classes[f"{low}"] = low_only
-        classes[f"{low + 1}–{2 * low - 1}" if low > 2 else "3"] = between
+        classes[f"{low}"] = gpus == low
+        classes[f"{low + 1}–{2 * low - 1}" if low > 2 else "3"] = (gpus > low) & (gpus < 2 * low)
     classes["128 and more"] = gpus >= 128
     return classes
 

@@ -233,8 +233,7 @@ def check_form(form: str) -> None:
     if form == ISO or form in EPOCH or form in TIMES:
         return
     if "%" not in form:
-        forms = [ISO, *EPOCH, *TIMES]
-        near = suggestion(form, forms)
+        near = suggestion(form, [ISO, *EPOCH, *TIMES])
         choice = "iso, epoch s (or ms, us, ns), a unit such as s, or a format such as %Y-%m-%d %H:%M:%S"
         raise ValueError(f"{shown(form)} is not a way of writing times{near or f': {choice}'}")
     parts = set(re.findall(r"%(.)", form))
@@ -363,8 +362,6 @@ FORMS = tuple(
 
 def guess_form(texts: list[str]) -> list[str]:
     """All date formats that suit every one of these texts, `iso` first."""
-    if not texts:
-        return []
     return [form for form in (ISO, *FORMS) if all(_fits(text, form) for text in texts)]
 
 

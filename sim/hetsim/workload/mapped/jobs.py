@@ -145,8 +145,7 @@ class MappedJobs:
         parts = [self._cell(column, cells, target) for column in source.columns]
         if any(part is None for part in parts):
             return None
-        readers = self._operands(target, source)
-        pairs = zip(readers, parts, source.columns, strict=True)
+        pairs = zip(self._operands(target, source), parts, source.columns, strict=True)
         values = [_reading(reader, part, column) for reader, part, column in pairs]
         if source.operation == "product" and kind_of(target) == "count":
             return _reading(self.readers[target], math.prod(values), source.columns[0])

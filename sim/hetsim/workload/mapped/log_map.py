@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 
@@ -24,6 +24,10 @@ _SIZE_SUFFIXES = {
     "kib": (2.0**10,), "mib": (2.0**20,), "gib": (2.0**30,), "tib": (2.0**40,),
 }  # fmt: skip
 """Units of size there; many write GB and mean GiB."""
+
+
+Problems = Iterator[tuple[str, str]]
+"""Keys of a mapping, and what is wrong with each."""
 
 
 @dataclass(frozen=True)
@@ -74,96 +78,83 @@ class LogMap:
 
     def _of_fold(
         self, key: str, fold: Fold, names: Sequence[str] | None, file: str, missing: Sequence[str]
-    ) -> list[tuple[str, str]]:
+    ) -> Problems:
         """Problems of the folding of rows into jobs."""
-        bad = []
         if fold.by not in self.columns and fold.by in missing:
             names_here = [*self.columns, *(names or ())]
             near = suggestion(fold.by, names_here) or _listed(names or ())
-            bad.append((key, f"by: {shown(fold.by)} is neither mapped nor a column of {file}{near}"))
+            yield key, f"by: {shown(fold.by)} is neither mapped nor a column of {file}{near}"
         for name, rule in fold.columns.items():
             if rule == "count" and name in self.columns:
-                bad.append((key, f"{name} is a column already; count makes one of its own, such as attempts: count"))
+                yield key, f"{name} is a column already; count makes one of its own, such as attempts: count"
             elif rule != "count" and name not in self.columns:
-                bad.append((key, f"no column is mapped to {name}{suggestion(name, self.columns)}"))
+                yield key, f"no column is mapped to {name}{suggestion(name, self.columns)}"
             elif rule not in ("count", *OF_TEXTS) and kind_of(name) == "text":
-                bad.append((key, f"{name} is a text, of which {rule} is nothing; use one of {', '.join(OF_TEXTS)}"))
-        return bad
+                yield key, f"{name} is a text, of which {rule} is nothing; use one of {', '.join(OF_TEXTS)}"
 
-    def _whole(self) -> list[tuple[str, str]]:
-        problems = []
+    def _whole(self) -> Problems:
         if "arrival" not in self.columns:
-            problems.append(("columns", "no column is mapped to arrival: when was each job submitted?"))
+            yield "columns", "no column is mapped to arrival: when was each job submitted?"
         times = [target for target in self.columns if target in ("gpu_time", "cpu_time") or target.startswith(GPU_TIME)]
-        spans = {"start", "end"} <= set(self.columns)
-        if not times and "duration" not in self.columns and not spans:
-            text = "no column tells how long jobs run: map duration, gpu_time or cpu_time, or start and end"
-            problems.append(("columns", text))
+        if not times and "duration" not in self.columns and not {"start", "end"} <= set(self.columns):
+            yield "columns", "no column tells how long jobs run: map duration, gpu_time or cpu_time, or start and end"
         if times and "duration" in self.columns:
             text = f"duration is the time on whatever a job holds, and {times[0]} says it by device; map one of them"
-            problems.append(("columns.duration", text))
+            yield "columns.duration", text
         if times == ["cpu_time"] and "gpus" in self.columns:
-            text = (
-                "jobs with GPUs need a time there: map duration (the time on whatever a job holds) in place of cpu_time"
-            )
-            problems.append(("columns.gpus", text))
-        return problems
+            way = "map duration (the time on whatever a job holds) in place of cpu_time"
+            yield "columns.gpus", f"jobs with GPUs need a time there: {way}"
 
-    def _twice(self) -> list[tuple[str, str]]:
-        bad, by_column = [], dict[str, str]()
+    def _twice(self) -> Problems:
+        by_column: dict[str, str] = {}
         for target, source in self.columns.items():
             if source.operation != "column" or source.key is not None or source.values is not None:
                 continue
             column = source.columns[0]
             if column in by_column:
                 text = f"the column {shown(column)} is mapped twice, to {by_column[column]} and to {target}"
-                bad.append((f"columns.{target}", f"{text}; a column is one thing"))
+                yield f"columns.{target}", f"{text}; a column is one thing"
             by_column.setdefault(column, target)
-        return bad
 
-    def _of_units(self) -> list[tuple[str, str]]:
-        bad = []
+    def _of_units(self) -> Problems:
         for target, unit in self.units.items():
             if target not in self.columns:
-                bad.append((f"units.{target}", f"no column is mapped to {target}"))
+                yield f"units.{target}", f"no column is mapped to {target}"
                 continue
             units = UNITS.get(kind_of(target))
             if self.columns[target].operation == "difference" and kind_of(target) == "duration":
                 text = "a difference of two instants has no unit (time: states how they are written); leave it out"
-                bad.append((f"units.{target}", text))
+                yield f"units.{target}", text
             elif units is None:
                 hint = "; time: states how instants are written" if kind_of(target) == "instant" else ""
-                bad.append((f"units.{target}", f"{target} has no unit{hint}"))
+                yield f"units.{target}", f"{target} has no unit{hint}"
             elif unit not in units:
-                bad.append((f"units.{target}", f"{unit} is not a unit of {target}; use one of {', '.join(units)}"))
+                yield f"units.{target}", f"{unit} is not a unit of {target}; use one of {', '.join(units)}"
         for target, source in self.columns.items():
-            if kind_of(target) in ("duration", "size") and source.operation in ("column", "product"):
-                text = contradiction(target, source.columns[0], self.units.get(target))
-                if text:
-                    key = f"units.{target}" if target in self.units else f"columns.{target}"
-                    bad.append((key, text))
-        return bad
+            has_unit = kind_of(target) in ("duration", "size") and source.operation in ("column", "product")
+            if has_unit and (text := contradiction(target, source.columns[0], self.units.get(target))):
+                yield f"units.{target}" if target in self.units else f"columns.{target}", text
 
-    def _of_missing(self) -> list[tuple[str, str]]:
-        problems = []
+    def _of_missing(self) -> Problems:
         for target, rule in self.missing.items():
             if target not in self.columns:
-                problems.append((f"missing.{target}", f"no column is mapped to {target}"))
+                yield f"missing.{target}", f"no column is mapped to {target}"
             elif target in NO_DEFAULT and rule == Missing("default"):
                 text = f"{target} has no default; drop leaves such jobs out, {{default: VALUE}} gives them one"
-                problems.append((f"missing.{target}", text))
-            elif rule.value is not None and kind_of(target) != "text":
-                try:
-                    self.reader(target)(rule.value)
-                except ValueError as error:
-                    problems.append((f"missing.{target}", f"the default {shown(rule.value)} {error}"))
+                yield f"missing.{target}", text
+            elif rule.value is not None:
+                yield from self._unreadable(f"missing.{target}", target, "default", value=rule.value)
         for target, source in self.columns.items():
-            if source.operation == "constant" and kind_of(target) != "text":
-                try:
-                    self.reader(target)(source.constant)
-                except ValueError as error:
-                    problems.append((f"columns.{target}", f"the constant {shown(source.constant)} {error}"))
-        return problems
+            if source.operation == "constant":
+                yield from self._unreadable(f"columns.{target}", target, "constant", value=source.constant)
+
+    def _unreadable(self, key: str, target: str, what: str, value: str) -> Problems:
+        """The problem of a stated value that the target's reader refuses."""
+        if kind_of(target) != "text":
+            try:
+                self.reader(target)(value)
+            except ValueError as error:
+                yield key, f"the {what} {shown(value)} {error}"
 
     def _of_forms(self) -> list[tuple[str, str]]:
         unknown = [target for target in self.forms if target and target not in self.columns]

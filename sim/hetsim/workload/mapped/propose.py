@@ -14,7 +14,7 @@ from hetsim.errors import ScenarioError, file_error, visible
 from hetsim.model.units import shown
 from hetsim.workload.mapped.cells import guess_form
 from hetsim.workload.mapped.log_map import unit_in_name
-from hetsim.workload.mapped.mapping import BLANKS, NO_LIMIT, blanks_of
+from hetsim.workload.mapped.mapping import BLANKS, NO_DEFAULT, NO_LIMIT, blanks_of
 from hetsim.workload.mapped.proposed_columns import (
     DURATIONS,
     INSTANTS,
@@ -220,12 +220,10 @@ def _times(chosen: dict[str, Column], found: Proposal) -> None:
     forms: dict[str, str] = {}
     bare: list[str] = []
     for target, column in here.items():
-        if column.typed:
-            continue
         if column.forms:
             forms[target] = column.forms[0]
             _other_way(target, column, found)
-        elif form := _form_of_numbers(column):
+        elif not column.typed and (form := _form_of_numbers(column)):
             forms[target] = form
             if form == "s" and not unit_in_name(column.name, "duration"):
                 bare.append(column.name)
@@ -285,10 +283,8 @@ def _blanks(chosen: dict[str, Column], found: Proposal) -> None:
         if target in ("gpus", "cpus"):
             missing[target] = {"default": 0}
             found.unsure.append(f'missing: {column.blank} blank cells of "{column.name}" were taken as none held')
-        elif target in ("arrival", "start", "end", "duration"):
-            missing[target] = "drop"
         else:
-            missing[target] = "default"
+            missing[target] = "drop" if target in NO_DEFAULT else "default"
     if "difference" in str(found.keys["columns"].get("duration")) and {"start", "end"} & set(missing):
         missing["duration"] = "drop"
     if missing:

@@ -305,8 +305,7 @@ def _measured(target: str, chosen: dict[str, Column]) -> str:
 def seconds_of(column: Column) -> list[float] | None:
     if column.numbers is not None:
         return column.numbers
-    form = None if column.typed or not column.forms else column.forms[0]
-    read = Instants(form, None)
+    read = Instants(None if column.typed or not column.forms else column.forms[0], None)
     try:
         return [read(cell) for cell in column.cells]
     except ValueError:

@@ -50,22 +50,6 @@ from hetsim.workload.mapped import mapping
 from hetsim.workload.mapped.cells import Instants, zone_of
 from hetsim.workload.mapped.jobs import MappedJobs
 from hetsim.workload.mapped.log_map import LogMap
-from hetsim.workload.mapped.mapping import (
-    BLANKS,
-    Attempts,
-    BlankWords,
-    CellSource,
-    Columns,
-    FoldOf,
-    Forms,
-    GangOf,
-    Missing,
-    MissingOf,
-    Separator,
-    Units,
-    Zone,
-    kind_of,
-)
 from hetsim.workload.mapped.rows import FileRows, JsonLines, rows_of
 from hetsim.workload.rows.job_log import Date, JobLog, Named
 from hetsim.workload.rows.job_tables import job_log
@@ -77,10 +61,11 @@ Header = Annotated[list[Named], Field(min_length=1)]
 
 @job_log
 def csv(
-    log: JobLog, *, columns: Columns, units: Units | None = None, time: Forms | None = None, zone: Zone | None = None,
-    missing: MissingOf | None = None, missing_values: BlankWords = BLANKS, separator: Separator | None = None,
-    decimal: Literal[".", ","] = ".", header: Header | None = None, fold: FoldOf | None = None,
-    gang: GangOf | None = None, attempts: Attempts | None = None,
+    log: JobLog, *, columns: mapping.Columns, units: mapping.Units | None = None, time: mapping.Forms | None = None,
+    zone: mapping.Zone | None = None, missing: mapping.MissingOf | None = None,
+    missing_values: mapping.BlankWords = mapping.BLANKS, separator: mapping.Separator | None = None,
+    decimal: Literal[".", ","] = ".", header: Header | None = None, fold: mapping.FoldOf | None = None,
+    gang: mapping.GangOf | None = None, attempts: mapping.Attempts | None = None,
 ) -> JobLog:  # fmt: skip
     """Jobs of a CSV file with its own columns (`columns`; see hetsim trace map)."""
     made = _map_of(
@@ -94,9 +79,10 @@ def _typed(form: str, what: str) -> Callable[..., TaskTable]:
     """The reader of a form with typed cells: no separator, decimal sign or header."""
 
     def read(
-        log: JobLog, *, columns: Columns, units: Units | None = None, time: Forms | None = None,
-        zone: Zone | None = None, missing: MissingOf | None = None, missing_values: BlankWords = BLANKS,
-        fold: FoldOf | None = None, gang: GangOf | None = None, attempts: Attempts | None = None,
+        log: JobLog, *, columns: mapping.Columns, units: mapping.Units | None = None, time: mapping.Forms | None = None,
+        zone: mapping.Zone | None = None, missing: mapping.MissingOf | None = None,
+        missing_values: mapping.BlankWords = mapping.BLANKS, fold: mapping.FoldOf | None = None,
+        gang: mapping.GangOf | None = None, attempts: mapping.Attempts | None = None,
     ) -> JobLog:  # fmt: skip
         made = _map_of(
             columns, units, time, zone=zone, missing=missing, missing_values=missing_values, decimal=".", fold=fold,
@@ -114,9 +100,9 @@ jsonl = _typed("jsonl", "JSON lines with their own keys")
 
 
 def _map_of(
-    columns: dict[str, CellSource], units: Any = None, time: Any = None, zone: Any = None, missing: Any = None,
-    missing_values: tuple[str, ...] = BLANKS, decimal: str = ".", fold: Fold | None = None, gang: Fold | None = None,
-    attempts: str | None = None,
+    columns: dict[str, mapping.CellSource], units: Any = None, time: Any = None, zone: Any = None, missing: Any = None,
+    missing_values: tuple[str, ...] = mapping.BLANKS, decimal: str = ".", fold: Fold | None = None,
+    gang: Fold | None = None, attempts: str | None = None,
 ) -> LogMap:  # fmt: skip
     where = None if zone is None else zone_of(zone)
     forms = {} if time is None else mapping.forms_of(time)
@@ -165,9 +151,10 @@ def read_records(
     log: JobLog, records: Iterable[tuple[int, Record]], time: str, zone: Any = None, attempts: str | None = None
 ) -> JobLog:
     """Jobs from a reader's records; `time`: the format of their instants."""
-    columns = {name: CellSource("column", (name,)) for name in RECORDED}
+    columns = {name: mapping.CellSource("column", (name,)) for name in RECORDED}
     made = _map_of(columns, {}, time, zone=zone, missing={}, attempts=attempts)
-    made = replace(made, missing={name: Missing("default") for name in RECORDED if kind_of(name) != "text"})
+    rule = mapping.Missing("default")
+    made = replace(made, missing={name: rule for name in RECORDED if mapping.kind_of(name) != "text"})
     log.dated = True
     _localize(log, made)
     reader = MappedJobs(log, made, keyed=True)
@@ -200,14 +187,9 @@ def _read(log: JobLog, made: LogMap, rows: FileRows) -> JobLog:
 
 def _localize(log: JobLog, made: LogMap) -> None:
     """Dates of the window that name no zone are in the log's."""
-    zone = made.zone
-    if zone is None:
-        return
-
-    def moved(bound: float | None) -> float | None:
-        if not isinstance(bound, Date) or bound.zoned:
-            return bound
-        return Date(Instants(None, zone)(str(bound.naive())))
-
-    log.cut = replace(log.cut, since=moved(log.cut.since) or 0.0, until=moved(log.cut.until))
-    log.notes.append(f"{log.path}: its dates are those of {zone}; what is told here is UTC")
+    if made.zone is not None:
+        read = Instants(None, made.zone)
+        since, until = (Date(read(str(bound.naive()))) if isinstance(bound, Date) and not bound.zoned else bound
+                        for bound in (log.cut.since, log.cut.until))  # fmt: skip
+        log.cut = replace(log.cut, since=since or 0.0, until=until)
+        log.notes.append(f"{log.path}: its dates are those of {made.zone}; what is told here is UTC")

@@ -29,19 +29,14 @@ from hetsim.workload.mapped.reader import Record, read_records
 from hetsim.workload.rows.job_log import JobLog
 from hetsim.workload.rows.job_tables import job_log
 from hetsim.workload.rows.json_rows import first_sign, members
-from hetsim.workload.rows.text_rows import LONGEST_LINE, numbered_lines
 
 Records = Iterator[tuple[int, Record]]
 
 
 def _lines(log: JobLog) -> Iterator[tuple[int, str]]:
-    some = False
-    for line, text in numbered_lines(log.path, LONGEST_LINE):
-        some = True
-        if text.strip() and not text.startswith("#"):
+    for line, text in log.filled_lines():
+        if not text.startswith("#"):
             yield line, text.rstrip("\r")
-    if not some:
-        log.fail("is empty")
 
 
 # PBS ------------------------------------------------------------------------------------------------------------
@@ -138,8 +133,7 @@ RUSAGE = 19
 @job_log
 def lsf(log: JobLog, *, attempts: Attempts = "separate", zone: Zone | None = None) -> JobLog:
     """Jobs of LSF (lsb.acct or bacct -l): slots, GPUs, hosts, queues, arrays."""
-    first = next((text for _, text in _lines(log)), "")
-    if first.startswith('"'):
+    if next((text for _, text in _lines(log)), "").startswith('"'):
         return read_records(log, _of_lsb_acct(log), "epoch s", attempts=attempts)
     return read_records(log, _of_bacct(log), BACCT_TIME, zone=zone, attempts=attempts)
 

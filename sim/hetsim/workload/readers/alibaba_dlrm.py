@@ -44,12 +44,8 @@ def read(log: JobLog, *, end: Seconds | None = None) -> JobLog:
 
 def _latest(log: JobLog) -> float:
     """The latest time in the file, which is read twice for it."""
-    latest = 0.0
-    for _, cells in CsvTable(JobLog(log.path, LogCut()), TIMES):
-        for cell in cells:
-            if NUMBER.fullmatch(cell):
-                latest = max(latest, float(cell))
-    return latest
+    rows = CsvTable(JobLog(log.path, LogCut()), TIMES)
+    return max((float(cell) for _, cells in rows for cell in cells if NUMBER.fullmatch(cell)), default=0.0)
 
 
 def _instance(log: JobLog, line: int, cells: list[str], latest: float) -> None:

@@ -27,29 +27,18 @@ from typing import Annotated
 import numpy as np
 
 from hetsim.model.units import ExistingFile, TimeUnit, forbid, shown
-from hetsim.workload.rows.text_rows import (
-    NUMBER,
-    Flag,
-    ReadFile,
-    Types,
-    cells_of,
-    circle,
-    column_of,
-    lines_of,
-    place,
-    time_of,
-)
+from hetsim.workload.rows import text_rows
 from hetsim.workload.traces import TaskTable
 
 _WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
 
 
 _CPU_AMONG_THEM = "the CPU has its own column before these; types names the GPU columns"
-GpuTypes = Annotated[Types, forbid(lambda types: "cpu" in types, _CPU_AMONG_THEM)]
+GpuTypes = Annotated[text_rows.Types, forbid(lambda types: "cpu" in types, _CPU_AMONG_THEM)]
 
 
 def read(
-    path: ExistingFile, *, unit: TimeUnit = "ms", types: GpuTypes | None = None, independent: Flag = False
+    path: ExistingFile, *, unit: TimeUnit = "ms", types: GpuTypes | None = None, independent: text_rows.Flag = False
 ) -> TaskTable:
     """A task graph: rows `id cpu_time gpu_time [gpu2_time] [pred,pred]`; -1: never.
 
@@ -59,7 +48,7 @@ def read(
     return _Reader(Path(path), unit, types, independent).table()
 
 
-class _Reader(ReadFile):
+class _Reader(text_rows.ReadFile):
     """Reads one file, collecting problems."""
 
     def __init__(self, path: Path, unit: str, types: list[str] | None, independent: bool):
@@ -69,12 +58,12 @@ class _Reader(ReadFile):
         self.independent = independent
 
     def table(self) -> TaskTable:
-        self.lines = lines_of(self.path)
-        rows = self._without_header(cells_of(self.lines))
+        self.lines = text_rows.lines_of(self.path)
+        rows = self._without_header(text_rows.cells_of(self.lines))
         if not rows:
             self.fail("has no rows")
         types = self.types or ["gpu", "gpu2"][: self._gpu_columns(rows)]
-        columns = ["cpu_time", *map(column_of, types)]
+        columns = ["cpu_time", *map(text_rows.column_of, types)]
         ids = [self._id(number, cells[0]) if len(cells) > 1 else None for number, cells in rows]
         self._check_ids(ids, rows)
         times, lists = [], []
@@ -97,7 +86,7 @@ class _Reader(ReadFile):
 
     def _without_header(self, rows: list[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
         """The rows; a first one of words is reported once, and not for each of its cells."""
-        if rows and len(rows[0][1]) > 1 and not any(NUMBER.fullmatch(cell) for cell in rows[0][1]):
+        if rows and len(rows[0][1]) > 1 and not any(text_rows.NUMBER.fullmatch(cell) for cell in rows[0][1]):
             self.row_problems.add("has a header; files of this format have none, remove it", rows[0][0])
             return rows[1:]
         return rows
@@ -110,7 +99,7 @@ class _Reader(ReadFile):
             count, last = len(cells), cells[-1]
             if count == 3 or (count == 4 and "," in last):
                 one += 1
-            elif count == 5 or (count == 4 and NUMBER.fullmatch(last) and not _WHOLE.fullmatch(last)):
+            elif count == 5 or (count == 4 and text_rows.NUMBER.fullmatch(last) and not _WHOLE.fullmatch(last)):
                 two += 1
             elif count == 4:
                 two += last == "-1" and last not in names
@@ -142,12 +131,12 @@ class _Reader(ReadFile):
         return False
 
     def _bad(self, number: int, cell: int, column: str, message: str) -> None:
-        self.row_problems.add(f"column {column}: {message}", number, place(self.lines[number - 1], cell))
+        self.row_problems.add(f"column {column}: {message}", number, text_rows.place(self.lines[number - 1], cell))
 
     def _times(self, number: int, cells: list[str], columns: list[str]) -> list[float]:
         times_read, clean = [], True
         for position, column in enumerate(columns, start=1):
-            seconds, wrong = time_of(cells[position], self.unit)
+            seconds, wrong = text_rows.time_of(cells[position], self.unit)
             if wrong:
                 self._bad(number, position, column, wrong)
                 clean = False
@@ -185,17 +174,14 @@ class _Reader(ReadFile):
     ) -> list[tuple[int, ...]]:
         row_of = {value: row for row, value in enumerate(ids)}
         predecessors = []
-        for row, names in enumerate(lists):
-            numbers = []
-            for name in dict.fromkeys(names):
-                if name in row_of:
-                    numbers.append(row_of[name])
-                else:
+        for row, names in enumerate(map(dict.fromkeys, lists)):
+            for name in names:
+                if name not in row_of:
                     number, cells = rows[row]
                     message = f"task {ids[row]} names the unknown predecessor {name}"
                     self._bad(number, len(cells) - 1, "predecessors", message)
-            predecessors.append(tuple(numbers))
-        if waiting := circle(predecessors, ids):
+            predecessors.append(tuple(row_of[name] for name in names if name in row_of))
+        if waiting := text_rows.circle(predecessors, ids):
             number, cells = rows[waiting[0]]
             self._bad(number, len(cells) - 1, "predecessors", waiting[1])
         return predecessors

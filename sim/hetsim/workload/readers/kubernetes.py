@@ -26,6 +26,7 @@ Nodes that are cordoned (spec.unschedulable) or not ready are left out unless `d
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +40,7 @@ from hetsim.workload.rows.job_times import JobTimes
 from hetsim.workload.rows.json_rows import first_sign, members
 from hetsim.workload.rows.rows_of_a_job import JobRows
 from hetsim.workload.rows.rows_of_a_job import gang as declared_gang
-from hetsim.workload.rows.text_rows import LONGEST_LINE, Flag, numbered_lines
+from hetsim.workload.rows.text_rows import Flag
 
 GPUS = {
     "nvidia.com/gpu": ("nvidia.com/gpu.product", "gpu"),
@@ -105,15 +106,12 @@ def read(log: JobLog, *, user_label: Named = "user", gang: GangOf | Literal[Fals
 def _pods(log: JobLog) -> Iterator[tuple[int, Any]]:
     """Line and pod: of a list, an object with items, or lines with an object each."""
     sign = first_sign(log.path)
-    lines = ((number, text) for number, text in numbered_lines(log.path, LONGEST_LINE) if text.strip())
-    first = _object(next(lines, (0, ""))[1]) if sign == "{" else None
+    first = _object(next(log.filled_lines())[1]) if sign == "{" else None
     if first is None or not {"metadata", "object"} & set(first):
         yield from members(log.path, None if sign == "[" else "items")
         return
     last: dict[str, tuple[int, Any]] = {}
-    for number, text in numbered_lines(log.path, LONGEST_LINE):
-        if not text.strip():
-            continue
+    for number, text in log.filled_lines():
         pod = _object(text)
         if pod is None:
             log.wrong(number, "", "the line is not a JSON object")
@@ -230,12 +228,10 @@ def _span(log: JobLog, line: int, status: dict[str, Any]) -> tuple[float | None,
 def _requests(spec: dict[str, Any]) -> dict[str, float]:
     """The requests of a pod's containers: cores, bytes, extended resources."""
     total = {"cpu": 0.0, "memory": 0.0}
-    for container in spec.get("containers") or []:
-        for key, value in _of(container).items():
-            total[key] = total.get(key, 0.0) + value
-    for container in spec.get("initContainers") or []:
-        for key, value in _of(container).items():
-            total[key] = max(total.get(key, 0.0), value)
+    for containers, joined in (("containers", operator.add), ("initContainers", max)):
+        for container in spec.get(containers) or []:
+            for key, value in _of(container).items():
+                total[key] = joined(total.get(key, 0.0), value)
     return total
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from hetsim.errors import suggestion
 from hetsim.model.units import ExistingFile, shown
-from hetsim.workload.rows.request_rows import Request, RequestRows, nanoseconds, tokens, with_cut
+from hetsim.workload.rows.request_rows import LONGEST_LINE, Request, RequestRows, nanoseconds, tokens, with_cut
 from hetsim.workload.traces import TaskTable
 
 BLOCK = 512
@@ -36,8 +36,7 @@ def read(path: ExistingFile, **cut: Any) -> TaskTable:
     `since` and `until` cut a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort`
     takes rows in any order.
     """
-    requests = RequestRows(Path(path), cut)
-    return _Reader(requests).table()
+    return _Reader(RequestRows(Path(path), cut)).table()
 
 
 class _Reader:
@@ -55,7 +54,8 @@ class _Reader:
 
     def _rows(self) -> Iterator[Request]:
         row_problems = self.requests.row_problems
-        for number, line in self.requests.lines():
+        for number, text in self.requests.filled_lines(LONGEST_LINE):
+            line = text.strip()
             try:
                 row, wrong = self._row(number, line)
             except (ValueError, RecursionError) as error:

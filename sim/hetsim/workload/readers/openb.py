@@ -56,12 +56,9 @@ def _pod(log: JobLog, line: int, cells: list[str]) -> None:
     if count != int(count) or (count == 1 and not 0 < milli <= 1000):
         log.wrong(line, "num_gpu, gpu_milli", f"{count:g} GPUs of {milli:g} thousandths are not a share of GPUs")
         return
+    reason = "no deletion_time" if math.isnan(deleted) else out_of_order(created, started, deleted)
     if math.isnan(started):
         reason = f"never started ({cells[10] or 'no scheduled_time'})"
-    elif math.isnan(deleted):
-        reason = "no deletion_time"
-    else:
-        reason = out_of_order(created, started, deleted)
     if reason:
         log.leave_out(reason, line)
         return
@@ -76,8 +73,8 @@ def _pod(log: JobLog, line: int, cells: list[str]) -> None:
 
 def _has_times(path: Path) -> bool:
     """Return True if the header names any of the three times."""
-    header = next((text for _, text in numbered_lines(path, LONGEST_LINE) if text.strip()), "")
-    return any(name in header.casefold() for name in TIMES)
+    header = next((text for _, text in numbered_lines(path, LONGEST_LINE) if text.strip()), "").casefold()
+    return any(name in header for name in TIMES)
 
 
 def nodes(path: ExistingFile, *, types: TypeNames | None = None) -> list[dict[str, Any]]:

@@ -103,14 +103,11 @@ def _attempt(log: JobLog, line: int, attempt: Any) -> tuple[float | None, float 
     if not isinstance(attempt, dict) or not isinstance(detail or [], list):
         log.wrong(line, "attempts", "an attempt is an object with start_time, end_time and detail")
         return None
-    times = []
-    for key in ("start_time", "end_time"):
-        text = _text(attempt.get(key))
-        seconds = None if text in ("", "None") else log.date(line, key, text)
-        times.append(seconds)
+    texts = {key: _text(attempt.get(key)) for key in ("start_time", "end_time")}
+    begin, end = (None if text in ("", "None") else log.date(line, key, text) for key, text in texts.items())
     machines = [one for one in detail or [] if isinstance(one, dict)]
     gpu_count = sum(len(one["gpus"]) for one in machines if isinstance(one.get("gpus"), list))
-    return times[0], times[1], gpu_count, [str(one["ip"]) for one in machines if one.get("ip")]
+    return begin, end, gpu_count, [str(one["ip"]) for one in machines if one.get("ip")]
 
 
 def _text(value: Any) -> str:
@@ -125,9 +122,7 @@ def nodes(
     result = []
     for line, (vc, count) in CsvTable(log, ("vc", "node num")):
         number = log.number(line, "node num", count)
-        if number is None:
-            continue
-        if number % 1:
+        if number and number % 1:
             log.wrong(line, "node num", f"{shown(count)} is not a whole number of nodes")
         elif number:
             kind = {"type": gpu, "count": gpus_per_node}

@@ -29,7 +29,6 @@ Goodput-Optimized Deep Learning (OSDI 2021), and its artifact.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,7 +43,7 @@ from hetsim.model.units import ExistingFolder, shown
 from hetsim.workload.costs.measured_training import Application, TrainingCurve
 from hetsim.workload.rows.job_log import Count, JobLog, Named
 from hetsim.workload.rows.job_tables import job_log, table_of
-from hetsim.workload.rows.text_rows import NUMBER, CsvTable, RowProblems, numbered_lines
+from hetsim.workload.rows.text_rows import NUMBER, CsvTable, ReadFile
 from hetsim.workload.traces import Curves, TaskTable
 
 STEP_COLUMNS = ("local_bsz", "step_time", "sync_time")
@@ -53,10 +52,8 @@ EPOCH_COLUMNS = ("progress", "iteration", "grad_sqr", "grad_var")
 
 def applications(folder: Path, local_limits: Mapping[str, int]) -> dict[str, Application]:
     """All applications in a folder of profiles; ScenarioError with file and line."""
-    applications_read = {}
-    for inside in sorted(one for one in folder.iterdir() if one.is_dir()):
-        applications_read[inside.name] = _application(inside, local_limits.get(inside.name))
-    return applications_read
+    inside = sorted(one for one in folder.iterdir() if one.is_dir())
+    return {one.name: _application(one, local_limits.get(one.name)) for one in inside}
 
 
 def _application(folder: Path, local_limit: int | None) -> Application:
@@ -86,28 +83,16 @@ def _application(folder: Path, local_limit: int | None) -> Application:
 
 def _table(path: Path, columns: tuple[str, ...]) -> np.ndarray:
     """Columns of numbers of a CSV file with a header."""
-    row_problems = RowProblems(path)
     if not path.is_file():
         raise file_error(path, "is missing")
-    lines = list(numbered_lines(path))
-    header = next(csv.reader([lines[0][1]])) if lines else []
-    missing = [name for name in columns if name not in header]
-    if missing:
-        raise file_error(path, f"has no column {', '.join(missing)}; wanted are {', '.join(columns)}", 1)
-    places = [header.index(name) for name in columns]
+    file = ReadFile(path)
     rows = []
-    for number, line in lines[1:]:
-        cells = next(csv.reader([line]), [])
-        if not cells:
-            continue
-        picked = [cells[place].strip() if place < len(cells) else "" for place in places]
-        for name, cell in zip(columns, picked, strict=True):
+    for number, cells in CsvTable(file, columns):
+        for name, cell in zip(columns, cells, strict=True):
             if not NUMBER.fullmatch(cell):
-                row_problems.add(f"column {name}: {shown(cell)} is not a number", number)
-        rows.append([float(cell) if NUMBER.fullmatch(cell) else 0.0 for cell in picked])
-    if not rows:
-        row_problems.add("has no rows", None)
-    row_problems.fail_if_any()
+                file.row_problems.add(f"column {name}: {shown(cell)} is not a number", number)
+        rows.append([float(cell) if NUMBER.fullmatch(cell) else 0.0 for cell in cells])
+    file.require(rows, "has no rows")
     return np.array(rows)
 
 

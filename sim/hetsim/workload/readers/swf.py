@@ -52,9 +52,7 @@ def read(
 ) -> JobLog:
     """A log of the Parallel Workloads Archive: 18 numbers a job."""
     header: dict[str, str] = {}
-    any_line = False
-    for line, text in numbered_lines(log.path, LONGEST_LINE):
-        any_line = True
+    for line, text in log.filled_lines():
         row = text.strip()
         if row.startswith(";"):
             key, sign, value = row.lstrip("; ").partition(":")
@@ -62,10 +60,8 @@ def read(
                 header.setdefault(key.strip(), value.strip())
                 if key.strip() == "UnixStartTime" and value.strip().isdecimal() and 0 < float(value) < YEAR_10000:
                     log.origin = float(value)
-        elif row:
+        else:
             _job(log, line, row, size=size, processors=processors, cores_per_node=cores_per_node)
-    if not any_line:
-        log.fail("is empty")
     facts = [f"{key} {header[key]}" for key in ("Computer", "MaxNodes", "MaxProcs", "UnixStartTime") if header.get(key)]
     if facts:
         log.notes.append(f"{log.path}: {', '.join(facts)}")

@@ -339,17 +339,14 @@ class _Reader:
         ids = np.arange(1, len(table) + 1) if table.id is None else table.id
         row_of = {str(value): row for row, value in enumerate(ids.tolist())}
         predecessors = []
-        for row, names in enumerate(self._lists("predecessors", column)):
-            numbers = []
-            for name in dict.fromkeys(names):
-                if name in row_of:
-                    numbers.append(row_of[name])
-                else:
+        for row, names in enumerate(map(dict.fromkeys, self._lists("predecessors", column))):
+            for name in names:
+                if name not in row_of:
                     few = len(row_of) <= 10_000 and len(self.problems) < MAX_PROBLEMS
                     near = suggestion(name, row_of) if few else ""
                     message = f"task {ids[row]} names the unknown predecessor {shown(name)}{near}"
                     self._row_problem(row, "predecessors", message)
-            predecessors.append(tuple(numbers))
+            predecessors.append(tuple(row_of[name] for name in names if name in row_of))
         if waiting := circle(predecessors, ids):
             self._row_problem(waiting[0], "predecessors", waiting[1])
         return predecessors
@@ -480,8 +477,7 @@ def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     filled = compute.if_else(compute.fill_null(blank, True), pa.scalar(None, pa.string()), trimmed)
     try:
         values = np.array(compute.cast(filled, pa.float64()).to_numpy(), dtype=float)
-        empty = np.asarray(compute.is_null(filled).to_numpy())
-        return values, np.isnan(values) & ~empty
+        return values, np.isnan(values) & ~np.asarray(compute.is_null(filled).to_numpy())
     except pa.ArrowInvalid:
         return _numbers_one_by_one(filled.to_pylist())
 

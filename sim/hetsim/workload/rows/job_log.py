@@ -236,15 +236,12 @@ class JobLog(ReadFile):
 
     def summary(self) -> list[str]:
         """Sentences on the rows left out, and remarks on those kept."""
-        texts = []
-        for what, (count, line) in self.passed_over.items():
-            first = f"(first: {self.word} {line})"
-            texts.append(f"{self.path}: {count:,} rows that are not jobs of their own: {what} {first}")
-        for reason, (count, line) in self.left_out.items():
-            texts.append(f"{self.path}: {count:,} of {self.seen:,} jobs left out: {reason} (first: {self.word} {line})")
-        for what, (count, line) in self._remarks.items():
-            texts.append(f"{self.path}: {count:,} of {self.seen:,} jobs {what} (first: {self.word} {line})")
-        return texts + self.notes
+        jobs = f"of {self.seen:,} jobs"
+        counts = {f"rows that are not jobs of their own: {what}": count for what, count in self.passed_over.items()}
+        counts |= {f"{jobs} left out: {reason}": count for reason, count in self.left_out.items()}
+        counts |= {f"{jobs} {what}": count for what, count in self._remarks.items()}
+        first = f"first: {self.word}"
+        return [*(f"{self.path}: {n:,} {what} ({first} {line})" for what, (n, line) in counts.items()), *self.notes]
 
 
 def out_of_order(came: float, began: float, ended: float) -> str:

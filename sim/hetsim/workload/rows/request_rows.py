@@ -29,7 +29,7 @@ from pydantic import Field
 from hetsim.errors import MAX_PROBLEMS, file_error
 from hetsim.model.ragged import Ragged
 from hetsim.model.units import MAX_SECONDS, Seconds, Share, shown
-from hetsim.workload.rows.text_rows import NUMBER, CsvTable, Flag, ReadFile, numbered_lines
+from hetsim.workload.rows.text_rows import NUMBER, CsvTable, Flag, ReadFile
 from hetsim.workload.traces import TaskTable
 
 LONGEST_LINE = 1_000_000
@@ -129,17 +129,6 @@ class RequestRows(ReadFile):
         self._names: list[dict[str, int]] = [{} for _ in labels]
         self._further: list[array] = [array("d") for _ in numbers]
 
-    def lines(self) -> Iterator[tuple[int, str]]:
-        """Number and text of the lines that are not blank."""
-        any_line = False
-        for number, line in numbered_lines(self.path, LONGEST_LINE):
-            any_line = True
-            text = line.strip()
-            if text:
-                yield number, text
-        if not any_line:
-            raise file_error(self.path, "is empty")
-
     def table(self, rows: Iterator[Request]) -> TaskTable:
         """All rows within the cut; ScenarioError with all their problems."""
         self._gather(rows)
@@ -160,7 +149,8 @@ class RequestRows(ReadFile):
             times = times[order] - zero
         elif self.from_first:
             times = times - self._zero
-        self._check_some(len(times))
+        if not len(times):
+            self.fail("none of its requests is left: see since, until and sample" if self.read else "has no requests")
         return self._made(times, order)
 
     def _gather(self, rows: Iterator[Request]) -> None:
@@ -192,13 +182,6 @@ class RequestRows(ReadFile):
                 codes.append(names.setdefault(label, len(names)))
             for column, number in zip(self._further, row.numbers, strict=False):
                 column.append(number)
-
-    def _check_some(self, count: int) -> None:
-        if count:
-            return
-        if not self.read:
-            self.fail("has no requests")
-        self.fail("none of its requests is left: see since, until and sample")
 
     def _made(self, times: np.ndarray, order: np.ndarray | None) -> TaskTable:
         kept, cut = self._kept, self.cut
@@ -246,10 +229,7 @@ def nanoseconds(cell: str, unit: int) -> tuple[int, str]:
     """A decimal number in units of some nanoseconds, exactly; and its problem."""
     if not NUMBER.fullmatch(cell):
         return 0, f"{shown(cell)} is not a number" if cell else "the time is missing"
-    if cell.isdigit() and len(cell) < 16:
-        nanos: float = int(cell) * unit
-    else:
-        nanos = float(cell) * unit
+    nanos = (int(cell) if cell.isdigit() and len(cell) < 16 else float(cell)) * unit
     if nanos < 0:
         return 0, f"{shown(cell)} is negative"
     if nanos > min(MAX_SECONDS, 9e9) * 1e9:

@@ -19,6 +19,7 @@ from hetsim.model.plan import find_cycle
 from hetsim.model.units import MAX_SECONDS, TIME, shown
 
 PARQUET = (".parquet", ".pq")
+LONGEST_LINE = 16_000_000
 NOWHERE = -1.0
 """Stands for a time where a task cannot run."""
 YEAR_10000 = 253_402_300_800.0
@@ -73,6 +74,15 @@ class ReadFile:
     def __init__(self, path: Path):
         self.path = path
         self.row_problems = RowProblems(path)
+
+    def filled_lines(self, longest: int = LONGEST_LINE) -> Iterator[tuple[int, str]]:
+        """Number and text of the lines that are not blank; refuses an empty file."""
+        number = 0
+        for number, text in numbered_lines(self.path, longest):
+            if text.strip():
+                yield number, text
+        if not number:
+            self.fail("is empty")
 
     def require(self, rows: Sized, message: str) -> None:
         """Raise ScenarioError with all problems, or with this one if there are no rows."""
@@ -232,7 +242,6 @@ def column_of(kind: str) -> str:
 # Tables of separated values, row by row, with addresses of problems.
 
 
-LONGEST_LINE = 16_000_000
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
