@@ -201,9 +201,7 @@ def finite(value: float, otherwise: float = 0.0) -> float:
 def formatter(metric: str) -> Callable[[float], str]:
     """The function that formats a single value of a metric."""
     units = units_of(metric)
-    if units == ((1.0, ""),):
-        return count
-    return lambda value: one(value, units)
+    return count if units == ((1.0, ""),) else lambda value: one(value, units)
 
 
 def json_values(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -227,7 +227,8 @@ def compare(
         table[name, "mean"] = [interval.mean for interval in intervals]
         table[name, "half_width"] = [interval.half_width for interval in intervals]
         table[name, "n"] = [interval.n for interval in intervals]
-        of_metric = [replace(row, identical=identical) for row in _pairs(name, frame, pairs, confidence)]
+        each = [(policy, other, frame[[policy, other]].to_numpy(dtype=np.float64)) for policy, other in pairs]
+        of_metric = [replace(row, identical=identical) for row in paired_findings(name, each, confidence)]
         rows += of_metric
         is_open = not has_direction(name) or np.isinf(frame.to_numpy(dtype=np.float64)).any()
         winners[name] = None if is_open else clearly_best(of_metric, policies)
@@ -262,9 +263,7 @@ def _check_asked(runs: Mapping[str, Any], baseline: str | None, confidence: floa
 
 def _first(run: Replications | Result) -> Result | None:
     """The run that is kept whole, where one is."""
-    if isinstance(run, Result):
-        return run
-    return min(run.results, key=lambda result: result.replication, default=None)
+    return run if isinstance(run, Result) else min(run.results, key=lambda result: result.replication, default=None)
 
 
 def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> dict[str, pd.DataFrame]:
@@ -309,11 +308,6 @@ def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:
         ends = pd.concat([runs.ends for runs in sets.values()], axis=1).max(axis=1)
         columns = {name: runs.energy_until(ends)[metric] for name, runs in sets.items()}
     return pd.concat(columns, axis=1, join="inner")
-
-
-def _pairs(metric: str, frame: pd.DataFrame, pairs: list[tuple[str, str]], confidence: float) -> list[Finding]:
-    each = [(policy, other, frame[[policy, other]].to_numpy(dtype=np.float64)) for policy, other in pairs]
-    return paired_findings(metric, each, confidence)
 
 
 def _of_the_best(metric: str, frame: pd.DataFrame, found: list[Finding]) -> list[Finding]:

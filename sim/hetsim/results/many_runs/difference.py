@@ -74,8 +74,7 @@ class Difference:
     def _sides(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         sides = []
         for run in (self.a, self.b):
-            frame = run.tasks
-            frame = frame.assign(key=frame["id"].astype(str)).set_index("key")
+            frame = run.tasks.assign(key=run.tasks["id"].astype(str)).set_index("key")
             if frame.index.has_duplicates:
                 again = frame.index[frame.index.duplicated()][0]
                 raise UsageError(f'{run.name or "a run"} has several tasks "{again}": they cannot be told apart')
@@ -122,17 +121,14 @@ class Difference:
     @cached_property
     def statuses(self) -> pd.DataFrame:
         """Tasks whose status differs: status_a, status_b, tasks."""
-        frame = self.tasks
-        frame = frame[frame["status_a"].astype(str) != frame["status_b"].astype(str)]
-        pairs = frame[["status_a", "status_b"]].astype(str)
+        pairs = self.tasks[["status_a", "status_b"]].astype(str)
+        pairs = pairs[pairs["status_a"] != pairs["status_b"]]
         return pairs.value_counts(sort=True).rename("tasks").reset_index()
 
     @cached_property
     def first(self) -> FirstDecision | None:
         """The first decision that differs (start, stop, move, reject, device)."""
-        one, other = decisions(self.a), decisions(self.b)
-        keys = ["time", "what"]
-        both = one.merge(other, on=keys, how="outer", indicator=True)
+        both = decisions(self.a).merge(decisions(self.b), on=["time", "what"], how="outer", indicator=True)
         both = both[both["_merge"] != "both"]
         if both.empty:
             return None
@@ -216,18 +212,12 @@ def decisions(run: Result) -> pd.DataFrame:
     turned = tasks[tasks["status"].astype(str) == "rejected"]
     what = "rejects " + turned["id"].astype(str)
     parts.append(pd.DataFrame({"time": turned["finish"].to_numpy(), "what": what.to_numpy(dtype=object)}))
-    parts.append(_device_decisions(run))
-    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-
-
-def _device_decisions(run: Result) -> pd.DataFrame:
     devices = run.record.input.cluster.devices
-    rows = [
-        (time, f"sets {devices[index].name} to {what}{f' {figures(value)}' if what == 'frequency' else ''}")
-        for time, index, what, value in run.record.device_log
-        if what in ("frequency", "sleep", "wake")
-    ]
-    return pd.DataFrame(rows, columns=["time", "what"])
+    rows = [(time, f"sets {devices[index].name} to {change}{f' {figures(value)}' if change == 'frequency' else ''}")
+            for time, index, change, value in run.record.device_log
+            if change in ("frequency", "sleep", "wake")]  # fmt: skip
+    parts.append(pd.DataFrame(rows, columns=["time", "what"]))
+    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
 
 
 # Words ------------------------------------------------------------------------------------------------------------
@@ -284,13 +274,9 @@ def _change(found: Difference) -> str:
     base = float(found.tasks["a"][change.index].mean())
     part = f" ({share(abs(mean) / base)})" if base > 0 else ""
     gained, lost = int((change < 0).sum()), int((change > 0).sum())
-    less = "shorter" if found.column in ("response", "wait") else "less"
-    more = "longer" if found.column in ("response", "wait") else "more"
-    way = (
-        f"the same in {b} as in {a}"
-        if mean == 0
-        else (f"{write(abs(mean))}{part} {less if mean < 0 else more} in {b} than in {a}")
-    )
+    less, more = ("shorter", "longer") if found.column in ("response", "wait") else ("less", "more")
+    way = f"{write(abs(mean))}{part} {less if mean < 0 else more} in {b} than in {a}"
+    way = way if mean else f"the same in {b} as in {a}"
     same = len(change) - gained - lost
     return f"mean {name} is {way}: of {len(change):,} tasks {gained:,} gained, {lost:,} lost, {same:,} are the same"
 

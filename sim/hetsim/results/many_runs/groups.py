@@ -136,13 +136,10 @@ def metrics_in(table: pd.DataFrame) -> list[str]:
 
 def telling(table: pd.DataFrame) -> list[str]:
     """Metrics of such a table that are defined and not 0 everywhere."""
-    kept = []
-    for name in metrics_in(table):
-        means = table[name, "mean"].to_numpy(dtype=np.float64)
-        if name == COMPLETED_COUNT or np.isnan(means).all() or (name != TASK_COUNT and not np.nan_to_num(means).any()):
-            continue
-        kept.append(str(name))
-    return kept
+    means = {name: table[name, "mean"].to_numpy(dtype=np.float64) for name in metrics_in(table)}
+    defined = {name: values for name, values in means.items() if not np.isnan(values).all()}
+    return [name for name, values in defined.items()
+            if name == TASK_COUNT or (name != COMPLETED_COUNT and np.nan_to_num(values).any())]  # fmt: skip
 
 
 def groups_json(tables: Mapping[str, pd.DataFrame], many: bool = True) -> dict[str, Any]:
@@ -213,11 +210,8 @@ def _paired_values(outcomes: Mapping[str, Result | Several], by: str) -> dict[st
     common = sorted(set.intersection(*map(set, numbers.values())))
     if all(not isinstance(outcome, Result) and outcome.identical for outcome in outcomes.values()):
         common = common[:1]  # the same number many times over is no evidence
-    by_policy: dict[str, Values] = {}
-    for label, outcome in outcomes.items():
-        places = np.searchsorted(numbers[label], common)
-        by_policy[label] = group_contributions(group_values(outcome, by), places)
-    return by_policy
+    places = {label: np.searchsorted(numbers[label], common) for label in outcomes}
+    return {label: group_contributions(group_values(one, by), places[label]) for label, one in outcomes.items()}
 
 
 def _numbers(outcome: Result | Several) -> list[int]:

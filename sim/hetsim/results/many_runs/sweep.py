@@ -189,8 +189,7 @@ class Sweep:
             values = self.points[key].loc[frame["point"]]
             cells.append(["null" if gone else str(value) for value, gone in zip(values, values.isna(), strict=True)])
         cells += [frame[fact].astype(str).tolist() for fact in facts]
-        for name in self.shown_metrics:
-            cells.append(self._texts(frame, name))
+        cells += [self._texts(frame, name) for name in self.shown_metrics]
         failed = (frame["status"] == "failed").tolist()
         table = [list(row) for row in zip(*cells, strict=True)]
         if any(failed):

@@ -58,10 +58,7 @@ class SweepTables:
 
     def add(self, rows: Sequence[SweepRow]) -> None:
         """Add the next rows."""
-        for row in rows:
-            for run in row.runs:
-                if run is not None:
-                    self.names.update(dict.fromkeys(run))
+        self.names |= dict.fromkeys(name for row in rows for run in row.runs if run is not None for name in run)
         here = {key: column[self.rows : self.rows + len(rows)] for key, column in self.columns.items()}
         self.rows += len(rows)
         frames = tables(here, rows, list(self.names), several=self.several, text_seeds=self.text_seeds)
@@ -255,24 +252,18 @@ def _half_widths(cube: np.ndarray, given: np.ndarray, names: Sequence[str]) -> n
 
 
 def _facts(keys: Columns, rows: Sequence[SweepRow], failed: np.ndarray, text_seeds: bool) -> dict[str, Any]:
+    cuts = np.array([np.nan if row.warmup is None else row.warmup for row in rows])
     return {
         "point": np.array([row.point for row in rows], dtype=np.int64),
         **{key: pd.Series(list(column)) for key, column in keys.items()},
         "policy": [row.policy for row in rows],
         "seed": _seeds([row.seed for row in rows], text_seeds),
         "replications": np.array([len(row.runs) for row in rows], dtype=np.int64),
-        **_warmups(rows),
+        **({} if all(row.warmup is None for row in rows) else {"warmup_cut": cuts}),
         "status": np.where(failed, "failed", "done"),
         "error": ["; ".join(dict.fromkeys(row.errors)) for row in rows],
         "warnings": ["; ".join(dict.fromkeys(row.warnings)) for row in rows],
     }
-
-
-def _warmups(rows: Sequence[SweepRow]) -> dict[str, Any]:
-    """A column where a warm-up was to be found, for all rows then."""
-    if all(row.warmup is None for row in rows):
-        return {}
-    return {"warmup_cut": np.array([np.nan if row.warmup is None else row.warmup for row in rows])}
 
 
 def _seeds(seeds: list[int], as_text: bool) -> list[str] | np.ndarray:

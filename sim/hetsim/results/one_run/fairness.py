@@ -94,8 +94,7 @@ def _active(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     order = np.argsort(when, kind="stable")
     when, change = when[order], change[order]
     level = np.cumsum(change)
-    area = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(when))])
-    return when, area
+    return when, np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(when))])
 
 
 @metric(unit="ratio", better="less", sets=("fairness", "cluster:160"), title="ρ max", congested=True)

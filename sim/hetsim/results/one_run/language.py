@@ -65,8 +65,7 @@ def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np
 
     A limit on the first token alone is kept once that is out in time, whether the rest is done by the end or not.
     """
-    count = len(record.status)
-    limited, kept = np.zeros(count, bool), record.status == COMPLETED
+    limited, kept = np.zeros(len(record.status), bool), record.status == COMPLETED
     begun = ~np.isnan(times["ttft"]) & (record.status == UNFINISHED)
     for service in record.input.language:
         rows = service.rows

@@ -42,14 +42,6 @@ def aborted_count(run: Measured) -> float:
     return run.count(ABORTED)
 
 
-def _declare_gaps() -> None:
-    for label in STATISTICS:
-        what = {"mean": "Mean", "max": "Greatest"}.get(label, f"{label[1:]}th percentile of the")
-        gaps = _of_gaps(label)
-        gaps.__doc__ = f"{what} time between two tokens of an answer, over all tokens that came in the window."
-        metric(unit="s", better="less", of="run", sets=("tokens",), congested=True, name=f"itl_{label}")(gaps)
-
-
 def _of_gaps(label: str) -> Metric:
     def value(run: Measured) -> float:
         gaps, weights = run.result.token_gaps
@@ -62,7 +54,11 @@ def _of_gaps(label: str) -> Metric:
     return value
 
 
-_declare_gaps()
+for _label in STATISTICS:
+    _what = {"mean": "Mean", "max": "Greatest"}.get(_label, f"{_label[1:]}th percentile of the")
+    _gaps = _of_gaps(_label)
+    _gaps.__doc__ = f"{_what} time between two tokens of an answer, over all tokens that came in the window."
+    metric(unit="s", better="less", of="run", sets=("tokens",), congested=True, name=f"itl_{_label}")(_gaps)
 
 
 @metric(unit="share", better="neither", of="run", sets=("tokens",), title="KV blocks used")
@@ -128,17 +124,14 @@ def _prefixes(run: Measured) -> tuple[float, float]:
     return float(prompt[looked].sum()), float(cached[looked].sum())
 
 
-def _declare_preemptions() -> None:
-    meanings = ("gave way and were read again", "gave way and were copied to the host",
-                "lost their replica to a failure")  # fmt: skip
-    for kind, meaning in zip(PREEMPTIONS, meanings, strict=True):
-        count = _by_kind(f"preemptions_{kind}")
-        count.__doc__ = f"Times that requests to language models {meaning}."
-        metric(unit="count", better="neither", sets=("tokens",), hide_if_zero=True, name=f"preemptions_{kind}")(count)
-
-
 def _by_kind(column: str) -> Metric:
     return lambda run: float(run.column(column).sum()) if column in run.result.tasks else math.nan
 
 
-_declare_preemptions()
+_MEANINGS = (
+    "gave way and were read again", "gave way and were copied to the host", "lost their replica to a failure",
+)  # fmt: skip
+for _kind, _meaning in zip(PREEMPTIONS, _MEANINGS, strict=True):
+    _count = _by_kind(f"preemptions_{_kind}")
+    _count.__doc__ = f"Times that requests to language models {_meaning}."
+    metric(unit="count", better="neither", sets=("tokens",), hide_if_zero=True, name=f"preemptions_{_kind}")(_count)

@@ -32,9 +32,7 @@ class ModeTable:
 
     def codes(self, shape: np.ndarray, position: np.ndarray) -> np.ndarray:
         """Mode codes of rows given by shape and position; -1 where the position is -1."""
-        if len(self.offset) == 1:
-            return position
-        return np.where(position < 0, -1, self.offset[shape] + position)
+        return position if len(self.offset) == 1 else np.where(position < 0, -1, self.offset[shape] + position)
 
     def column(self, value: Callable[[Mode], float], dtype: type = np.float64) -> np.ndarray:
         """One value per mode, with a zero appended so that code -1 reads as 0."""

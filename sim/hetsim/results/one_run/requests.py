@@ -99,8 +99,7 @@ def _placed(
         np.where(of_stages, 0, batch.to_numpy(dtype=np.int32, na_value=0)).astype(np.int32),
         np.asarray(batch.isna()) | of_stages,
     )
-    cluster = rows.record.input.cluster
-    rack_of = {node.name: node.spec.rack for node in cluster.nodes}
+    rack_of = {node.name: node.spec.rack for node in rows.record.input.cluster.nodes}
     for name in ("device_type", "device", "node"):
         column = frame[name].cat
         codes, texts = _joined(column.codes.to_numpy()[position[rows.members]], list(column.categories), rows)

@@ -62,8 +62,7 @@ def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[
     if rows is None:
         return np.empty(0), np.empty(0)
     chosen = np.flatnonzero(rows["sequences"] > 0)
-    order = np.lexsort((rows["end"][chosen], rows["replica"][chosen]))
-    chosen = chosen[order]
+    chosen = chosen[np.lexsort((rows["end"][chosen], rows["replica"][chosen]))]
     code, end, count, number, start, fresh = (
         rows[name][chosen] for name in ("replica", "end", "steps", "sequences", "start", "fresh")
     )

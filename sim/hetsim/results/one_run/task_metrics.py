@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from hetsim.model.record import COMPLETED, EXPIRED, FAILED, REJECTED, STATUS_NAMES, UNFINISHED
-from hetsim.results.declared import DEFAULT_BOUND, Better, Unit, metric
+from hetsim.results.declared import DEFAULT_BOUND, Unit, metric
 from hetsim.results.one_run.measured import QUANTILES, Measured
 from hetsim.results.one_run.tables import BOUNDED_SLOWDOWN
 
@@ -30,25 +30,22 @@ def _counting(status: int) -> Callable[[Measured], float]:
     return lambda run: run.count(status)
 
 
-def _declare_counts() -> None:
-    fates: tuple[tuple[int, Better, str], ...] = (
-        (COMPLETED, "more", "completed"),
-        (REJECTED, "less", "were rejected"),
-        (EXPIRED, "less", "ran out of time before they started"),
-        (FAILED, "less", "failed, or had a failed predecessor"),
-        (UNFINISHED, "less", "were waiting or running when the run ended"),
-    )  # fmt: skip
-    for place, (status, better, meaning) in enumerate(fates):
-        count = _counting(status)
-        count.__doc__ = f"Tasks of the window that {meaning}."
-        lost = (f"usual:{40 + 10 * place}", f"cluster:{220 + 10 * place}", f"group_rows:{20 + 10 * place}")
-        sets = ("summary", f"groups:{20 + 10 * place}", *(lost if better == "less" else ()))
-        sets += ("display:20",) if status == UNFINISHED else ()
-        metric(unit="tasks", better=better, sets=sets, hide_if_zero=better == "less",
-               title=STATUS_NAMES[status], name=f"{STATUS_NAMES[status]}_count")(count)  # fmt: skip
-
-
-_declare_counts()
+_FATES = {
+    COMPLETED: "completed",
+    REJECTED: "were rejected",
+    EXPIRED: "ran out of time before they started",
+    FAILED: "failed, or had a failed predecessor",
+    UNFINISHED: "were waiting or running when the run ended",
+}
+for _place, (_status, _meaning) in enumerate(_FATES.items()):
+    _count = _counting(_status)
+    _count.__doc__ = f"Tasks of the window that {_meaning}."
+    _lost = (f"usual:{40 + 10 * _place}", f"cluster:{220 + 10 * _place}", f"group_rows:{20 + 10 * _place}")
+    _sets = ("summary", f"groups:{20 + 10 * _place}", *(() if _status == COMPLETED else _lost))
+    _sets += ("display:20",) if _status == UNFINISHED else ()
+    metric(unit="tasks", better="more" if _status == COMPLETED else "less", sets=_sets,
+           hide_if_zero=_status != COMPLETED, title=STATUS_NAMES[_status],
+           name=f"{STATUS_NAMES[_status]}_count")(_count)  # fmt: skip
 
 
 def declare_statistics(
