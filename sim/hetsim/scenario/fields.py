@@ -44,6 +44,14 @@ def unknown(error: UnknownName) -> str:
     return str(error) if near else f"{error}; one of {', '.join(error.known)}"
 
 
+def looked_up(find: Callable[[str], Any], name: str) -> Any:
+    """The entry of this name; ValueError for an unknown one, as validators raise it."""
+    try:
+        return find(name)
+    except UnknownName as error:
+        raise ValueError(unknown(error)) from None
+
+
 class Short:
     """Annotation: a field that also accepts a short form, expanded by `expand`.
 

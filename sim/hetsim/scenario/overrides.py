@@ -56,10 +56,7 @@ def apply(document: Document, assignments: list[tuple[str, Any]]) -> None:
 
 def _long_policy(document: Document) -> None:
     data = document.data
-    if "policy" in data:
-        data["policy"] = long_form(data["policy"])
-    else:
-        data["policy"] = long_form(None)
+    data["policy"] = long_form(data.get("policy"))
 
 
 def _forget_placement(document: Document) -> None:

@@ -243,7 +243,7 @@ def from_document(document: Document, base: Path, overrides: Overrides = ()) -> 
         model, problems = check(document, base)
         policies, policy_problems = check_policies(document, base)
         traces, trace_problems = check_traces(document, base)
-    problems += policy_problems + _sweep_paths(document)
+    problems += [*policy_problems, *_sweep_paths(document)]
     problems += [problem for problem in trace_problems if problem not in problems]
     if problems or model is None or policies is None:
         raise _in_order(problems + _further(document, base, traces))
@@ -260,10 +260,9 @@ def _in_order(problems: list[Problem]) -> ScenarioError:
     return ScenarioError(ordered)
 
 
-def _sweep_paths(document: Document) -> list[Problem]:
+def _sweep_paths(document: Document) -> Iterator[Problem]:
     """Keys of the sweep that lead nowhere."""
     sweep = document.data.get("sweep")
-    problems = []
     for key in sweep if isinstance(sweep, dict) else ():
         try:
             setting.check_path(document.data, key)
@@ -271,8 +270,7 @@ def _sweep_paths(document: Document) -> list[Problem]:
                 near = suggestion(key.partition(".")[0], ScenarioModel.model_fields)
                 raise LookupError(f'there is no key "{key.partition(".")[0]}" in a scenario{near}')
         except LookupError as error:
-            problems.append(document.problem(("sweep", key), str(error.args[0])))
-    return problems
+            yield document.problem(("sweep", key), str(error.args[0]))
 
 
 def _further(document: Document, base: Path, traces: dict[int, TraceSpec]) -> list[Problem]:

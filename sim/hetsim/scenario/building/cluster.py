@@ -108,22 +108,20 @@ def _uplinks(cluster: Cluster, racks: schema.Racks, document: Document) -> dict[
 
 def _prices_without_type(
     cluster: schema.ClusterSpec, known: dict[str, tuple[DeviceType, str]], document: Document
-) -> list[Problem]:
+) -> Iterator[Problem]:
     """Problems of prices of unknown types, or of types with a price."""
-    problems = []
     for name in cluster.prices:
         path: Path_ = ("cluster", "prices", name)
         if name not in known:
             near = suggestion(name, known) or f"; there are {', '.join(known)}"
-            problems.append(document.problem(path, f'the cluster has no device type "{name}"{near}'))
+            yield document.problem(path, f'the cluster has no device type "{name}"{near}')
     for number, nodes in enumerate(cluster.nodes):
         at_type: list[tuple[str, schema.Accelerator | schema.Cpu]] = [("gpus", one) for one in nodes.gpus]
         at_type += [("accelerators", one) for one in nodes.accelerators]
         for key, one in (*at_type, ("cpu", nodes.cpu)):
             if one.price is not None and one.type in cluster.prices:
                 text = f'the price of "{one.type}" is given under cluster.prices too; leave one of the two out'
-                problems.append(document.problem(("cluster", "nodes", number, key), text))
-    return problems
+                yield document.problem(("cluster", "nodes", number, key), text)
 
 
 def _names(spec: NodeSpec) -> list[str]:

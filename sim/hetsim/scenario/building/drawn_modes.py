@@ -13,15 +13,7 @@ from hetsim.formulas import training as formulas
 from hetsim.model.cluster import DeviceType, Partition
 from hetsim.model.exchange import Exchange
 from hetsim.model.tasks import Mode
-from hetsim.scenario.building.job_steps import (
-    exchange_over,
-    kinds_of,
-    machine_of,
-    pcie_of,
-    stretch_of,
-    too_large,
-    training_step,
-)
+from hetsim.scenario.building import job_steps
 from hetsim.scenario.building.modes import ModeBook
 from hetsim.scenario.building.streams import Context, peak_of
 from hetsim.scenario.file.document import Path_
@@ -103,7 +95,7 @@ class DrawnModes:
     def _cpu_mode(self, device: DeviceType, times: np.ndarray) -> tuple[Mode, np.ndarray]:
         exchange = self._exchange(device, 1)
         mode = self.book.mode(device, self.demand, partition=self.partition, exchange=exchange)
-        return mode, times * stretch_of(exchange)
+        return mode, times * job_steps.stretch_of(exchange)
 
     def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
         """The slowest step with communication, with `each` ranks on a node."""
@@ -112,18 +104,13 @@ class DrawnModes:
             return None
         cluster, nodes = self.context.cluster, self.demand.used("nodes")
         nodes_with_device = (n for n in cluster.nodes if device in (n.cpu.type, *(d.type for d in n.accelerators)))
-        beyond = pcie_of(device)
+        beyond = job_steps.pcie_of(device)
         exchanges = [
-            exchange_over(
-                cluster,
-                spec,
-                nodes,
-                compute=communication.every,
-                filling=0.0,
-                phases=[communication.phase(nodes, each, spec, beyond)],
-                largest=communication.largest,
-            )
-            for spec in kinds_of(nodes_with_device)
+            job_steps.exchange_over(
+                cluster, spec, nodes, compute=communication.every, filling=0.0,
+                phases=[communication.phase(nodes, each, spec, beyond)], largest=communication.largest,
+            )  # fmt: skip
+            for spec in job_steps.kinds_of(nodes_with_device)
         ]
         return max(exchanges, key=lambda one: one.nominal, default=None)
 
@@ -137,7 +124,7 @@ class DrawnModes:
         stretch = 1.0
         if demand.communication is not None:
             exchange = self._exchange(device, max(1, round(gpus or demand.used("gpus"))))
-            stretch = stretch_of(exchange)
+            stretch = job_steps.stretch_of(exchange)
         for count, speedup in counts.items():
             values = {
                 "gpus": float(count) if count else gpus or demand.gpus,
@@ -231,25 +218,27 @@ class DrawnModes:
         for device in self.context.cluster.types.values():
             peak = peak_of(device)
             wanted = demand.devices is None or device.name in demand.devices or device.kind in demand.devices
-            specs = kinds_of(n for n in self.context.cluster.nodes if any(d.type is device for d in n.accelerators))
+            on_device = [n for n in self.context.cluster.nodes if any(d.type is device for d in n.accelerators)]
+            specs = job_steps.kinds_of(on_device)
             if not wanted or device.kind == "cpu" or not specs:
                 continue
             if peak is None:
                 refused.append(f"nothing is known of how fast {device.name} is; give it a peak under cluster")
                 continue
             if device.memory is not None and state + kept > device.memory:
-                refused.append(too_large(state, kept, device.memory, device.name))
+                refused.append(job_steps.too_large(state, kept, device.memory, device.name))
                 continue
             exchange = max(
-                (training_step(self.context.cluster, spec, nodes, model=model, plan=plan,
-                               machine=machine_of(spec, gpus, device, peak=peak, training=training))
+                (job_steps.training_step(self.context.cluster, spec, nodes, model=model, plan=plan,
+                                         machine=job_steps.machine_of(spec, gpus, device, peak=peak, training=training))
                  for spec in specs), key=lambda one: one.nominal)  # fmt: skip
             slowest = exchange.nominal
             narrowest = min(spec.island_size or gpus for spec in specs)
             if plan.tensor > min(gpus, narrowest):
                 text = f"tensor {plan.tensor} is more than the {min(gpus, narrowest)} GPUs that NVLink joins"
                 inside = plan.tensor <= gpus  # from island to island of one node
-                rates = [pcie_of(device)] if inside else [min(s.network.upload, s.network.download) for s in specs]
+                network = (min(spec.network.upload, spec.network.download) for spec in specs)
+                rates = [job_steps.pcie_of(device)] if inside else list(network)
                 free = f"; {'pcie' if inside else 'network'} has no rate, so that the way beyond takes no time"
                 consequence = f"a step takes {slowest:.4g} s{free if max(rates) == math.inf else ''}"
                 self.context.warnings.append(f"{self.label[0]}: {text}: {consequence}")

@@ -212,17 +212,14 @@ def read_events(file: Path, cluster: Cluster, source: str = "") -> list[FaultEve
     names |= {device.name: device.index for device in cluster.devices}
     names |= {name: len(cluster.devices) + place for place, name in enumerate(link_names(cluster))}
     events: list[FaultEvent] = []
-    problems: list[Problem] = []
     with open_text(file, "replace") as lines:
         rows = csv.DictReader(lines)
         if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
             lacking = f"the column {missing[0]} is" if len(missing) == 1 else f"the columns {', '.join(missing)} are"
             meant = "time (seconds), device (or node), event (down, up, slow) and factor (of slow)"
             raise ScenarioError(Problem(f"{lacking} missing; faults have {meant}", file=str(file), line=1))
-        for row in rows:
-            wrong = _event(row, names, events, source)
-            if wrong is not None:
-                problems.append(Problem(wrong, file=str(file), line=rows.line_num))
+        read = ((_event(row, names, events, source), rows.line_num) for row in rows)
+        problems = [Problem(wrong, file=str(file), line=line) for wrong, line in read if wrong is not None]
     if problems:
         raise ScenarioError(problems)
     return sorted(events, key=lambda event: event.time)

@@ -151,10 +151,9 @@ def _ids(streams: list[TaskStream], sizes: list[int], sort: Any) -> np.ndarray |
 
 
 def _extras(streams: list[TaskStream], sizes: list[int], sort: Any) -> dict[str, np.ndarray]:
-    names = dict.fromkeys(name for stream in streams for name in stream.extra)
     return {
         name: sort(_joined([s.extra.get(name, np.full(n, math.nan)) for s, n in zip(streams, sizes, strict=True)]))
-        for name in names
+        for name in dict.fromkeys(name for stream in streams for name in stream.extra)
     }
 
 

@@ -142,9 +142,8 @@ def _patience(
     stream: TaskStream, entry: WorkloadEntry, table: TaskTable, kept: np.ndarray, random: RandomTree
 ) -> np.ndarray | None:
     """Seconds from arrival to loss of a task that has not started."""
-    drawn = None
-    if entry.patience is not None:
-        drawn = entry.patience.sample(random.stream("patience", stream.name), len(stream))
+    rng = random.stream("patience", stream.name)
+    drawn = None if entry.patience is None else entry.patience.sample(rng, len(stream))
     if "patience" not in table.numbers:
         return drawn
     given = table.numbers["patience"][kept]
@@ -156,10 +155,8 @@ def _fill_transfers(
 ) -> None:
     """Bytes in and out, and the data that tasks read and write."""
     for key in ("bytes_in", "bytes_out"):
-        distribution = getattr(entry, key)
-        drawn = None
-        if distribution is not None:
-            drawn = np.rint(distribution.sample(random.stream(key, stream.name), len(stream)))
+        distribution, rng = getattr(entry, key), random.stream(key, stream.name)
+        drawn = None if distribution is None else np.rint(distribution.sample(rng, len(stream)))
         if key in table.numbers:
             given = table.numbers[key][kept]
             drawn = np.rint(np.where(np.isnan(given), 0.0 if drawn is None else drawn, given))

@@ -54,16 +54,14 @@ def batching_policies(
     if policies.batching is not None and common is None and served and not any(stream.language for stream in streams):
         text = f"{policies.batching.name} is for language models (service: {{kind: llm}}), and there is none"
         problems.append(scenario.document.problem(("policy", "batching"), text))
-    specs = [policies.of_service.get(int(stream.path[1]), common or DEFAULT_BATCHING) for stream in served]
-    for stream, spec in zip(served, specs, strict=True):
+    made = []
+    for stream in served:
+        spec = policies.of_service.get(int(stream.path[1]), common or DEFAULT_BATCHING)
         if iterates(spec):
             text = f"{spec.name} is for language models (service: {{kind: llm}}); this service forms batches"
             problems.append(scenario.document.problem((*stream.path, "service", "batching"), text))
-    made = [
-        make_policy(spec, scenario, problems, _place(stream, spec, policies.of_service))
-        for stream, spec in zip(served, specs, strict=True)
-    ]
-    for stream, spec, policy in zip(served, specs, made, strict=True):
+        policy = make_policy(spec, scenario, problems, _place(stream, spec, policies.of_service))
+        made.append(policy)
         if isinstance(policy, Batching):
             modes = context.modes.shapes[int(stream.shape[0])].modes
             context.warnings += [f"{stream.name}: {spec.name} {text}" for text in policy.remarks(modes)]
@@ -119,16 +117,11 @@ def iteration_policies(
             text = f"{spec.name} forms whole batches, which a language model does not; continuous suits it"
             problems.append(document.problem((*stream.path, "service", "batching"), text))
         routing = policies.routing_of.get(number, policies.routing or DEFAULT_ROUTING)
-        made.append(
-            (
-                make_policy(spec, scenario, problems, _place(stream, spec, policies.of_service)),
-                make_policy(routing, scenario, problems, _place(stream, routing, policies.routing_of)),
-            )
-        )
-        if isinstance(made[-1][0], IterationPolicy):
-            _note_overload(stream, spec, made[-1][0], scenario=scenario, context=context)
-            joining = joining_problem(stream, made[-1][0])
-            if joining is not None:
+        policy = make_policy(spec, scenario, problems, _place(stream, spec, policies.of_service))
+        made.append((policy, make_policy(routing, scenario, problems, _place(stream, routing, policies.routing_of))))
+        if isinstance(policy, IterationPolicy):
+            _note_overload(stream, spec, policy, scenario=scenario, context=context)
+            if (joining := joining_problem(stream, policy)) is not None:
                 problems.append(document.problem((*stream.path, "service", joining[0]), f"{spec.name}: {joining[1]}"))
     return made
 

@@ -124,8 +124,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         stream.service = self.service
         if self.service.model is not None:
             weights = f"{self.name}:model"
-            rows = stream.reads or [()] * len(stream)
-            stream.reads = [(weights, *row) for row in rows]
+            stream.reads = [(weights, *row) for row in stream.reads or [()] * len(stream)]
         if (cache := self.service.cache) is not None:
             popularity = np.arange(1, cache.inputs + 1, dtype=float) ** -cache.zipf
             drawn = draw_codes(popularity, len(stream), self.context.random.stream("inputs", self.name))

@@ -148,9 +148,7 @@ def one_lane(mode: Mode) -> bool:
 
 def stopping_of(demand: Demand) -> tuple[Stopping, bool]:
     given = demand.stopping
-    if given is None:
-        return NO_STOPPING, True
-    return given.made(), given.preemptible
+    return (NO_STOPPING, True) if given is None else (given.made(), given.preemptible)
 
 
 def users_of(demand: Demand, n: int, rng: np.random.Generator) -> tuple[np.ndarray | None, list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,9 +45,9 @@ def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) ->
         site = _valid(SiteSpec, data.get("site") or {}, context) or SiteSpec()
         built = None if cluster is None else with_partitions(build_cluster(cluster, document), site, document)
     except ScenarioError as error:
-        return error.problems + _repeated(entries, document)
+        return [*error.problems, *_repeated(entries, document)]
     if built is None or None in items:
-        return _repeated(entries, document)
+        return list(_repeated(entries, document))
     horizon = _valid(ScenarioHorizon, {"horizon": data.get("horizon")}, context)
     # Under a horizon that is wrong itself, one second: nothing then seems to go on for ever.
     limit = 1.0 if horizon is None else math.inf if horizon.horizon is None else horizon.horizon
@@ -81,23 +81,18 @@ def _as_list(value: Any) -> list[Any]:
 
 def entry_names(entries: list[Any]) -> list[str | None]:
     """The name of each entry: its own, its class, or `stream` and its number."""
-    names: list[str | None] = []
-    for number, entry in enumerate(entries):
-        given = entry if isinstance(entry, dict) else {}
-        name = given.get("name") or given.get("class") or f"stream{number}"
-        names.append(str(name) if isinstance(name, str | int) else None)
-    return names
+    given = enumerate(entry if isinstance(entry, dict) else {} for entry in entries)
+    names = [entry.get("name") or entry.get("class") or f"stream{number}" for number, entry in given]
+    return [str(name) if isinstance(name, str | int) else None for name in names]
 
 
-def _repeated(entries: list[Any], document: Document) -> list[Problem]:
+def _repeated(entries: list[Any], document: Document) -> Iterator[Problem]:
     """Entries of one name."""
-    problems: list[Problem] = []
     first: dict[str, int] = {}
     for number, name in enumerate(entry_names(entries)):
         if name is not None and first.setdefault(name, number) != number:
             message = f'the name "{name}" is that of workload.{first[name]}; give another (name: ...)'
-            problems.append(document.problem(("workload", number), message))
-    return problems
+            yield document.problem(("workload", number), message)
 
 
 def build_parts(
@@ -105,7 +100,7 @@ def build_parts(
 ) -> tuple[list[TaskStream], list[Item], list[Problem]]:
     """Build streams and items; also everything that is wrong with them."""
     raw = _as_list(context.document.data.get("workload"))
-    problems = _repeated(raw, context.document)
+    problems = list(_repeated(raw, context.document))
     streams: list[TaskStream] = []
     names = entry_names(raw)
     for number, entry in entries.items():
@@ -135,16 +130,16 @@ def build_parts(
     listed = {item.name for item in items}
     sizes = {name: size for stream in streams for name, size in stream.items.items() if name not in listed}
     items += [Item(name, size) for name, size in sizes.items()]
-    return streams, items, problems + wrong_items + _unknown_items(streams, items, context)
+    return streams, items, [*problems, *wrong_items, *_unknown_items(streams, items, context)]
 
 
 def _absurd(stream: TaskStream, context: Context) -> list[Problem]:
     """Values that no column can hold, from sizes such as 1e300 B."""
-    problems = []
-    for key in ("bytes_in", "bytes_out"):
-        column = getattr(stream, key)
-        if column is not None and len(column) and not column.max() < MAX_BYTES:
-            problems.append(context.problem((*stream.path, key), f"{column.max():.3g} bytes are beyond any memory"))
+    sizes = ((key, getattr(stream, key)) for key in ("bytes_in", "bytes_out"))
+    problems = [
+        context.problem((*stream.path, key), f"{column.max():.3g} bytes are beyond any memory")
+        for key, column in sizes if column is not None and len(column) and not column.max() < MAX_BYTES
+    ]  # fmt: skip
     times = stream.time if stream.estimate is None else stream.estimate
     columns = [stream.arrival, stream.time, times]
     beyond = any(np.isnan(values).any() or (values[np.isfinite(values)] > MAX_NUMBER).any() for values in columns)
@@ -172,10 +167,9 @@ def _items(data: list[DataItem], context: Context) -> tuple[list[Item], list[Pro
     return items, problems
 
 
-def _unknown_items(streams: list[TaskStream], items: list[Item], context: Context) -> list[Problem]:
+def _unknown_items(streams: list[TaskStream], items: list[Item], context: Context) -> Iterator[Problem]:
     """An item that a task names and `data` does not list is a problem at its entry."""
     item_names = {item.name for item in items}
-    problems: list[Problem] = []
     for key in ("reads", "writes"):
         for stream in streams:
             lists = getattr(stream, key) or ()
@@ -183,5 +177,4 @@ def _unknown_items(streams: list[TaskStream], items: list[Item], context: Contex
                 named = ", ".join(f'"{name}"' for name in missing[:5]) + (", ..." if len(missing) > 5 else "")
                 near = suggestion(missing[0], item_names)
                 message = f"{named} not listed under data: (items with name and size){near}"
-                problems.append(context.problem((*stream.path, key), message))
-    return problems
+                yield context.problem((*stream.path, key), message)

@@ -119,7 +119,6 @@ def _arrivals(
     limit = until if math.isfinite(until) else None
     if not arrivals.closed:
         _check_amount(arrivals, until, entry.count, path=path, context=context)
-    if not arrivals.closed:
         return arrivals.times(rng, limit, entry.count), []
     probe = _probe(entry, name, context) if entry.count is None else 0.0
     try:

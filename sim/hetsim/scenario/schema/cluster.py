@@ -24,7 +24,7 @@ from hetsim.model.bandwidth import BandwidthCurve
 from hetsim.model.cluster import DeviceType, Link, NodeSpec, Power, Preemption, Price, Sharing
 from hetsim.model.slices import PROFILES, Layout, Slice, arrangements, full_layouts
 from hetsim.model.units import Bytes, BytesPerSecond, Count, Degree, Name, Positive, Whole, forbid, is_number, shown
-from hetsim.scenario.fields import Keys, Mirror, Model, Names, OneOrMany, Short, keys_of, unknown
+from hetsim.scenario.fields import Keys, Mirror, Model, Names, OneOrMany, Short, keys_of, looked_up, unknown
 from hetsim.scenario.file.profile_files import Profiled
 from hetsim.workload.costs import roofline
 from hetsim.workload.costs.roofline import Peak
@@ -99,16 +99,11 @@ def cuts_of(layouts: list[MigLayout] | None, family: Family | None, memory: int 
     return tuple(dict.fromkeys(every))
 
 
-def _peak(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return roofline.device(value)
-    except UnknownName as error:
-        raise ValueError(unknown(error)) from None
-
-
-NamedPeak = Annotated[Peak, Short(_peak, {"type": "string", "enum": sorted(roofline.DEVICES)})]
+NamedPeak = Annotated[
+    Peak,
+    Short(lambda value: looked_up(roofline.device, value) if isinstance(value, str) else value,
+          {"type": "string", "enum": sorted(roofline.DEVICES)}),
+]  # fmt: skip
 """What the cost model knows of a device: figures, or the name of a known device."""
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-from hetsim.errors import KeyProblem, UnknownName
+from hetsim.errors import KeyProblem
 from hetsim.model.tasks import SpanSpeeds, Stopping
 from hetsim.model.units import Bytes, Count, Degree, Flag, Name, NotNegative, Number, Positive, Seconds, Share, forbid
 from hetsim.scenario.fields import (
@@ -22,7 +22,7 @@ from hetsim.scenario.fields import (
     Short,
     SomeNames,
     keys_of,
-    unknown,
+    looked_up,
 )
 from hetsim.scenario.schema.training import Communication, TrainingSpec
 from hetsim.workload.costs import profiles
@@ -61,14 +61,6 @@ Time = Annotated[
 
 
 _BROKEN_GPUS = "{:g} GPUs: a fraction is below 1 (of one GPU), more GPUs are whole"
-
-
-def _known_profile(name: str) -> str:
-    try:
-        profiles.profile(name)
-    except UnknownName as error:
-        raise ValueError(unknown(error)) from None
-    return name
 
 
 class Factor(Model):
@@ -190,7 +182,7 @@ class Held(Occupied):
 
     work: Work | None = None
     """Operations and bytes, from which times are computed for each type of device."""
-    profile: Annotated[Name, AfterValidator(_known_profile)] | None = None
+    profile: Annotated[Name, AfterValidator(lambda name: looked_up(profiles.profile, name) and name)] | None = None
     """A known piece of work, such as cnn_training, from which times are computed."""
     batch: Annotated[Count, Field(le=10**9)] | None = None
     """Items in a step of the profile."""

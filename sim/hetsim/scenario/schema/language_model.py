@@ -390,16 +390,14 @@ class LanguageModel(Profiled, Replicas):
         """No step is larger than what was measured, unless the table says that it goes on."""
         decode, prefill = self.step.decode, self.step.prefill
         if decode is not None and decode.measured is not None and not decode.extrapolate:
-            largest = decode.measured.sizes[-1]
-            if "max_num_seqs" in self.model_fields_set and self.max_num_seqs > largest:
-                sizes = decode.measured.sizes
-                text = f"step.decode was measured from {sizes[0]} to {largest} sequences; extrapolate: true goes beyond"
+            low, high = decode.measured.sizes[0], decode.measured.sizes[-1]
+            if "max_num_seqs" in self.model_fields_set and self.max_num_seqs > high:
+                text = f"step.decode was measured from {low} to {high} sequences; extrapolate: true goes beyond"
                 raise KeyProblem("max_num_seqs", text)
         if prefill is not None and prefill.measured is not None and not prefill.extrapolate:
-            largest = prefill.measured.sizes[-1]
-            if self.max_num_batched_tokens is None or self.max_num_batched_tokens > largest:
-                sizes = prefill.measured.sizes
-                range_ = f"from {sizes[0]:,} to {largest:,} tokens"
+            sizes = prefill.measured.sizes
+            if self.max_num_batched_tokens is None or self.max_num_batched_tokens > sizes[-1]:
+                range_ = f"from {sizes[0]:,} to {sizes[-1]:,} tokens"
                 text = f"step.prefill was measured {range_}; extrapolate: true goes beyond"
                 raise KeyProblem("max_num_batched_tokens", f"{text}, or let a step read no more than that")
 

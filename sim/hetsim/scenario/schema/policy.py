@@ -80,9 +80,7 @@ class PolicySpec:
                   for key, v in self.parameters.items()}  # fmt: skip
         if inspect.isclass(item):
             return item(**values)
-        if self.kind == "scheduler":
-            return _list_scheduler()(item, **values)
-        return item
+        return _list_scheduler()(item, **values) if self.kind == "scheduler" else item
 
     @property
     def label(self) -> str:

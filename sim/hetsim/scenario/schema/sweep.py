@@ -39,10 +39,7 @@ class Range:
         """The value at a fraction (0 to 1) of the range, as a scenario writes it."""
         # Of whole numbers each has an interval of its own, so that the last is drawn as often as the others.
         high = self.high + 1 if self.integer else self.high
-        if self.scale == "log":
-            number = self.low * (high / self.low) ** share
-        else:
-            number = self.low + share * (high - self.low)
+        number = self._number(share, high)
         if self.integer:
             return self._written(min(math.floor(number), int(self.high)))
         return self._written(min(max(number, self.low), self.high))
@@ -51,13 +48,13 @@ class Range:
         """`steps` values, both ends included; distinct whole numbers."""
         assert self.steps is not None
         between = [step / (self.steps - 1) for step in range(self.steps)] if self.steps > 1 else [0.0]
-        if self.scale == "log":
-            numbers = [self.low * (self.high / self.low) ** share for share in between]
-        else:
-            numbers = [self.low + share * (self.high - self.low) for share in between]
+        numbers = [self._number(share, self.high) for share in between]
         if self.integer:
             return [self._written(number) for number in dict.fromkeys(round(number) for number in numbers)]
         return [self._written(number) for number in numbers]
+
+    def _number(self, share: float, high: float) -> float:
+        return self.low * (high / self.low) ** share if self.scale == "log" else self.low + share * (high - self.low)
 
     def _written(self, number: float) -> Any:
         if not self.integer:

@@ -74,10 +74,7 @@ def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> 
     if length < 2 * block:
         raise ValueError(f"the trace spans {length / block:.2g} of such blocks; take blocks of at most half of it")
     count = math.ceil(length / block - 1e-9)
-    if days:
-        starts = random.integers(round(length / DAY), size=count) * DAY
-    else:
-        starts = random.random(count) * length
+    starts = random.integers(round(length / DAY), size=count) * DAY if days else random.random(count) * length
     since = arrival - begin
     positions, times = [], []
     for number, start in enumerate(starts.tolist()):
