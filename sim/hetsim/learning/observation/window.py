@@ -415,10 +415,8 @@ class Window(Scheduler):
         name = self.layout.types[kind]
         for position in task.modes_by_speed():
             mode = task.modes[position]
-            if mode.type.name == name:
-                placement = self.view.first(mode, task)
-                if placement is not None:
-                    return placement
+            if mode.type.name == name and (placement := self.view.first(mode, task)) is not None:
+                return placement
         return None
 
     def decision(self, action: int) -> Start | None:
