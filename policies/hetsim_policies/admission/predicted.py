@@ -92,10 +92,9 @@ class Ahead:
         """Its own stages, without contention."""
         mode = task.modes[position]
         fixed = mode.upload.seconds_for(1) or mode.download.seconds_for(1)
-        if fixed or task.bytes_in or task.bytes_out or task.reads or task.writes:
-            placement = self._of(mode)[2]
-            if placement is not None:
-                return self.view.duration(task, placement)
+        moves = fixed or task.bytes_in or task.bytes_out or task.reads or task.writes
+        if moves and (placement := self._of(mode)[2]) is not None:
+            return self.view.duration(task, placement)
         return task.estimate_at(position)
 
     def _of(self, mode: Mode) -> tuple[str, int, Placement | None]:
@@ -359,8 +358,7 @@ class Adaptive(Admission):
         self._admitted: dict[int, None] = {}
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
-        wait = self.ahead.wait(task)
-        if wait > self.limit:
+        if self.ahead.wait(task) > self.limit:
             return self._no
         self._admitted[task.index] = None
         return YES

@@ -124,8 +124,7 @@ class Modeled(Batching):
         if key not in self.solved:
             times = batch_times(queue, placement, self.max_batch)
             states = 4 * len(times) if self.states is None else max(self.states, 2 * len(times))
-            model = BulkQueue(rate, times, states)
-            self.solved[key] = self.solve(model, queue, placement)
+            self.solved[key] = self.solve(BulkQueue(rate, times, states), queue, placement)
         return self.solved[key]
 
     def decide(self, queue: RequestQueue, placement: Placement, rate: float, view: View) -> Take | Delay:
@@ -179,8 +178,7 @@ def best_threshold(model: BulkQueue) -> int:
         return 1
     max_size = len(model.times)
     tried = sorted({min(max_size, round(1.25**power)) for power in range(1 + math.ceil(math.log(max_size + 1, 1.25)))})
-    responses = mean_responses(model, tried)
-    return tried[int(np.argmin(responses))]
+    return tried[int(np.argmin(mean_responses(model, tried)))]
 
 
 def mean_responses(model: BulkQueue, thresholds: list[int]) -> list[float]:

@@ -101,8 +101,7 @@ class EarliestLine(AssigningScheduler):
     def assign(self, task: Task, view: View) -> LineTask | None:
         best = math.inf
         chosen: LineTask | None = None
-        items = dict.fromkeys((*task.reads, *task.writes))
-        size = sum(view.items[item].size for item in items)
+        size = sum(view.items[item].size for item in dict.fromkeys((*task.reads, *task.writes)))
         near = self._nodes_near(task, view) if self.with_data and task.reads else []
         for position in task.modes_by_speed():
             mode = task.modes[position]

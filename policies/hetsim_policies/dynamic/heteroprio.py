@@ -78,10 +78,7 @@ class HeteroPrio(Scheduler):
     def key(self, task: Task) -> tuple[float, ...]:
         """Sort key in the queue; accelerators take the lowest."""
         core, gpu = best_times(task)
-        if core == gpu:  # both may be 0
-            acceleration = 1.0
-        else:
-            acceleration = core / gpu if gpu else math.inf
+        acceleration = 1.0 if core == gpu else core / gpu if gpu else math.inf  # both may be 0
         sign = -1.0 if acceleration >= 1 else 1.0
         level = self._levels[task.index] if self._levels else 0.0
         return -acceleration, sign * task.priority, sign * level, task.ready, task.index
@@ -122,10 +119,8 @@ class HeteroPrio(Scheduler):
         """The task's fastest mode of a side that fits now."""
         for position in task.modes_by_speed():
             mode = task.modes[position]
-            if mode.on_cpu == (side == CORES):
-                placement = view.first(mode, task)
-                if placement is not None:
-                    return placement
+            if mode.on_cpu == (side == CORES) and (placement := view.first(mode, task)) is not None:
+                return placement
         return None
 
     def _start(self, task: Task, placement: Placement, view: View) -> Start:

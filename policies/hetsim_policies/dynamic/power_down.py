@@ -79,9 +79,8 @@ class PowerDown(ListScheduler):
                 self._ask(mode, task.ready)
 
     def device(self, device: Device, up: bool) -> None:
-        if device.index in self.asleep or device.local < 0:
-            return  # this policy's own doing
-        (self._down.discard if up else self._down.add)(device.index)
+        if device.index not in self.asleep and device.local >= 0:  # else it is this policy's own doing
+            (self._down.discard if up else self._down.add)(device.index)
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not self._sleepers:

@@ -342,13 +342,11 @@ class Srtf(PreemptiveList):
         """The remaining fraction of a running task times its estimate on its best mode."""
         placement = view.launch_of(task).placement
         assert placement is not None
-        mode = placement.mode
-        total = task.estimate_in(mode)
+        total = task.estimate_in(placement.mode)
         return view.remaining(task) / total * task.shortest_estimate if total > 0 else 0.0
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
-        mode = placement.mode
-        best = len(task.modes) == 1 or task.estimate_in(mode) <= task.shortest_estimate
+        best = len(task.modes) == 1 or task.estimate_in(placement.mode) <= task.shortest_estimate
         if self._steady and best and view.changes.steady:
             self._starts += 1
             task.memo = self._starts

@@ -19,20 +19,8 @@ from typing import Literal
 
 import numpy as np
 
+from hetsim import policy
 from hetsim.model.task import WAITING, Task
-from hetsim.policy import (
-    EVERYWHERE,
-    WAIT_FOR_CHANGE,
-    WAIT_FOR_READY,
-    Decision,
-    ListScheduler,
-    PlacementRule,
-    PlanProblem,
-    Start,
-    View,
-    arrival_order,
-    claims_of,
-)
 from hetsim.policy.lists import AnyDiscipline
 from hetsim_policies.orders import request
 
@@ -42,7 +30,7 @@ ROUND_COST = 1e-6
 """Seconds that a waiting task adds to a round."""
 
 
-class Waited(ListScheduler):
+class Waited(policy.ListScheduler):
     """Base of policies that sort all waiting tasks by urgency in every round.
 
     formula: "paper", or "schedgym": urgency at a waiting time of -1 - arrival, which makes the order of tasks fixed.
@@ -52,12 +40,15 @@ class Waited(ListScheduler):
     """
 
     def __init__(
-        self, placement: PlacementRule | None = None, discipline: AnyDiscipline = "block", formula: Formula = "paper"
+        self,
+        placement: policy.PlacementRule | None = None,
+        discipline: AnyDiscipline = "block",
+        formula: Formula = "paper",
     ):
         self.fixed = formula == "schedgym"
         if not self.fixed and discipline not in ("block", "skip"):
             raise ValueError(f"discipline: {discipline} needs formula: schedgym, a fixed order; take block or skip")
-        super().__init__(self.schedgym if self.fixed else arrival_order, placement, discipline)
+        super().__init__(self.schedgym if self.fixed else policy.arrival_order, placement, discipline)
         self._waiting: dict[int, tuple[Task, float, float, float]] = {}
         """By row: the task, when it became ready, its estimated seconds, its processors."""
 
@@ -70,7 +61,7 @@ class Waited(ListScheduler):
         """The fixed order of SchedGym; the lowest goes first."""
         raise NotImplementedError
 
-    def round_cost(self, problem: PlanProblem) -> float:
+    def round_cost(self, problem: policy.PlanProblem) -> float:
         return super().round_cost(problem) if self.fixed else ROUND_COST
 
     def ready(self, task: Task) -> None:
@@ -93,23 +84,23 @@ class Waited(ListScheduler):
         order = np.lexsort([[task.index for task in tasks], [task.arrival for task in tasks], -urgency])
         return [tasks[position] for position in order.tolist()]
 
-    def _schedule_tasks(self, view: View) -> Iterator[Decision]:
+    def _schedule_tasks(self, view: policy.View) -> Iterator[policy.Decision]:
         return super()._schedule_tasks(view) if self.fixed else self._by_urgency(view)
 
-    def _by_urgency(self, view: View) -> Iterator[Decision]:
+    def _by_urgency(self, view: policy.View) -> Iterator[policy.Decision]:
         closed = 0
         tasks = self._ranked(view.now)
         for task in tasks:
-            if closed == EVERYWHERE:
+            if closed == policy.EVERYWHERE:
                 break
-            if claims_of(task) & closed:
+            if policy.claims_of(task) & closed:
                 continue
             if (placement := self.place(task, view)) is not None:
-                yield Start(task, placement)
+                yield policy.Start(task, placement)
             elif self.discipline == "block" and not view.over_limit(task):
-                closed |= claims_of(task)
+                closed |= policy.claims_of(task)
         # The order changes with time: whatever happens, another task may have become the head and fit.
-        yield WAIT_FOR_CHANGE if any(task.state == WAITING for task in tasks) else WAIT_FOR_READY
+        yield policy.WAIT_FOR_CHANGE if any(task.state == WAITING for task in tasks) else policy.WAIT_FOR_READY
 
 
 class Wfp3(Waited):

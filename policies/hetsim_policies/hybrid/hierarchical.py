@@ -405,8 +405,7 @@ class Hierarchical(Scheduler):
 
     def _hand_out(self, task: Task, kind: TaskKind) -> None:
         assert kind.turns is not None
-        group = self.groups[kind.turns.next()]
-        entry = self._of[task.index] = GroupedTask(task, kind, group)
+        entry = self._of[task.index] = GroupedTask(task, kind, self.groups[kind.turns.next()])
         kind.wait(task, 1)
         self._put(entry)
 

@@ -468,8 +468,6 @@ def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> Pl
         if task is None or not job.alone or not task.shape.preemptible or task.state != RUNNING:
             continue
         here = board.at(task, lane, view, from_scratch)
-        if here is None:
-            continue
-        if here.seconds * board.lateness(job.row, view.now) < (end - view.now) * (1 - ROUNDING):
+        if here is not None and here.seconds * board.lateness(job.row, view.now) < (end - view.now) * (1 - ROUNDING):
             return here
     return None

@@ -344,8 +344,7 @@ class Predictive(Scheduler):
         if placement is None or task.class_ in self.protected or self._leaves_room(placement.mode):
             return placement
         # Not there, then: perhaps on fewer devices, on another type or on cores.
-        beside = ViewWithRoom(view, self._leaves_room)
-        placement = beside.fit(task, rule)
+        placement = ViewWithRoom(view, self._leaves_room).fit(task, rule)
         if placement is None and task.index not in self._held:
             self._held[task.index] = None
             self._declined[task.index] = task

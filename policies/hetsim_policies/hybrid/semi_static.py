@@ -91,12 +91,11 @@ class SemiStatic(Scheduler):
 
     def check(self, problem: PlanProblem) -> None:
         check_nested(self.rest, "semi_static", "rest", lines=False)
-        if self.static != "auto":
-            unknown = [name for name in self.static if name not in _classes(problem.tasks)]
-            if unknown:
-                names = ", ".join(name for name in _classes(problem.tasks) if name) or "none: give the tasks classes"
-                text = f'static names class "{unknown[0]}", which no task has; the classes are {names}'
-                raise ScenarioError(Problem(text, key="policy.scheduler.static"))
+        classes = _classes(problem.tasks)
+        if self.static != "auto" and (unknown := [name for name in self.static if name not in classes]):
+            names = ", ".join(filter(None, classes)) or "none: give the tasks classes"
+            text = f'static names class "{unknown[0]}", which no task has; the classes are {names}'
+            raise ScenarioError(Problem(text, key="policy.scheduler.static"))
         self.rest.check(problem)
 
     def prepare(self, problem: PlanProblem) -> None:

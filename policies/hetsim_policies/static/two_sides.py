@@ -73,8 +73,7 @@ class GreedyDual(DescendingPlanner):
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "greedy_dual")
         times, counts = two_types(instance, "greedy_dual")
-        arrival = problem.tasks.arrival
-        schedule, bound = greedy_dual(times, counts, arrival, self.precision)
+        schedule, bound = greedy_dual(times, counts, problem.tasks.arrival, self.precision)
         return plan_of(instance, schedule, bound, 2 * (1 + self.precision), descent=self.descent)
 
 

@@ -100,10 +100,7 @@ def line_remarks(modes: Sequence[Mode]) -> list[str]:
     remarks = []
     for mode in modes:
         for name, stage in (("upload", mode.upload), ("compute", mode.table), ("download", mode.download)):
-            if not isinstance(stage, StageTable):
-                continue
-            line = stage.line()
-            if line.worst > OFF:
+            if isinstance(stage, StageTable) and (line := stage.line()).worst > OFF:
                 fitted = f"{1e3 * line.per_item:.4g} ms · n + {1e3 * line.fixed:.4g} ms"
                 off = f"off by up to {line.worst:.1%} (batches of {line.at})"
                 remarks.append(f"takes stage times for lines; the one nearest to {name} on {mode} is {fitted}, {off}")

@@ -416,10 +416,7 @@ class Labels:
         others: labels, with the number of jobs that have each.
         """
         for other, count in others.items():
-            if other == label and count < 2:
-                continue
-            pair = self.speeds(label, other)
-            if pair is not None:
+            if (other != label or count > 1) and (pair := self.speeds(label, other)) is not None:
                 yield other, pair[0]
 
     def speeds(self, one: int, other: int) -> tuple[float, float] | None:

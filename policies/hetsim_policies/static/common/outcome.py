@@ -79,12 +79,10 @@ def plan_of(
     draft: the planner goes on with the plan, and calls `finished` itself at its end.
     Makespan and bound are counted from the first arrival; in mid-run both are counted from `now`.
     """
-    if descent:
-        better = descended(instance, schedule, bound, others)
-        if better is not schedule:
-            plans = [plan_of(instance, one, bound, guaranteed, draft=True) for one in (schedule, better)]
-            best = min(plans, key=lambda plan: plan.makespan or 0.0)
-            return best if draft else finished(instance, best)
+    if descent and (better := descended(instance, schedule, bound, others)) is not schedule:
+        plans = [plan_of(instance, one, bound, guaranteed, draft=True) for one in (schedule, better)]
+        best = min(plans, key=lambda plan: plan.makespan or 0.0)
+        return best if draft else finished(instance, best)
     placed = np.empty(instance.size, dtype=np.int64)
     placed[schedule.order] = np.arange(instance.size)
     order = np.lexsort((placed, schedule.finish, schedule.start))

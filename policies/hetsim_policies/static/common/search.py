@@ -17,18 +17,9 @@ import numpy as np
 from hetsim.errors import PolicyError, Problem, ScenarioError, UsageError
 from hetsim.model.plan import Plan
 from hetsim.policy import PlanProblem
+from hetsim_policies.static.common import parallel
 from hetsim_policies.static.common.instance import Instance, Schedule, by_arrival
 from hetsim_policies.static.common.outcome import finished, plan_of
-from hetsim_policies.static.common.parallel import (
-    PoolLanes,
-    WideTasks,
-    shortest,
-    wide,
-    wide_bound,
-    wide_heft,
-    wide_mct,
-    wide_plan,
-)
 from hetsim_policies.static.common.prefetches import with_prefetches
 from hetsim_policies.static.common.ranks import Traffic, traffic_of
 from hetsim_policies.static.insertion import Heft, Insertion, Peft
@@ -309,7 +300,7 @@ class WideRanked(Ranked):
     Cost: a candidate O(n (pools + lanes of a pool)), one after the other.
     """
 
-    def __init__(self, instance: WideTasks):
+    def __init__(self, instance: parallel.WideTasks):
         super().__init__(instance.outline, None)
         self.wide = instance
         self.first_lane = np.zeros(1, dtype=np.int64)  # the seed's lanes are options too
@@ -318,11 +309,11 @@ class WideRanked(Ranked):
         """When each pool has done its last task."""
         return np.array([[free[-1][0] for free in one.free] for one in self.candidates(lanes, keys)])
 
-    def candidates(self, lanes: np.ndarray, keys: np.ndarray) -> Iterator[PoolLanes]:
+    def candidates(self, lanes: np.ndarray, keys: np.ndarray) -> Iterator[parallel.PoolLanes]:
         """The candidates, placed on lanes."""
         before, arrival = self.before.tolist(), self.arrival.tolist()
         for options, order in zip(lanes[:, self.order].tolist(), self._placing(keys[:, self.order]), strict=True):
-            made, finish = PoolLanes(self.wide), [-np.inf] * (len(options) + 1)
+            made, finish = parallel.PoolLanes(self.wide), [-np.inf] * (len(options) + 1)
             for number in order.tolist():
                 ready = max(arrival[number], *(finish[one] for one in before[number]))
                 start, pools = made.of_option(options[number], ready)
@@ -347,20 +338,20 @@ def wide_search(
 
     best: the lanes and keys of the best candidate of a search.
     """
-    instance = wide(problem, planner)
-    rules = {"heft": wide_heft, "mct": wide_mct}
-    seeds = {name: shortest(instance, rule) for name, rule in rules.items()}
+    instance = parallel.wide(problem, planner)
+    rules = {"heft": parallel.wide_heft, "mct": parallel.wide_mct}
+    seeds = {name: parallel.shortest(instance, rule) for name, rule in rules.items()}
     name = min(seeds, key=lambda one: seeds[one].makespan)
     made, schedule = seeds[name], Schedule.empty(instance.size)
     for one in made.placed:
         seconds = float(instance.seconds[one.option])
         schedule.put(int(instance.task[one.option]), one.start, seconds, kind=0, lane=one.option)
-    landscape, seed = WideRanked(instance), Seed(schedule, name, wide_bound(instance))
+    landscape, seed = WideRanked(instance), Seed(schedule, name, parallel.wide_bound(instance))
     random = problem.random or np.random.default_rng(0)
     search = Search(landscape, seed, budget, random=random, seeds=[seed])
     if not search.hopeless:
         made = min(made, *landscape.candidates(*(one[None] for one in best(search))), key=lambda one: one.makespan)
-    plan = wide_plan(instance, made.placed)
+    plan = parallel.wide_plan(instance, made.placed)
     notes = {"seed": name, "seed_makespan": seeds[name].makespan - problem.origin}
     return replace(plan, notes=plan.notes | notes | budget.notes)
 

@@ -201,8 +201,7 @@ class Pipeline:
 
     def _serve(self, touched: dict[int, TimedLane], now: float) -> None:
         """Start what can start, and give engines that are free to the first that waits."""
-        lanes = list(touched.values())
-        for lane in lanes:
+        for lane in list(touched.values()):
             while lane.head < len(lane.queue) and lane.flying < lane.streams and now >= lane.since:
                 task = lane.queue[lane.head]
                 if self.missing[task]:
@@ -376,10 +375,7 @@ class Copies:
         """Bytes and items to transfer, by source; a core's own host needs none."""
         sources: dict[int, tuple[float, list[int]]] = {}
         for item in dict.fromkeys(self.reads[task]):
-            if place in self.where[item]:
-                continue
-            source = self._source(item, device)
-            if source is not None:
+            if place not in self.where[item] and (source := self._source(item, device)) is not None:
                 total, items = sources.get(source, (0.0, []))
                 sources[source] = total + self.tasks.items[item].size, [*items, item]
         return sources
