@@ -10,8 +10,7 @@ from test_llm import scenario
 
 from hetsim.engine.kernel.clock import ARRIVAL, FINISH, Later
 from hetsim.engine.residents.holder import Holder, HolderType, Owner
-from hetsim.engine.residents.replica_set import ReplicaSet
-from hetsim.engine.residents.residents import Residents
+from hetsim.engine.residents.replica_set import ReplicaSet, Residents
 from hetsim.engine.simulation import Simulation
 from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST
 from hetsim.scenario.scenario import load

@@ -15,10 +15,9 @@ from tiers import spread
 from witness import BETWEEN_ROUNDS
 
 from hetsim.engine.language.llm_service import Fleet
-from hetsim.engine.language.waiting_requests import WaitingRequests
 from hetsim.engine.simulation import Simulation
 from hetsim.engine.views.forecast import Forecast
-from hetsim.engine.views.generated import Generated
+from hetsim.engine.views.generated import Generated, WaitingRequests
 from hetsim.engine.views.view import RequestSeen
 from hetsim.errors import PolicyError
 from hetsim.model.plan import Placement

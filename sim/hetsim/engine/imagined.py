@@ -30,7 +30,7 @@ from hetsim.engine.control.faults import FaultInjector
 from hetsim.engine.core.policy_errors import call
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.durations import planned
-from hetsim.engine.flight.launch import COMPUTE, DOWNLOAD, OVER, Launch
+from hetsim.engine.flight.launch import COMPUTE, DOWNLOAD, OVER, Launch, Timetable
 from hetsim.engine.fork import Copier
 from hetsim.engine.kernel.clock import FINISH, Draws, Later
 from hetsim.engine.launching.launches import Launches
@@ -68,15 +68,10 @@ class Imagined:
 
 
 def imagine(
-    simulation: Any,
-    original: Parts,
-    scheduler: Scheduler,
-    decisions: Sequence[Decision] = (),
-    seed: int = 0,
-    coming: Sequence[tuple[float, Task]] = (),
-    ratios: Sequence[float] = (),
+    simulation: Any, original: Parts, scheduler: Scheduler, decisions: Sequence[Decision] = (), seed: int = 0,
+    coming: Sequence[tuple[float, Task]] = (), ratios: Sequence[float] = (),
     expected: Callable[[Tasks], np.ndarray] | None = None,
-) -> Imagined:
+) -> Imagined:  # fmt: skip
     """Fork a deciding run; `scheduler` goes on after some decisions."""
     state = original.state
     run = state.input
@@ -160,7 +155,7 @@ def _check_coming(run: RunState, coming: Sequence[tuple[float, Task]]) -> None:
     """Raise UsageError where such arrivals cannot be imagined."""
     if not coming:
         return
-    if run.graph is not None or run.tasks.items:
+    if run.tasks.predecessors is not None or run.tasks.items:
         raise UsageError("arrivals of task graphs, and of tasks that share data, cannot be imagined in a fork")
     for at, task in coming:
         if not run.clock._now <= at < math.inf:
@@ -264,8 +259,7 @@ def _retime_plain(run: RunState, launches: Sequence[Launch], drawn: _Drawn | Non
 def _retime(launches: Launches, launch: Launch, drawn: _Drawn | None) -> None:
     """Have a launch compute for as long as its estimate says, or what is drawn of it."""
     now = launches.clock._now
-    table = launch.table
-    assert table is not None
+    table: Timetable = launch.table
     stage = table.stage(now)
     if stage in (DOWNLOAD, OVER) or table.computed:  # nothing is left to compute
         return

@@ -9,7 +9,7 @@ from typing import Any
 from hetsim.engine.control.arrivals import Arrivals
 from hetsim.engine.control.checks import Checker
 from hetsim.engine.control.clients import Clients
-from hetsim.engine.control.completion import Completion, Interrupts, inert
+from hetsim.engine.control.completion import Completion, inert
 from hetsim.engine.control.decisions import Decisions
 from hetsim.engine.control.devices import Devices
 from hetsim.engine.control.faults import FaultInjector
@@ -23,7 +23,7 @@ from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight.data_locations import Places
 from hetsim.engine.flight.links import Links
 from hetsim.engine.kernel.clock import Clock
-from hetsim.engine.language.serving import Serving
+from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.launching.attained import AttainedService
 from hetsim.engine.launching.launches import Launches
 from hetsim.engine.launching.stopping import Stops, TimeLimits
@@ -35,7 +35,6 @@ from hetsim.engine.views.view import EngineView
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.plan import Placement
 from hetsim.model.record import RunInput
-from hetsim.model.service import Service
 from hetsim.model.tasks import Mode
 from hetsim.policy.batching import Counter
 from hetsim.policy.contract import PlanProblem, Scheduler
@@ -60,48 +59,45 @@ class Parts:
         stops = Stops(self.launches)
         limited = run.grace is not None and run.tasks.time_limit is not None
         limits = TimeLimits(state, signals, run.grace or 0.0) if limited else None
-        self.serving = Serving(state, self.rounds, signals, check) if run.language else None
+        self.serving = Serving(state, self.rounds, signals, check)
         self.view = EngineView(state, signals, received, launches=self.launches, stops=stops, serving=self.serving)
-        linked = state.graph is not None or bool(run.closed) or bool(run.tasks.items) or run.calls is not None
-        asked = bool(run.admission or state.graph or run.tasks.items or run.tasks.refused)
+        graph = run.tasks.predecessors is not None
+        linked = graph or bool(run.closed) or bool(run.tasks.items) or run.calls is not None
+        asked = graph or bool(run.admission or run.tasks.items or run.tasks.refused)
         bell: dict[Any, bool] = {}
         state.queues = [
             Queue(
                 number, service, run, clock=state.clock, links=state.links, bell=bell,
-                by_clock=not (asked or _told(service, run))
+                # Each request is an event where something is decided about it, a cache answers, or a client waits.
+                by_clock=not (asked or service.cache is not None or sent_late(service, run))
             )
             for number, service in enumerate(run.services)
         ]
         state.queue_of = {queue.service.shape: queue for queue in state.queues}
         state.requests_left = sum(queue.total for queue in state.queues if queue.column is not None)
         self.waiting = Waiting(state, signals, self.serving, linked)
-        self.completion = Completion(
-            state, self.rounds, self.waiting, received=received, limits=limits, serving=self.serving, linked=linked
-        )
-        interrupts = Interrupts(
-            state, self.rounds, self.waiting, completion=self.completion, stops=stops, limits=limits
-        )
-        self.devices = Devices(
-            state, self.rounds, self.launches, completion=self.completion, interrupts=interrupts, serving=self.serving
-        )
-        arrivals = Arrivals(
-            state, self.rounds, self.waiting, completion=self.completion, serving=self.serving, view=self.view
-        )
-        finish_quick = self.completion.finish_quick
-        self.starts = Starts(
-            state, signals, self.launches, waiting=self.waiting, limits=limits, finish_quick=finish_quick, quick=quick
-        )
-        self.decisions = Decisions(
-            state, self.rounds, self.starts, launches=self.launches, completion=self.completion, interrupts=interrupts,
-            devices=self.devices, view=self.view
+        self.completion = completion = Completion(
+            state, self.rounds, self.waiting, received=received, stops=stops, limits=limits, serving=self.serving,
+            linked=linked
         )  # fmt: skip
-        signals.launch_completed = self.completion.launch_completed
-        signals.task_completed = self.completion.completed
-        signals.task_ended = self.completion.end_task
-        signals.generated = self.completion.generated
-        signals.kill = interrupts.kill
-        if self.serving is not None:
-            signals.paced, signals.offer, signals.place = self.serving.paced, self.serving.offer, self._place
+        self.devices = Devices(state, self.rounds, self.launches, completion=completion, serving=self.serving)
+        arrivals = Arrivals(
+            state, self.rounds, self.waiting, completion=completion, serving=self.serving, view=self.view
+        )
+        self.starts = Starts(
+            state, signals, self.launches, waiting=self.waiting, limits=limits, finish_quick=completion.finish_quick,
+            quick=quick
+        )  # fmt: skip
+        self.decisions = Decisions(
+            state, self.rounds, self.starts, launches=self.launches, completion=completion, devices=self.devices,
+            view=self.view
+        )  # fmt: skip
+        signals.launch_completed = completion.launch_completed
+        signals.task_completed = completion.completed
+        signals.task_ended = completion.end_task
+        signals.generated = completion.generated
+        signals.kill = completion.kill
+        signals.paced, signals.offer, signals.place = self.serving.paced, self.serving.offer, self._place
         deliver = arrivals.admit if asked or run.tasks.expires is not None else self.waiting.make_ready
         if run.calls is not None:
             state.clients = clients = Clients(state, signals, arrivals, calls=run.calls, forward=deliver)
@@ -128,12 +124,12 @@ class Parts:
         """Give the policy the problem (if it plans) and the view, and start faults."""
         state = self.state
         run, scheduler = state.input, state.scheduler
-        if scheduler.looks_ahead and self.serving is not None:
+        if scheduler.looks_ahead and run.language:
             what = f"{run.policy} plays the run on as far as estimates tell, and the answers of language models "
             text = what + "have lengths that no policy knows; name another policy"
             raise ScenarioError(Problem(text, key="policy.scheduler"))
         if type(scheduler).prepare is not Scheduler.prepare:
-            if self.serving is not None:
+            if run.language:
                 what = f"{run.policy} is told of all tasks beforehand, and requests to language models are none"
                 raise ScenarioError(Problem(f"{what}; name a dynamic policy", key="policy.scheduler"))
             begun = perf_counter()
@@ -144,13 +140,12 @@ class Parts:
             for queue, policy in zip(state.queues, run.batching, strict=True):
                 call(state, policy.begin, queue, self.view)
         call(state, scheduler.begin, self.view)
-        if self.serving is not None and run.admission is not None and not inert(run.admission, "leaving"):
+        if run.language and run.admission is not None and not inert(run.admission, "leaving"):
             text = "it is asked as tasks start, and replicas of language models take their requests in by themselves"
             raise ScenarioError(Problem(f"{text}; name another policy", key="policy.admission"))
         if run.admission is not None and not inert(run.admission, "begin"):
             call(state, run.admission.begin, self.view)
-        if self.serving is not None:
-            self.serving.begin()
+        self.serving.begin()
         if run.faults:
             FaultInjector(state, self.rounds, self.devices, serving=self.serving, faults=run.faults)
 
@@ -184,14 +179,8 @@ def _state_of(run: RunInput) -> RunState:
     capacity = Capacity(run.cluster, clock)
     links = Links(run.cluster, clock, run.tasks.modes, bool(run.tasks.items))
     places = Places(run.cluster, capacity, links, run.tasks)
-    graph = None if run.tasks.predecessors is None else Graph(run.tasks.predecessors)
     pacing = None if run.decisions is None else Pacing(run.decisions)
     return RunState(
         run, run.tasks, run.scheduler, clock=clock, capacity=capacity, links=links, places=places,
-        recorder=Recorder(run), graph=graph, steady=False, pacing=pacing
+        recorder=Recorder(run), graph=Graph(run.tasks.predecessors or ()), steady=False, pacing=pacing
     )  # fmt: skip
-
-
-def _told(service: Service, run: RunInput) -> bool:
-    """Return True if each request comes by itself: a client waits, or a cache answers."""
-    return service.cache is not None or sent_late(service, run)

@@ -147,7 +147,7 @@ class Simulation:
         """Finish the record after the last round; RunError if a task waits for ever."""
         state, serving = self.state, self.parts.serving
         now, horizon = state.clock._now, state.input.horizon
-        if state.iterating and not state.clock.pending and serving is not None:
+        if state.iterating and not state.clock.pending:
             raise serving.unanswered()
         if state.running and not state.clock.pending:
             launch = next(iter(state.running.values()))
@@ -169,8 +169,7 @@ class Simulation:
             if queue.column is not None:
                 self._status_of(queue, end)
         self._close(end)
-        if serving is not None:
-            serving.close(end)
+        serving.close(end)
         stats = {"rounds": state.rounds, "decisions": state.decisions, "launches": state.last_launch,
                  "bytes_moved": state.links.moved, "peak_memory": state.capacity.peak_memory()}  # fmt: skip
         record = state.recorder.record(end, {name: float(value) for name, value in stats.items()})

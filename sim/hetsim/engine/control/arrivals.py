@@ -3,42 +3,42 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hetsim.engine.control.completion import Completion
 from hetsim.engine.control.waiting import Waiting
-from hetsim.engine.core.policy_errors import illegal, raised
+from hetsim.engine.core.policy_errors import call, illegal
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, lost_input
 from hetsim.engine.kernel.clock import ARRIVAL, Later
-from hetsim.engine.language.serving import Serving
+from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.views.view import EngineView
-from hetsim.errors import HetsimError
 from hetsim.model.record import EXPIRED, FAILED, REJECTED
 from hetsim.model.task import BLOCKED, ENDED, FUTURE, Task
 from hetsim.policy.contract import Accept, Defer, Reject
 
 
+@dataclass(eq=False)
 class Arrivals:
     """The path of a task from its arrival until it waits for a device."""
 
-    def __init__(
-        self, state: RunState, rounds: Rounds, waiting: Waiting, completion: Completion, serving: Serving | None,
-        view: EngineView,
-    ):  # fmt: skip
-        self.state = state
-        self.clock = state.clock
-        self.rounds = rounds
-        self.waiting = waiting
-        self.completion = completion
-        self.serving = serving
-        self.view = view
+    state: RunState
+    rounds: Rounds
+    waiting: Waiting
+    completion: Completion
+    serving: Serving
+    view: EngineView
+
+    def __post_init__(self) -> None:
+        state = self.state
         self._refused = state.tasks.refused
         asked = state.input.admission
         self._ask: Any = None if asked is None else asked.admit
-        self._whole = completion.whole
+        self._whole: Any = self.completion.whole
+        """Requests of several tasks (`WholeRequests`), if admission decides about any; else None."""
 
     def admit(self, task: Task) -> None:
         """Ask the admission policy, then let the task wait for predecessors or a device."""
@@ -52,12 +52,7 @@ class Arrivals:
         if self._ask is not None:
             if self._whole is not None:
                 self._whole.begun(task)
-            try:
-                answer = self._ask(task, self.view)
-            except HetsimError:
-                raise
-            except Exception as error:
-                raise raised(state, error, "admit") from error
+            answer = call(state, self._ask, task, self.view)
             if isinstance(answer, Accept):
                 if answer.modes is not None:
                     self._redirect(task, answer.modes)
@@ -74,7 +69,6 @@ class Arrivals:
 
     def _follow(self, task: Task) -> None:
         """A later task of a request: the answer for the first one is its own."""
-        assert self._whole is not None
         deferred = self._whole.deferred.get(self._whole.first[task.index])
         if deferred is not None:
             task.state = FUTURE
@@ -97,26 +91,26 @@ class Arrivals:
             if lost is not None:
                 self.completion.end_task(task, FAILED, f"its input {lost} was lost in a failure")
                 return
-        graph = state.graph
-        if graph is not None and graph.missing[task.index]:
+        missing = state.graph.missing.get(task.index, 0)
+        if missing:
             task.state = BLOCKED
-            if graph.missing[task.index] < 0:  # as `Graph.failed` sets it
+            if missing < 0:  # as `Graph.failed` sets it
                 self.completion.end_task(task, FAILED, "a predecessor did not finish")
             else:
-                graph.blocked[task.index] = task
+                state.graph.blocked[task.index] = task
             return
         self.waiting.make_ready(task)
 
     def _defer(self, task: Task, until: float) -> None:
         """Defer a task.  This is not progress, or waiting for it could never end."""
-        if not self.clock._now < until < math.inf:
+        if not self.state.clock._now < until < math.inf:
             what = f"admission defers {task} until t = {until:g} s; a later, finite time is expected"
             raise illegal(self.state, what)
         task.state = FUTURE
         self.state.deferred += 1
         if self._whole is not None and self._whole.size[task.index] > 1:
             self._whole.deferred.setdefault(task.index, [])
-        self.clock.at(until, ARRIVAL, Later(self._ask_again, task))
+        self.state.clock.at(until, ARRIVAL, Later(self._ask_again, task))
 
     def _ask_again(self, task: Task) -> None:
         if task.state == ENDED:  # its client has left
@@ -125,7 +119,6 @@ class Arrivals:
         deferred = None if self._whole is None else self._whole.deferred.pop(task.index, None)
         self.admit(task)
         if deferred:
-            assert self._whole is not None
             if task.index in self._whole.deferred:  # deferred again
                 self._whole.deferred[task.index] = deferred
             else:
@@ -138,7 +131,7 @@ class Arrivals:
         to = f"admission redirects {task} to modes {positions}"
         if not positions or any(not 0 <= p < len(task.shape.modes) for p in positions):
             raise illegal(self.state, f"{to}, which it does not have")
-        if task.shape in self.state.queue_of or (self.serving is not None and task.shape in self.serving.fleets):
+        if task.shape in self.state.queue_of or task.shape in self.serving.fleets:
             what = "but it is a request, and all requests of a batch run in one mode"
             raise illegal(self.state, f"{to}, {what}; answer Accept() or Reject")
         task.allowed = positions
@@ -162,11 +155,7 @@ class Arrivals:
     def expire(self, row: int) -> None:
         """End a task whose patience is over, unless it has started or is deferred."""
         state = self.state
-        task = state.waiting.get(row)
-        if task is None and state.graph is not None:
-            task = state.graph.blocked.get(row)
-        if task is None and self.serving is not None:
-            task = self.serving.waiting(row)
+        task = state.waiting.get(row) or state.graph.blocked.get(row) or self.serving.waiting(row)
         if task is None and state.queues:
             queue = state.queue_of.get(state.tasks.shapes[state.tasks.shape[row]])
             if queue is not None and queue.waits(row):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from hetsim.model.record import ABORTED, COMPLETED, FAILED, Record
 from hetsim.model.task import FUTURE, RUNNING, WAITING, Task
 
 
+@dataclass(eq=False)
 class Clients:
     """The clients of all entries: which attempts they await, and what they do next.
 
@@ -28,16 +30,16 @@ class Clients:
     do anything, as in what a policy imagines.
     """
 
-    def __init__(
-        self, state: RunState, signals: Signals, arrivals: Arrivals, calls: Calls, forward: Callable[[Task], None]
-    ):
-        """`forward`: where a task goes that has been sent."""
-        self.state = state
-        self.signals = signals
-        self.clock = state.clock
-        self.calls = calls
-        self.arrivals = arrivals
-        self.forward = forward
+    state: RunState
+    signals: Signals
+    arrivals: Arrivals
+    calls: Calls
+    forward: Callable[[Task], None]
+    """Where a task goes that has been sent."""
+
+    def __post_init__(self) -> None:
+        calls = self.calls
+        self.clock = self.state.clock
         self.total = len(calls.whose)
         self.awaited: dict[int, Task] = {}
         self.is_left = bytearray(self.total)

@@ -14,7 +14,7 @@ from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.kernel.clock import FINISH, Later
-from hetsim.engine.language.serving import Serving
+from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.launching.attained import AttainedService
 from hetsim.engine.launching.stopping import Stops, TimeLimits
 from hetsim.model.record import ABORTED, COMPLETED, EXPIRED, FAILED, REJECTED
@@ -26,31 +26,31 @@ from hetsim.policy.contract import Admission, Scheduler
 FATES = {REJECTED: "was rejected", EXPIRED: "expired", FAILED: "failed", ABORTED: "was aborted"}
 
 
+@dataclass(eq=False)
 class Completion:
-    """Completion of tasks: how each gets its one status."""
+    """Ends of launches and tasks: how each task gets its one status."""
 
-    def __init__(
-        self, state: RunState, rounds: Rounds, waiting: Waiting, received: AttainedService, limits: TimeLimits | None,
-        serving: Serving | None, linked: bool,
-    ):  # fmt: skip
-        """`linked`: the end of a task concerns others (successors, clients, readers)."""
-        self.state = state
+    state: RunState
+    rounds: Rounds
+    waiting: Waiting
+    received: AttainedService
+    stops: Stops
+    limits: TimeLimits | None
+    serving: Serving
+    linked: bool
+    """True if the end of a task concerns others (successors, clients, readers)."""
+
+    def __post_init__(self) -> None:
+        state = self.state
         self.clock = state.clock
-        self.capacity = state.capacity
-        self.rounds = rounds
-        self.waiting = waiting
-        self.received = received
-        self.limits = limits
-        self.serving = serving
-        self._linked = linked
         recorder = state.recorder
-        self._starts, self._finishes, self._status = recorder.start, recorder.finish, recorder.status
+        self._finishes, self._status = recorder.finish, recorder.status
         self._modes, self._place, self._place_code = recorder.mode, recorder.place, recorder.place_code
         self._listens = [type(policy).ended is not Batching.ended for policy in state.input.batching]
         """By service: True if its batching policy has a hook for the end of a batch."""
         self._on_finished: Any = None
         self._admitted_finished: Any = None
-        self._told = linked  # does anyone want to hear of each task that completes?
+        self._told = self.linked  # does anyone want to hear of each task that completes?
         self._admitted_gone: Any = None
         staged = state.tasks.staged
         self.whole = None if staged is None or state.input.admission is None else WholeRequests(state, staged)
@@ -67,7 +67,7 @@ class Completion:
             requests.on_finished, requests.on_gone = self._admitted_finished, self._admitted_gone
             if requests.on_finished is not None or requests.on_gone is not None:
                 self._admitted_finished, self._admitted_gone = requests.finished, requests.gone
-        self._told = self._linked or self._on_finished is not None or self._admitted_finished is not None
+        self._told = self.linked or self._on_finished is not None or self._admitted_finished is not None
 
     # Launches -----------------------------------------------------------------------------------------------
 
@@ -82,10 +82,10 @@ class Completion:
         if len(devices) == 1:
             # The code of one device is its index.
             self._place[row] = self._place_code(placement, cores) if cores else devices[0].index
-            self.capacity.quick_give(placement, cores)
+            self.state.capacity.quick_give(placement, cores)
         else:
             self._place[row] = self._place_code(placement, cores)
-            self.capacity.give(placement, launch, cores)
+            self.state.capacity.give(placement, launch, cores)
         del self.state.running[launch.number]
         if self.received.by_user is not None:
             self.received.plain(task)
@@ -105,15 +105,11 @@ class Completion:
         if len(tasks) == 1:  # the recorder has its columns
             self.completed(tasks[0])
             return
-        start, place, now = times[0], self._place_code(launch.placement, launch.cores), self.clock._now
+        note_start(self.state, launch, times[0])
         for member, task in enumerate(tasks):
-            row = task.index
-            if self._starts[row] != self._starts[row]:  # NaN: it has not started before
-                self._starts[row] = start
-            self._place[row] = place
-            self._modes[row] = launch.position_of(member)
-            self._finishes[row] = now
-            self._status[row] = COMPLETED
+            note_place(self.state, task, launch)
+            self._finishes[task.index] = self.clock._now
+            self._status[task.index] = COMPLETED
             self.completed(task, member + 1 < len(tasks))
 
     def _batch_completed(self, launch: Launch, times: tuple[float, ...]) -> None:
@@ -129,7 +125,7 @@ class Completion:
             for row in terms.rows:
                 queue.cache.add(queue.input_of(row))
         # Made into objects only if anything is to hear of them.
-        tasks = launch.tasks if self._linked or self._admitted_finished is not None else launch._tasks or ()
+        tasks = launch.tasks if self.linked or self._admitted_finished is not None else launch._tasks or ()
         for task in tasks:
             task.state = ENDED
             task._launch = None
@@ -162,7 +158,7 @@ class Completion:
         if self._admitted_finished is not None:
             for task in tasks:
                 call(state, self._admitted_finished, task)
-        if self._linked:
+        if self.linked:
             for task in tasks:
                 self._after(task)
         if not state.running and not state.waiting and not state.iterating:
@@ -181,7 +177,7 @@ class Completion:
                 call(state, self._on_finished, task)
             if self._admitted_finished is not None:
                 call(state, self._admitted_finished, task)
-            if self._linked:
+            if self.linked:
                 self._after(task)
         if state.wake_on != "ready":  # an end is a change, and a release
             self.clock.round_due = True
@@ -193,9 +189,8 @@ class Completion:
         state = self.state
         if state.places.items:
             state.places.ended(task)
-        if state.graph is not None:
-            for freed in state.graph.completed(task.index, self.clock._now):
-                self.waiting.make_ready(freed)
+        for freed in state.graph.completed(task.index, self.clock._now):
+            self.waiting.make_ready(freed)
         if state.clients is not None:
             state.clients.ended(task, COMPLETED)
         elif state.sources.closed:
@@ -208,7 +203,7 @@ class Completion:
         for task, status, reason in doomed:  # grows while it is walked: a chain may be longer than the stack
             row = task.index
             state.waiting.pop(row, None)
-            fleet = None if self.serving is None else self.serving.fleets.get(task.shape)
+            fleet = self.serving.fleets.get(task.shape)
             queued = bool(state.queues) and task.shape in state.queue_of
             if fleet is not None:
                 fleet.gone(task)
@@ -230,16 +225,65 @@ class Completion:
                 call(state, self._admitted_gone, task)
             if state.places.items:
                 state.places.ended(task)
-            if state.graph is not None:
-                state.graph.blocked.pop(row, None)
+            state.graph.blocked.pop(row, None)
+            lost = state.graph.failed(row)
+            if lost:
                 fate = f"predecessor {task.id} {FATES[status]}"
-                doomed += [(successor, FAILED, fate) for successor in state.graph.failed(row)]
+                doomed += [(successor, FAILED, fate) for successor in lost]
             if state.clients is not None:
                 state.clients.ended(task, status)
             elif state.sources.closed:
                 state.sources.answered(row)
         self.rounds.changed("change")
         self.rounds.look_whether_drained()
+
+    # Before their time ----------------------------------------------------------------------------------------
+
+    def lose(self, launches: Iterable[Launch]) -> None:
+        """End launches that lost a device or input; tasks go back to checkpoints."""
+        for launch in launches:
+            self._stop(launch, keep=True, fault=True)
+        self.stops.follow()  # after all of them: none takes the turn of another
+
+    def stop(self, launch: Launch, keep: bool) -> None:
+        """Stop a launch; its tasks wait again."""
+        if not all(task.shape.preemptible for task in launch.tasks):
+            raise illegal(self.state, f"stopped {launch.task}, which is not preemptible")
+        self._stop(launch, keep)
+
+    def _stop(self, launch: Launch, keep: bool, fault: bool = False) -> None:
+        tasks = launch.tasks  # it loses them as it ends
+        self.end_early(launch, keep and launch.fusion is None, fault)
+        self.waiting.wait_again(tasks)
+        self.rounds.changed("release")
+
+    def kill(self, launch: Launch, reason: str, status: int = FAILED) -> None:
+        """End a launch and its tasks, as failed or otherwise; their work is wasted.
+
+        To the policy it looks like a stop and, at the same instant, the end of a waiting task.
+        """
+        tasks = launch.tasks
+        self.end_early(launch, keep=False, killed=True)
+        fused = launch.fusion is not None
+        if fused:
+            self.waiting.wait_again(tasks)
+        for task in tasks:
+            if not fused:
+                self.waiting.make_ready(task, killed=True)
+            if task.state != ENDED:  # with the one that it waited for
+                self.end_task(task, status, reason)
+        self.rounds.changed("release")
+
+    def end_early(self, launch: Launch, keep: bool, fault: bool = False, **how: Any) -> None:
+        """Stop a launch, and drop it so that no stale event keeps it or its tasks."""
+        note_start(self.state, launch, self.stops.stop(launch, keep, fault=fault, **how))
+        if self.limits is not None:
+            self.limits.over(launch, keep and not fault)
+        del self.state.running[launch.number]
+        for task in launch.tasks:
+            note_place(self.state, task, launch)
+            task._launch = None
+        launch._tasks = ()  # a stale entry of the clock may still hold the launch
 
 
 class WholeRequests:
@@ -309,64 +353,6 @@ def _report(launch: Launch, times: tuple[float, ...], now: float) -> BatchReport
         end=now,
         oldest=terms.oldest,
     )
-
-
-@dataclass(eq=False)
-class Interrupts:
-    """Ends launches before their time."""
-
-    state: RunState
-    rounds: Rounds
-    waiting: Waiting
-    completion: Completion
-    stops: Stops
-    limits: TimeLimits | None
-
-    def lose(self, launches: Iterable[Launch]) -> None:
-        """End launches that lost a device or input; tasks go back to checkpoints."""
-        for launch in launches:
-            self._stop(launch, keep=True, fault=True)
-        self.stops.follow()  # after all of them: none takes the turn of another
-
-    def stop(self, launch: Launch, keep: bool) -> None:
-        """Stop a launch; its tasks wait again."""
-        if not all(task.shape.preemptible for task in launch.tasks):
-            raise illegal(self.state, f"stopped {launch.task}, which is not preemptible")
-        self._stop(launch, keep)
-
-    def _stop(self, launch: Launch, keep: bool, fault: bool = False) -> None:
-        tasks = launch.tasks  # it loses them as it ends
-        self.end(launch, keep and launch.fusion is None, fault)
-        self.waiting.wait_again(tasks)
-        self.rounds.changed("release")
-
-    def kill(self, launch: Launch, reason: str, status: int = FAILED) -> None:
-        """End a launch and its tasks, as failed or otherwise; their work is wasted.
-
-        To the policy it looks like a stop and, at the same instant, the end of a waiting task.
-        """
-        tasks = launch.tasks
-        self.end(launch, keep=False, killed=True)
-        fused = launch.fusion is not None
-        if fused:
-            self.waiting.wait_again(tasks)
-        for task in tasks:
-            if not fused:
-                self.waiting.make_ready(task, killed=True)
-            if task.state != ENDED:  # with the one that it waited for
-                self.completion.end_task(task, status, reason)
-        self.rounds.changed("release")
-
-    def end(self, launch: Launch, keep: bool, fault: bool = False, **how: Any) -> None:
-        """Stop a launch, and drop it so that no stale event keeps it or its tasks."""
-        note_start(self.state, launch, self.stops.stop(launch, keep, fault=fault, **how))
-        if self.limits is not None:
-            self.limits.over(launch, keep and not fault)
-        del self.state.running[launch.number]
-        for task in launch.tasks:
-            note_place(self.state, task, launch)
-            task._launch = None
-        launch._tasks = ()  # a stale entry of the clock may still hold the launch
 
 
 def note_start(state: RunState, launch: Launch, start: float) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hetsim.engine.control.completion import Completion, Interrupts, inert
+from hetsim.engine.control.completion import Completion, inert
 from hetsim.engine.control.devices import Devices
 from hetsim.engine.control.starts import Starts
 from hetsim.engine.core.policy_errors import call, illegal, position_in, state_of
@@ -46,7 +46,6 @@ class Decisions:
     starts: Starts
     launches: Launches
     completion: Completion
-    interrupts: Interrupts
     devices: Devices
     view: EngineView
     start: Callable[[Start], None] = field(init=False)
@@ -108,7 +107,7 @@ class Decisions:
             self.devices.stop_replica(decision.task)
             return
         launch = self._running_launch(decision.task, "stopped")
-        self.interrupts.stop(launch, decision.keep)
+        self.completion.stop(launch, decision.keep)
 
     def _move(self, decision: Move) -> None:
         task, placement = decision.task, decision.placement
@@ -118,7 +117,8 @@ class Decisions:
         position_in(self.state, task, placement.mode, "moved")
         if not task.shape.preemptible:
             raise illegal(self.state, f"moved {task}, which is not preemptible")
-        self.interrupts.end(launch, keep=True, outcome=LAUNCH_MOVED)  # first: it may move to devices that it has now
+        # First: it may move to devices that it has now.
+        self.completion.end_early(launch, keep=True, outcome=LAUNCH_MOVED)
         self.starts.launch((task,), placement, "moved")
         self.rounds.changed("release")
 
@@ -154,8 +154,8 @@ class Decisions:
                     raise illegal(self.state, f"discards {task}, but it {state_of(task)}")
                 self.completion.end_task(task, status, reason)
             return
-        first, rows = queue.take(requests.count)  # a slice: its rows are marked at the end of the run
-        for task in queue.seen(first, rows, requests.count) or ():
+        first, _, tasks = queue.take(requests.count)  # a slice: its rows are marked at the end of the run
+        for task in tasks or ():
             task.state = ENDED
         state.recorder.discarded.append((queue.number, first, requests.count, status, state.clock._now, reason))
         state.requests_left -= requests.count

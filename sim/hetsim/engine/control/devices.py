@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hetsim.engine.control.completion import Completion, Interrupts
+from hetsim.engine.control.completion import Completion
 from hetsim.engine.core.policy_errors import call, illegal
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, launches_on, lost_input
 from hetsim.engine.flight.launch import RESTORE, Launch, Resident
 from hetsim.engine.kernel.clock import FAULT, Later, Timer
 from hetsim.engine.launching.launches import Launches
-from hetsim.engine.residents.residents import Residents
+from hetsim.engine.residents.replica_set import Residents
 from hetsim.engine.resources.occupancy import GpuState
 from hetsim.model.cluster import Device
 from hetsim.model.record import FAILED, LAUNCH_STOPPED
@@ -29,8 +29,7 @@ class Devices:
     rounds: Rounds
     launches: Launches
     completion: Completion
-    interrupts: Interrupts
-    serving: Residents | None
+    serving: Residents
     waking: dict[int, Timer] = field(default_factory=dict)
     """Timers for the end of waking of devices that take no launch before."""
 
@@ -119,7 +118,7 @@ class Devices:
         run = self.run
         self.state(device)
         replica = next((one for one in launches_on(run, device) if isinstance(one, Resident)), None)
-        if replica is None or self.serving is None:
+        if replica is None:
             why = "which no replica of a language model holds; tasks are stopped by themselves"
             raise illegal(run, f"stopped what keeps {device}, {why}")
         if not replica.holder.service.shape.preemptible:
@@ -178,20 +177,19 @@ class Devices:
             self.state(one).failed_at = run.clock._now  # by which `History.look` sees that saved data are gone
         # A gang may be on several: once.
         there = list({launch.number: launch for one in lost for launch in launches_on(run, one)}.values())
-        if not up and self.interrupts.stops.kept_in_memory:  # launches elsewhere may fetch their state from here
+        if not up and self.completion.stops.kept_in_memory:  # launches elsewhere may fetch their state from here
             there += [one for one in run.running.values() if one not in there and self._fetches(one, lost)]
         residents = [launch for launch in there if isinstance(launch, Resident)]
         # Before the data: they have these pinned.
-        self.interrupts.lose(launch for launch in there if not launch.resident)
+        self.completion.lose(launch for launch in there if not launch.resident)
         if not up and run.places.items:
             for one in lost:
                 self._lose_data(one)
         run.capacity.changed(state)
-        if self.serving is not None:
-            if up:
-                self.serving.refill()
-            else:
-                self.serving.lose(residents)
+        if up:
+            self.serving.refill()
+        else:
+            self.serving.lose(residents)
         call(run, run.scheduler.device, device, up and not state.sleeping)
         self.rounds.changed("release" if up else "change")
 
@@ -210,11 +208,10 @@ class Devices:
             return
         early = [launch for launch in run.running.values()
                  if launch.table is not None and launch.table.stage(run.clock._now) < RESTORE]  # fmt: skip
-        self.interrupts.lose(
+        self.completion.lose(
             launch for launch in early if any(lost_input(run, task) is not None for task in launch.tasks)
         )
-        blocked = [] if run.graph is None else list(run.graph.blocked.values())
-        for task in [*run.waiting.values(), *blocked]:
+        for task in [*run.waiting.values(), *run.graph.blocked.values()]:
             lost = lost_input(run, task)
             if lost is not None and task.state in (WAITING, BLOCKED):
                 self.completion.end_task(task, FAILED, f"its input {lost} was lost with {device}")

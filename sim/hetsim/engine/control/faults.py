@@ -20,7 +20,7 @@ from hetsim.engine.core.policy_errors import call, deadlock
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState
 from hetsim.engine.kernel.clock import FAULT, Draws, Later
-from hetsim.engine.language.serving import Serving
+from hetsim.engine.language.llm_service import Serving
 from hetsim.model.exchange import link_names
 from hetsim.model.faults import FaultEvent, FaultProcess, Faults, Maintenance
 
@@ -35,18 +35,20 @@ Reason = tuple[int | str, float]
 """Which source of faults it is, and by how many times it slows a device or link; inf: it is down."""
 
 
+@dataclass(eq=False)
 class Ailing:
     """A device with a process of faults and random numbers of its own."""
 
-    __slots__ = ("process", "reason", "index", "between", "lasting", "random")
+    process: FaultProcess
+    source: int
+    index: int
+    random: np.random.Generator
 
-    def __init__(self, process: FaultProcess, source: int, index: int, random: np.random.Generator):
-        self.process = process
-        self.reason: Reason = source, math.inf if process.factor is None else process.factor
-        self.index = index
-        self.random = random
-        self.between = Draws(process.between, random, BLOCK)
-        self.lasting = Draws(process.lasting, random, BLOCK)
+    def __post_init__(self) -> None:
+        process = self.process
+        self.reason: Reason = self.source, math.inf if process.factor is None else process.factor
+        self.between = Draws(process.between, self.random, BLOCK)
+        self.lasting = Draws(process.lasting, self.random, BLOCK)
 
 
 @dataclass(eq=False)
@@ -56,7 +58,7 @@ class FaultInjector:
     run: RunState
     rounds: Rounds
     devices: Devices
-    serving: Serving | None
+    serving: Serving
     faults: Sequence[Faults]
     _reasons: dict[int, list[Reason]] = field(default_factory=dict)
     """Why a device or a link is down or slow, by index."""
@@ -82,7 +84,7 @@ class FaultInjector:
         serving = bool(run.iterating and run.residents)
         self._idle = 0 if run.running or serving or self._more_to_come() else self._idle + 1
         if self._idle > IDLE_LIMIT:  # a policy that starts nothing would let faults go on for ever
-            if run.iterating and self.serving is not None:
+            if run.iterating:
                 raise self.serving.unanswered()
             raise deadlock(run)
         action(*arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from hetsim.engine.control.waiting import Waiting
@@ -22,27 +23,23 @@ from hetsim.model.tasks import Mode, Stopping, Tasks
 from hetsim.policy.contract import Requests, Start
 
 
+@dataclass(eq=False)
 class Starts:
     """Starts launches."""
 
-    def __init__(
-        self, state: RunState, signals: Signals, launches: Launches, waiting: Waiting, limits: TimeLimits | None,
-        finish_quick: Callable[[Launch], None], quick: frozenset[Mode],
-    ):  # fmt: skip
-        """`finish_quick`: called at the end of a launch in one of the `quick` modes."""
-        self.state = state
-        self.clock = state.clock
-        self.capacity = state.capacity
-        self.places = state.places
-        self.signals = signals
-        self.launches = launches
-        self.waiting = waiting
-        self.limits = limits
-        self.finish_quick = finish_quick
-        self._boundary = launches.boundary
-        self._starts = state.recorder.start
-        run = state.input
-        self.quick = quick
+    state: RunState
+    signals: Signals
+    launches: Launches
+    waiting: Waiting
+    limits: TimeLimits | None
+    finish_quick: Callable[[Launch], None]
+    """Called at the end of a launch in one of the `quick` modes."""
+    quick: frozenset[Mode]
+
+    def __post_init__(self) -> None:
+        self._boundary = self.launches.boundary
+        self._starts = self.state.recorder.start
+        run, quick = self.state.input, self.quick
         asked = {*(service.shape for service in run.services), *(service.shape for service in run.language)}
         self._simple = {} if run.tasks.items else {
             mode: mode in quick for shape in run.tasks.shapes for mode in shape.modes
@@ -72,9 +69,10 @@ class Starts:
         ):
             position = task.shape.position.get(mode)
             if position is not None:
-                cores = self.capacity.quick_take(placement)
+                state = self.state
+                cores = state.capacity.quick_take(placement)
                 if cores >= 0:
-                    state, now = self.state, self.clock._now
+                    now = state.clock._now
                     state.last_launch = number = state.last_launch + 1
                     task.state = RUNNING
                     row = task.index
@@ -86,7 +84,7 @@ class Starts:
                     if quick:
                         # It only computes, so its end is known now: one clock entry, and no timetable.
                         self._starts[row] = now
-                        self.clock.at(now + (mode.single + task._time[position]), FINISH, launch)
+                        state.clock.at(now + (mode.single + task._time[position]), FINISH, launch)
                     else:
                         self.launches.begin(launch)
                     state.running[number] = launch
@@ -141,12 +139,11 @@ class Starts:
             raise illegal(self.state, f"started {names} as one on {placement}, but {why}")
         for task, own in zip(batch, mode.parts, strict=True):
             position_in(self.state, task, own, "started")
-        now, fusion = self.clock._now, self.launches.transfers.fusion(batch)
+        now, fusion = self.state.clock._now, self.launches.transfers.fusion(batch)
         launch = FusedLaunch(self._boundary, 0, batch, placement=placement, now=now, fusion=fusion)
         self._seat(launch, batch[0])
         for task in batch:
             if task.state == BLOCKED:
-                assert self.state.graph is not None
                 del self.state.graph.blocked[task.index]
                 self.waiting.ready_inside(task)
         self._run(launch)
@@ -170,19 +167,18 @@ class Starts:
         padding = (requests.size - count) * queue.service.per_item[position]
         factors = queue.noise.factors(mode, requests.size)
         terms = Terms(requests, padding, factors, queue.arrival(0))
-        launch = Launch(self._boundary, 0, (), placement, self.clock._now)
+        launch = Launch(self._boundary, 0, (), placement, self.state.clock._now)
         launch.terms, launch.position = terms, position
         self._seat(launch, requests if tasks is None else tasks[0])  # before the queue changes: it may be refused
         if tasks is None:
-            terms.first, terms.own_rows = queue.take(count)
-            tasks = queue.seen(terms.first, terms.own_rows, count)
+            terms.first, terms.own_rows, tasks = queue.take(count)
         else:
             terms.own_rows = [task.index for task in tasks]
             for row in terms.own_rows:
                 queue.remove(row)
         if tasks is not None and terms.first < 0:  # not always in order of arrival
             terms.oldest = min([task.arrival for task in tasks]) + queue.service.request_delay
-        terms.fresh = not (self.places.items or mode.on_cpu or (tasks and queue.started_before(tasks)))
+        terms.fresh = not (self.state.places.items or mode.on_cpu or (tasks and queue.started_before(tasks)))
         launch._tasks = tasks  # as far as they are objects
         self._run(launch)
         self._begin(launch)
@@ -190,16 +186,16 @@ class Starts:
     def _seat(self, launch: Launch, what: Any, verb: str = "started") -> None:
         """Check and occupy the placement of a launch, which has its number from then on."""
         placement, cores = launch.placement, -1
-        if not self.places.items and placement.mode.type.sharing.kind != "mig":
-            cores = self.capacity.quick_take(placement)
+        if not self.state.places.items and placement.mode.type.sharing.kind != "mig":
+            cores = self.state.capacity.quick_take(placement)
         if cores < 0:
-            refusal = self.capacity.refusal(placement)
+            refusal = self.state.capacity.refusal(placement)
             if refusal is not None:
                 to = "to" if verb == "moved" else "on"
                 raise illegal(self.state, f"{verb} {what} {to} {placement}, but {refusal}")
         # Before `take`: its number is its hash, by which slices are kept.
         self.state.last_launch = launch.number = self.state.last_launch + 1
-        launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
+        launch.cores = self.state.capacity.take(placement, launch) if cores < 0 else cores
 
     def _run(self, launch: Launch) -> None:
         """A launch is under way, and its tasks with it."""
@@ -211,7 +207,7 @@ class Starts:
 
     def launch(self, batch: tuple[Task, ...], placement: Placement, verb: str = "started") -> None:
         """Launch tasks that may run in the mode of this placement."""
-        now = self.clock._now
+        now = self.state.clock._now
         task, mode = batch[0], placement.mode
         launch = Launch(self.finish_quick, 0, batch, placement, now)
         launch.position = task.shape.position[mode]
@@ -220,14 +216,14 @@ class Starts:
         again = task._history is not None  # it was stopped before: something may have to be restored
         if mode in self.quick and len(batch) == 1 and not (again and task.shape not in self._free):
             for device in placement.devices:
-                if not self.capacity.of[device.index].normal:
+                if not self.state.capacity.of[device.index].normal:
                     break
             else:
                 if again:
                     launch.then = self.launches.end_resumed  # its row adds to those of earlier launches
                 else:
                     self._starts[task.index] = now
-                self.clock.at(now + work(launch), FINISH, launch)
+                self.state.clock.at(now + work(launch), FINISH, launch)
                 if self.limits is not None:
                     self.limits.watch(launch)
                 return
@@ -237,17 +233,18 @@ class Starts:
 
     def _begin(self, launch: Launch) -> None:
         """Begin where devices become ready, data move, or engines are shared."""
-        if self.places.items:
+        if self.state.places.items:
             # Its own memory is taken by now (`_seat`): 0 bytes more.
             refusal = self.launches.transfers.items_refusal(launch.tasks, launch.placement, 0)
             if refusal is not None:
                 raise illegal(self.state, f"started {launch.task} on {launch.placement}, but {refusal}")
         launch.then = self._boundary
+        now = self.state.clock._now
         for device in launch.placement.devices:  # those that were unusual and are so no longer are normal from now on
-            state = self.capacity.of[device.index]
+            state = self.state.capacity.of[device.index]
             if state.normal:
                 continue
-            at_once = available_at(state, self.clock._now, 0) <= self.clock._now and state.up and not state.asleep
+            at_once = available_at(state, now, 0) <= now and state.up and not state.asleep
             if at_once and state.frequency == state.slowdown == 1.0:  # 1.0 exactly: a product of no factors
                 state.normal = True
         self.launches.begin(launch)

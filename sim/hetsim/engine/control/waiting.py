@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,7 @@ from hetsim.engine.core.policy_errors import raised
 from hetsim.engine.core.recorder import rows_of
 from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.kernel.clock import ARRIVAL, FINISH, Later
-from hetsim.engine.language.llm_service import Fleet
-from hetsim.engine.language.serving import Serving
+from hetsim.engine.language.llm_service import Fleet, Serving
 from hetsim.engine.queues.queue import Queue
 from hetsim.errors import HetsimError
 from hetsim.model.record import COMPLETED, EXPIRED
@@ -21,19 +21,22 @@ from hetsim.model.task import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Task
 from hetsim.policy.contract import Scheduler
 
 
+@dataclass(eq=False)
 class Waiting:
     """The path of a task from when it is ready until it no longer waits."""
 
-    def __init__(self, state: RunState, signals: Signals, serving: Serving | None, linked: bool):
-        """`linked`: the end of a task may concern others, so its ready time is kept."""
-        self.state = state
+    state: RunState
+    signals: Signals
+    serving: Serving
+    linked: bool
+    """True if the end of a task may concern others, so its ready time is kept."""
+
+    def __post_init__(self) -> None:
+        state = self.state
         self.clock = state.clock
-        self.capacity = state.capacity
-        self.signals = signals
-        self.serving = serving
         recorder = state.recorder
         self._ready: memoryview[float] | None = None
-        if linked or state.input.admission is not None:  # a column of its own: it can differ from the arrival
+        if self.linked or state.input.admission is not None:  # a column of its own: it can differ from the arrival
             self._ready = recorder.ready = rows_of("d", math.nan, len(recorder.status))
             for queue in state.queues:
                 if queue.column is not None:  # nothing happens when one of these comes
@@ -41,7 +44,7 @@ class Waiting:
                     np.asarray(self._ready)[rows] = state.tasks.arrival[rows]
         self._starts, self._finishes, self._status = recorder.start, recorder.finish, recorder.status
         self._on_ready: Any = None
-        self._by_itself = not state.queues and serving is None and self._ready is None
+        self._by_itself = not state.queues and not self.serving.fleets and self._ready is None
         """True if all tasks are ready as they arrive."""
 
     def hooks(self) -> None:
@@ -57,15 +60,11 @@ class Waiting:
         if not self._by_itself:
             ready, row = self._ready, task.index
             if ready is not None and ready[row] != ready[row]:  # arrival or last predecessor: deferral counts as wait
-                graph, at = state.graph, task.arrival
-                if graph is not None:
-                    at = max(at, graph.ready.pop(row, -math.inf))
-                ready[row] = task.ready = at
-            if self.serving is not None:
-                fleet = self.serving.fleets.get(task.shape)
-                if fleet is not None:
-                    self._come_to_replicas(task, fleet)
-                    return
+                ready[row] = task.ready = max(task.arrival, state.graph.ready.pop(row, -math.inf))
+            fleet = self.serving.fleets.get(task.shape)
+            if fleet is not None:
+                self._come_to_replicas(task, fleet)
+                return
             queue = state.queue_of.get(task.shape)
         if queue is not None:
             # It comes by itself, or was in a batch.
@@ -92,7 +91,7 @@ class Waiting:
         on = state.wake_on
         # A policy that waits for a release, or for a task that fits, is not asked in vain.
         if on == "release" or (
-            on == "fit" and self.clock._now <= state.certain and not self.capacity.has_room(task.shape.modes)
+            on == "fit" and self.clock._now <= state.certain and not state.capacity.has_room(task.shape.modes)
         ):
             return
         self.clock.round_due = True
@@ -112,7 +111,7 @@ class Waiting:
         """Let tasks of a stopped launch wait for each other again."""
         graph = self.state.graph
         for task in tasks:
-            if graph is not None and graph.missing[task.index] > 0:
+            if graph.missing.get(task.index, 0) > 0:
                 task.state = BLOCKED  # all before any hook is called, which sees the others, too
                 graph.blocked[task.index] = task
         for task in tasks:

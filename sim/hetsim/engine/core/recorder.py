@@ -148,6 +148,9 @@ WIDTH = len(ROW)
 _AS_ROW, _NUMBER = Struct(f"={WIDTH}d"), Struct("=d")
 BUSY, ENERGY, LOST = (ROW.index(name) for name in ("busy", "energy", "lost"))
 
+EMPTY = {"batch": -1, "first_token": NAN}
+"""What columns of details hold for a task of which nothing was noted, where that is not 0."""
+
 DETAILS = ("upload", "compute", "download", STOPS, MOVES, "cached_tokens")
 """Columns of tasks that stand in the record as they are, if anything asked for them."""
 
@@ -170,7 +173,6 @@ class Recorder:
         self.batched = False
         self.fused: dict[int, tuple[tuple[int, ...], tuple[float, ...]]] = {}
         """Launches of several tasks as one kernel, by number: rows, and bytes of memory traffic saved."""
-        self._first_token: memoryview[float] | None = None
         self._staged_by: memoryview[float] | None = None
         self._detail: dict[str, memoryview[float]] = {}
         self.steps = bytearray()
@@ -203,7 +205,7 @@ class Recorder:
         """Copies of the columns, extended by rows for imagined tasks."""
         columns: list[tuple[Any, Any]] = [
             (self.start, NAN), (self.finish, NAN), (self.mode, -1), (self.place, -1), (self.status, NOT_ARRIVED),
-            (self.ready, NAN), *((column, -1 if name == "batch" else 0) for name, column in self._detail.items()),
+            (self.ready, NAN), *((column, EMPTY.get(name, 0)) for name, column in self._detail.items()),
         ]  # fmt: skip
         copies = {}
         for column, nothing in columns:
@@ -213,18 +215,12 @@ class Recorder:
                 copies[id(column)] = memoryview(array(column.format, column.tobytes()) + more)
         return copies
 
-    def first_tokens(self) -> memoryview[float]:
-        """The column with times of first tokens of language model requests."""
-        if self._first_token is None:
-            self._first_token = rows_of("d", NAN, len(self.status))
-        return self._first_token
-
     def detail(self, name: str) -> memoryview[float]:
-        """A per-task column that most runs do not need; zeros at first."""
+        """A per-task column that most runs do not need; zeros at first (`EMPTY`)."""
         column = self._detail.get(name)
         if column is None:
             kind = "i" if name.startswith(STOPS) or name in (MOVES, "batch") else "d"
-            column = self._detail[name] = rows_of(kind, -1 if name == "batch" else 0, len(self.status))
+            column = self._detail[name] = rows_of(kind, EMPTY.get(name, 0), len(self.status))
         return column
 
     def staged(self, row: int) -> bool:
@@ -403,12 +399,9 @@ class Recorder:
         self._write_batches()
         start, finish = np.asarray(self.start), np.asarray(self.finish)
         mode, place, status = np.asarray(self.mode), np.asarray(self.place), np.asarray(self.status)
-        if self.ready is not None:
-            ready = np.where(status == NOT_ARRIVED, NAN, np.asarray(self.ready))
-        elif (status == NOT_ARRIVED).any():
-            ready = np.where(status == NOT_ARRIVED, NAN, tasks.arrival)
-        else:
-            ready = tasks.arrival
+        ready = tasks.arrival if self.ready is None else np.asarray(self.ready)
+        if (status == NOT_ARRIVED).any():
+            ready = np.where(status == NOT_ARRIVED, NAN, ready)
         asked: list[Any] = [*run.services, *run.language]
         for service in asked:
             if service.request_delay:  # a request is ready when it has come to the node
@@ -438,7 +431,7 @@ class Recorder:
             **as_they_are,
             energy=energies(tasks, detail, status, start=start, finish=finish, mode=mode),
             batch=detail.get("batch") if self.batched else None,
-            first_token=None if self._first_token is None else np.asarray(self._first_token),
+            first_token=detail.get("first_token"),
             reasons=self.reasons,
             launches=launches,
             steps=step_columns(self.steps) if self._replicas else None,

@@ -41,7 +41,7 @@ class RunState:
     links: Links
     places: Places
     recorder: Recorder
-    graph: Graph | None
+    graph: Graph
     steady: bool
     """True while every launch computes at nominal rate from its start on; frequencies and failures end it."""
 
@@ -132,11 +132,6 @@ def lost_input(state: RunState, task: Task) -> str | None:
 
 class Signals:
     """The handler of each event, by which lower parts of the engine call upper ones."""
-
-    __slots__ = (
-        "launch_completed", "task_completed", "task_ended", "generated", "kill", "materialized", "slowed", "paced",
-        "offer", "place", "imagine", "foresee",
-    )  # fmt: skip
 
     launch_completed: Callable[[Launch, tuple[float, ...]], None]
     """A launch with a timetable has ended well, at these times."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hetsim.engine.flight.history import History
-from hetsim.engine.flight.launch import Launch
+from hetsim.engine.flight.launch import Launch, Timetable
 from hetsim.model.curves import layout_of
 from hetsim.model.fusion import Fusion, fused_seconds
 from hetsim.model.plan import Placement
@@ -26,7 +26,7 @@ def work(launch: Launch) -> float:
 
 def planned(launch: Launch) -> float:
     """Estimated compute seconds of a launch, as estimated when it started."""
-    table = launch.table
+    table: Timetable | None = launch.table
     if table is None:
         return _seconds(launch, True)
     if table.planned != table.planned:  # NaN: not asked before

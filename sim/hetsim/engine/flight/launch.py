@@ -59,10 +59,6 @@ class Launch(Timer):
     fusion: Fusion | None = None
     """How its tasks are fused, if several are launched as one kernel (`FusedLaunch`)."""
 
-    def position_of(self, member: int) -> int:
-        """The position of its mode in one of its tasks."""
-        return self.position
-
     def __init__(self, then: Callable[[Any], None] | None, number: int, tasks: tuple[Task, ...], placement: Placement,
                  now: float):  # fmt: skip
         self.entry = -1
@@ -73,13 +69,13 @@ class Launch(Timer):
         self.terms: Terms | None = None
         self.sketch: Sketch | None = None
         """Its stages, as long as nothing looks at them."""
-        self.own_table: Timetable | None = None
-        """Its timetable, if it has been written out."""
+        self.own_table: Any = None
+        """Its `Timetable`, if it has been written out; else None."""
         self._tasks: tuple[Task, ...] | None = tasks
 
     @property
-    def table(self) -> Timetable | None:
-        """The timetable (a sketch is written out first); None if compute-only."""
+    def table(self) -> Any:
+        """The `Timetable` (a sketch is written out first); None if compute-only."""
         if self.sketch is not None:
             self.sketch[0].write_out()
         return self.own_table
@@ -120,12 +116,7 @@ class FusedLaunch(Launch):
                  now: float, fusion: Fusion):  # fmt: skip
         super().__init__(then, number, tasks, placement=placement, now=now)
         self.fusion = fusion
-        self.position = self.position_of(0)
-
-    def position_of(self, member: int) -> int:
-        """See `Launch.position_of`."""
-        assert self._tasks is not None
-        return self._tasks[member].shape.position[self.placement.mode.parts[member]]
+        self.position = tasks[0].shape.position[placement.mode.parts[0]]
 
 
 class Terms:

@@ -212,14 +212,9 @@ class Links:
     # Flows ------------------------------------------------------------------------------------------------
 
     def send(
-        self,
-        way: tuple[Sequence[Pipe], float],
-        size: float,
-        seconds: float,
-        done: Callable[[Flow], None],
-        owner: Any = None,
-        called: float = math.inf,
-    ) -> Flow:
+        self, way: tuple[Sequence[Pipe], float], size: float, seconds: float, done: Callable[[Flow], None],
+        owner: Any = None, called: float = math.inf,
+    ) -> Flow:  # fmt: skip
         """Move `size` bytes and what takes `seconds` alone along a path.
 
         The latency is included once; `called`: when it was decided that this happens now.
@@ -246,14 +241,9 @@ class Links:
         return flow
 
     def book(
-        self,
-        way: tuple[Sequence[Pipe], float],
-        size: float,
-        seconds: float,
-        done: Callable[[Flow], None],
-        owner: Any,
+        self, way: tuple[Sequence[Pipe], float], size: float, seconds: float, done: Callable[[Flow], None], owner: Any,
         called: float,
-    ) -> Flow:
+    ) -> Flow:  # fmt: skip
         """As `send`, but without an event on a path that is idle: the end is known.
 
         Its end is `Flow.until`, and `done` is not called.  If another one comes to one of its pipes before its end
@@ -285,9 +275,7 @@ class Links:
             pipe.booked = flow  # until it is over, or another one comes
         return flow
 
-    def unbook(
-        self, flow: Flow, turn: float = math.inf, called: float = math.inf, joined: bool = False
-    ) -> None:  # fmt: skip
+    def unbook(self, flow: Flow, turn: float = math.inf, called: float = math.inf, joined: bool = False) -> None:
         """Give a booked transfer its events, as another joins it now."""
         for pipe in flow.pipes:
             if pipe.booked is flow:

@@ -39,8 +39,7 @@ class Speeds:
 
     def plan(self, launch: Launch) -> None:
         """Set the rate of a launch that will compute, for the present state."""
-        table = launch.own_table
-        assert table is not None
+        table: Timetable = launch.own_table
         table.rate, table.busy_rate, table.watts = self.rates_of(launch, table)
 
     def nominal_of(self, launch: Launch) -> Rates:
@@ -127,8 +126,7 @@ class Speeds:
 
     def rerate(self, launch: Launch, rates: Rates | None = None) -> bool:
         """Bring a launch to its present rate; False if the rate stays."""
-        table = launch.own_table
-        assert table is not None
+        table: Timetable = launch.own_table
         rate, busy, watts = rates or self.rates_of(launch, table)
         # Equal floats: the same formula on the same state gives the same bits.
         if rate == table.rate and busy == table.busy_rate and watts == table.watts:
@@ -147,15 +145,11 @@ class Speeds:
 
     def join(self, launch: Launch) -> list[Launch]:
         """Start computing on shared accelerators; return gangs whose end has moved."""
-        table = launch.own_table
-        assert table is not None
-        groups = []
-        for lane in table.lanes:
-            group = lane.group
-            if group is not None:
-                group.members.append(launch)
-                group.share += launch.placement.mode.share
-                groups.append(group)
+        table: Timetable = launch.own_table
+        groups = [lane.group for lane in table.lanes if lane.group is not None]
+        for group in groups:
+            group.members.append(launch)
+            group.share += launch.placement.mode.share
         table.rate = 0.0  # so that `rerate` sees a change, whatever the rate is
         if table.group is None:
             self.rerate(launch)
@@ -163,15 +157,11 @@ class Speeds:
 
     def leave(self, launch: Launch) -> list[Launch]:
         """Stop computing; return the gangs whose end has moved."""
-        table = launch.own_table
-        assert table is not None
-        groups = []
-        for lane in table.lanes:
-            group = lane.group
-            if group is not None:
-                group.members.remove(launch)
-                group.share -= launch.placement.mode.share  # whole numbers: no rounding adds up
-                groups.append(group)
+        table: Timetable = launch.own_table
+        groups = [lane.group for lane in table.lanes if lane.group is not None]
+        for group in groups:
+            group.members.remove(launch)
+            group.share -= launch.placement.mode.share  # whole numbers: no rounding adds up
         return self.regroup(groups)
 
     def regroup(self, groups: Iterable[ShareGroup]) -> list[Launch]:
@@ -180,8 +170,7 @@ class Speeds:
         for group in groups:
             soonest = INF
             for member in group.members:
-                table = member.own_table
-                assert table is not None
+                table: Timetable = member.own_table
                 # A gang computes in several groups, so its end is an event of its own.
                 if table.group is not group:
                     if self.rerate(member):
@@ -200,8 +189,7 @@ class Speeds:
         """Set rates after a change of frequency or speed; gangs whose end moved."""
         now = self.clock._now
         for launch in launches:
-            table = launch.own_table
-            assert table is not None
+            table: Timetable = launch.own_table
             if table.compute_start <= now < max(table.compute_end, table.finish_at):
                 self.rerate(launch)
         if isinstance(state, GpuState) and state.lane.group is not None:

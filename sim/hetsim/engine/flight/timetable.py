@@ -74,7 +74,8 @@ def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane]
     lanes, flights = together(lanes)
     for lane in lanes:
         lane.upload = serve(lane.uploads, now)  # uploads, computing, downloads: each follows from the one before
-    tables = [(launch, launch.own_table) for launch in flights if launch.own_table is not None]
+    # `together` has asked each for its timetable: none of them is a sketch any more.
+    tables: list[tuple[Launch, Timetable]] = [(launch, launch.own_table) for launch in flights]
     for _, table in tables:
         get_ready(table, now)
     _compute(tables, lanes, now, rate)
@@ -85,8 +86,8 @@ def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane]
         lane.download = serve(lane.downloads, now)
         ready = 0.0
         for launch in lane.flights:
-            if launch.own_table.ready > ready:  # type: ignore[union-attr]
-                ready = launch.own_table.ready  # type: ignore[union-attr]
+            if launch.own_table.ready > ready:
+                ready = launch.own_table.ready
         lane.ready = ready
     for _, table in tables:
         down = table.down
@@ -114,7 +115,7 @@ def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
     if len(lanes) == 1:
         flights = lanes[0].flights
         for launch in flights:
-            if len(launch.table.lanes) != 1:  # type: ignore[union-attr]
+            if len(launch.table.lanes) != 1:
                 break
         else:
             return lanes, list(flights)
@@ -125,7 +126,7 @@ def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
         for launch in lane.flights:
             if launch.number not in launches:
                 launches[launch.number] = launch
-                for other in launch.table.lanes:  # type: ignore[union-attr]
+                for other in launch.table.lanes:
                     if other not in tied:
                         tied[other] = None
                         queue.append(other)

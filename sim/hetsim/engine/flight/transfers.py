@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from hetsim.engine.flight.data_locations import Eviction, Places, Way, host, items_of, reads
@@ -139,9 +138,7 @@ class Transfers:
                 parts.append(Part(launch, lane, device, line=line, size=size, seconds=seconds))
         table.up = tuple(parts)
         if table.items:
-            devices = (part.device for part in parts)
-            missing = [self.missing(launch.tasks, placement, one, terms=terms, true=False) for one in devices]
-            table.estimate = (max(map(self._alone, missing), default=0.0), 0.0)
+            table.estimate = self.upload_seconds(launch.tasks, placement, terms), 0.0
         else:  # what is final of items is known once it has computed
             self.final(launch, table)
 
@@ -252,8 +249,10 @@ class Transfers:
         histories: Sequence[History | None] | None = None,
     ) -> float:  # fmt: skip
         """The upload stage as it would be on idle links and engines."""
-        asked = partial(self.missing, tasks, placement, terms=terms, true=False, histories=histories)
-        return max(self._alone(asked(device)) for device in placement.devices)
+        return max(
+            self._alone(self.missing(tasks, placement, device, terms, true=False, histories=histories))
+            for device in placement.devices
+        )
 
     # The turn of a part that is not alone on its way ----------------------------------------------------------
 
@@ -368,8 +367,8 @@ class Transfers:
 
     def estimate(self, launch: Launch) -> tuple[float, float]:
         """Estimated seconds of upload and download of a launch on idle links."""
-        table, terms = launch.table, launch.terms
-        assert table is not None
+        table: Timetable = launch.table
+        terms = launch.terms
         tasks, placement = launch.tasks if terms is None or not terms.fresh or table.items else (), launch.placement
         if table.items:
             up = table.estimate[0] if table.estimate is not None else self.upload_seconds(tasks, placement, terms)

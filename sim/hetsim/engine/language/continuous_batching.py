@@ -19,12 +19,11 @@ from hetsim.engine.core.policy_errors import call
 from hetsim.engine.core.recorder import pack_steps
 from hetsim.engine.kernel.clock import TIMER, Timer
 from hetsim.engine.language.generation import DECODING, PREFILLING, QUEUED, Generation
-from hetsim.engine.language.kinds import ReplicaType
 from hetsim.engine.language.kv_memory import KVMemory
 from hetsim.engine.language.members import Members
 from hetsim.engine.language.periods import Periods
 from hetsim.engine.language.sequences import Sequences
-from hetsim.engine.language.service_calls import ServiceCalls
+from hetsim.engine.language.service_calls import ReplicaType, ServiceCalls
 from hetsim.engine.language.steps import Steps
 from hetsim.engine.residents.holder import Holder
 from hetsim.errors import InvariantError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hetsim.engine.flight.links import Flow, Links, Pipe
@@ -11,12 +12,12 @@ from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
 
 
+@dataclass(eq=False)
 class KVTransfers:
     """Transfers of keys and values of one service."""
 
-    def __init__(self, links: Links, token_bytes: int):
-        self.links = links
-        self.token_bytes = token_bytes
+    links: Links
+    token_bytes: int
 
     def fetch(self, request: Generation, target: Any) -> None:
         """Move keys and values to a replica: each target device fetches its own part.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hetsim.engine.core.rounds import Rounds
@@ -12,38 +13,39 @@ from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.kernel.clock import FINISH, Later
 from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.generation import NAN, OVER, QUEUED, Generation
-from hetsim.engine.language.kinds import ReplicaType
 from hetsim.engine.language.kv_transfers import KVTransfers
 from hetsim.engine.language.periods import Periods
-from hetsim.engine.language.service_calls import ServiceCalls
+from hetsim.engine.language.service_calls import ReplicaType, ServiceCalls
 from hetsim.engine.queues.patience import Deadlines
 from hetsim.engine.queues.queue import OneByOne
-from hetsim.engine.residents.replica_set import ReplicaSet
+from hetsim.engine.residents.replica_set import ReplicaSet, Residents
+from hetsim.errors import RunError
 from hetsim.model.plan import Placement
 from hetsim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED, STOPS
 from hetsim.model.service import LanguageService
 from hetsim.model.task import RUNNING, Task
+from hetsim.model.tasks import Shape
 from hetsim.policy.iterating import Foreseen
 from hetsim.policy.routing import OpenReplicas
 
 
+@dataclass(eq=False)
 class Fleet(ServiceCalls):
     """One language model service: its requests, router and replicas."""
 
-    def __init__(
-        self, state: RunState, rounds: Rounds, signals: Signals, devices_free: Callable[[], None],
-        service: LanguageService, batching: Any, routing: Any, checked: bool,
-    ):  # fmt: skip
-        """`devices_free`: called on release; `checked`: recount replicas at boundaries."""
-        self.state = state
-        self.signals = signals
-        self.checked = checked
-        self.service = service
-        self.batching = batching
-        self.routing = routing
-        self.clock = state.clock
-        self.links = state.links
-        self.recorder = state.recorder
+    state: RunState
+    rounds: Rounds
+    signals: Signals
+    devices_free: Callable[[], None]
+    """Called when a replica gives devices back."""
+    service: LanguageService
+    batching: Any
+    routing: Any
+    checked: bool
+
+    def __post_init__(self) -> None:
+        state, service = self.state, self.service
+        self.clock, self.links, self.recorder = state.clock, state.links, state.recorder
         self.random = state.input.random.stream("routing", service.name)
         self.kinds = [ReplicaType(service, position) for position in range(len(service.kinds))]
         self.largest = _largest(self.kinds, service)
@@ -53,9 +55,8 @@ class Fleet(ServiceCalls):
         for kind in self.kinds if len(self.kinds) > 1 else ():
             kind.measure(service, self.prompts[service.rows], self.outputs[service.rows])
         self.names = state.tasks.hash_ids if service.prefix_block else None
-        recorder = self.recorder
-        self.first_tokens = recorder.first_tokens()
-        self.batch, self.compute, self.energy = (recorder.detail(name) for name in ("batch", "compute", "energy"))
+        details = (self.recorder.detail(name) for name in ("first_token", "batch", "compute", "energy"))
+        self.first_tokens, self.batch, self.compute, self.energy = details
         self.received = array("d", bytes(8 * len(state.tasks)))
         """Device-seconds of requests that have ended, by row."""
         self.requests: dict[int, Generation] = {}
@@ -66,7 +67,7 @@ class Fleet(ServiceCalls):
         self.transfers = KVTransfers(state.links, service.token_bytes)
         self.timeouts = Deadlines(state.clock, self._abort, self._client_waits)
         """When clients abort their requests, wherever these are."""
-        self.replicas = ReplicaSet(self, state, rounds, signals=signals, devices_free=devices_free)
+        self.replicas = ReplicaSet(self, state, self.rounds, signals=self.signals, devices_free=self.devices_free)
 
     # Their way ----------------------------------------------------------------------------------------------
 
@@ -292,6 +293,42 @@ class Fleet(ServiceCalls):
             return self.received[row]
         replica = request.replica
         return request.received(request.seconds if replica is None else replica.seconds_of(request))
+
+
+class Serving(Residents):
+    """All language model services of a run."""
+
+    def __init__(self, state: RunState, rounds: Rounds, signals: Signals, checked: bool):
+        run = state.input
+        super().__init__(state)
+        self.fleets: dict[Shape, Fleet] = {}
+        for service, (batching, routing) in zip(run.language, run.iteration, strict=True):
+            self.fleets[service.shape] = Fleet(
+                state, rounds, signals, devices_free=self.refill, service=service, batching=batching, routing=routing,
+                checked=checked
+            )  # fmt: skip
+        self.sets = [fleet.replicas for fleet in self.fleets.values()]
+
+    def waiting(self, row: int) -> Task | None:
+        """The request of that row, if it waits for its first step."""
+        requests = (fleet.requests.get(row) for fleet in self.fleets.values())
+        return next((one.task for one in requests if one is not None and not one.started), None)
+
+    def unanswered(self) -> RunError:
+        """Return the error for requests that wait for ever."""
+        missing = sum(len(fleet.replicas.missing) for fleet in self.fleets.values())
+        lack = "of their replicas have failed or were not started, and no devices come free"
+        why = f"; {missing} {lack}" if missing else ""
+        count = self.state.iterating
+        return RunError(f"{count} requests to language models wait, and nothing will ever happen{why}")
+
+    def close(self, end: float) -> None:
+        for fleet in self.fleets.values():
+            fleet.close(end)
+
+    def defects(self) -> list[str]:
+        """Everything that is inconsistent, recounted (for --check)."""
+        return [text for one in self.sets for replica in one.all for text in replica.defects()]
 
 
 def _largest(kinds: list[ReplicaType], service: LanguageService) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -100,20 +101,21 @@ class Lines:
         ]
 
 
+@dataclass(eq=False)
 class Members:
     """Requests of one replica: waiting, joined, and in transfer."""
 
-    def __init__(
-        self, replica: Any, service: ServiceCalls, memory: KVMemory, sequences: Sequences, periods: Periods
-    ):  # fmt: skip
-        """`replica`: what policies and requests know, and `wake`s for a boundary."""
-        self.replica = replica
-        self.service = service
+    replica: Any
+    """What policies and requests know, and `wake`s for a boundary."""
+    service: ServiceCalls
+    memory: KVMemory
+    sequences: Sequences
+    periods: Periods
+
+    def __post_init__(self) -> None:
+        service, replica = self.service, self.replica
         self.policy = service.batching
         self.clock = service.clock
-        self.memory = memory
-        self.sequences = sequences
-        self.periods = periods
         self.most = service.service.max_sequences
         self.outstanding = 0
         self.by_client: bool = self.policy.by_client
@@ -240,6 +242,13 @@ class Members:
         del self.inside[request.row]
         request.task._launch = None
 
+    def _leave_steps(self, request: Generation) -> None:
+        """It decodes, or is read, no further; what it has produced is noted (`made`)."""
+        if request.state == DECODING:
+            self.sequences.leave(request)
+        else:
+            self.prefilling.remove(request)
+
     @staticmethod
     def _waits_again(request: Generation) -> None:
         """It was taken in, and is so no longer."""
@@ -335,10 +344,7 @@ class Members:
         """Let aborted members leave after the step, unless it was their last anyway."""
         for request in self.leaving:
             if request.replica is self.replica and request.row in self.inside:
-                if request.state == DECODING:
-                    self.sequences.leave(request)
-                else:
-                    self.prefilling.remove(request)
+                self._leave_steps(request)
                 self.finish(request)
         self.leaving = []
 
@@ -357,19 +363,15 @@ class Members:
             raise service.illegal(f"lets {request} give way, which is no member")
         self._told_left(request, False)
         lag = 0.0
+        # Only what decodes is worth a copy on the host: of a prompt that is half read nothing is kept.
         swapped = request.state == DECODING and service.service.swap
-        if request.state == DECODING:
-            self.sequences.leave(request)
-            request.to_prefill = request.prompt + request.made
-            if swapped:
-                request.swapped, request.to_prefill = True, 0
-                tokens = self.memory.blocks_of(request.stored) * self.memory.block
-                lag = service.transfers.copying(self.replica.placement, tokens, up=False)
-            self.memory.give_back(request)
-        else:
-            self.prefilling.remove(request)
-            self.memory.give_back(request)
-            request.to_prefill = request.prompt + request.made
+        self._leave_steps(request)
+        request.to_prefill = request.prompt + request.made
+        if swapped:
+            request.swapped, request.to_prefill = True, 0
+            tokens = self.memory.blocks_of(request.stored) * self.memory.block
+            lag = service.transfers.copying(self.replica.placement, tokens, up=False)
+        self.memory.give_back(request)
         self._out(request)
         self._waits_again(request)
         request.state = QUEUED
@@ -399,8 +401,7 @@ class Members:
         members = list(self.inside.values())
         for request in members:
             self._told_left(request, False)
-            if request.state == DECODING:
-                self.sequences.leave(request)
+            self._leave_steps(request)
             service.gave_way(request, kind)
             self._out(request)
         for request in self.loading.values():

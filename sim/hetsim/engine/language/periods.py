@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 
 from hetsim.engine.language.generation import NAN, Generation
-from hetsim.engine.language.kinds import ReplicaType
-from hetsim.engine.language.service_calls import ServiceCalls
+from hetsim.engine.language.service_calls import ReplicaType, ServiceCalls
 from hetsim.engine.language.steps import Steps
 from hetsim.model.plan import Placement
 from hetsim.model.record import LAUNCH_COMPLETED

@@ -5,15 +5,39 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import numpy as np
 
 from hetsim.engine.core.recorder import Recorder
 from hetsim.engine.flight.links import Links
 from hetsim.engine.language.generation import Generation
-from hetsim.engine.language.kinds import ReplicaType
 from hetsim.engine.language.kv_transfers import KVTransfers
-from hetsim.engine.residents.holder import Owner
+from hetsim.engine.residents.holder import HolderType, Owner
+from hetsim.model.service import LanguageService
 from hetsim.policy.iterating import Foreseen
+
+
+class ReplicaType(HolderType):
+    """A replica on one type of device: its speed, power and memory."""
+
+    __slots__ = ("steps", "blocks")
+
+    def __init__(self, service: LanguageService, position: int):
+        given = service.kinds[position]
+        super().__init__(position, service.shape.modes[position], given)
+        self.steps = given.step
+        self.blocks = given.blocks
+
+    def measure(self, service: LanguageService, prompt: np.ndarray, output: np.ndarray) -> None:
+        """Compute the speed, in tokens per second of full batches, with these requests."""
+        decoding = float((output - 1.0).mean()) / service.max_sequences
+        filled = float((prompt + output - 1.0).mean()) / (service.max_num_batched_tokens or math.inf)
+        seconds = self.steps.demand(prompt, output, service.max_sequences)[2]
+        seconds += self.steps.fixed * max(decoding, filled)
+        if seconds > 0:
+            self.speed = float((prompt + output).mean()) / seconds
 
 
 class ServiceCalls(Owner):

@@ -110,19 +110,20 @@ class Steps:
 
     def _powered(self, computed: float, end: float) -> float:
         """Seconds computed in ending steps at nominal power; what exceeds it is noted."""
-        if math.isnan(self.worked_until):
-            powered = computed * self.power
-        else:
-            powered = self.worked + max(0.0, end - self.worked_until) * self.power
+        powered = self._weighted(computed, end)
         self.surplus += (powered - computed) * self.width
         return powered
+
+    def _weighted(self, computed: float, end: float) -> float:
+        """Seconds computed by a time, each counted by the power of the devices then."""
+        if math.isnan(self.worked_until):  # one power from their begin on
+            return computed * self.power
+        return self.worked + max(0.0, end - self.worked_until) * self.power
 
     def so_far(self) -> float:
         """Seconds of the present steps up to now, weighted by power."""
         now = self.clock._now
-        if math.isnan(self.worked_until):
-            return max(0.0, now - self.began - self.lag) * self.power
-        return self.worked + max(0.0, now - self.worked_until) * self.power
+        return self._weighted(max(0.0, now - self.began - self.lag), now)
 
     def over_by(self, end: float) -> int:
         """Number of steps over by a time, of several; the last is not counted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hetsim.engine.core.state import RunState
-from hetsim.engine.flight.launch import Launch
+from hetsim.engine.flight.launch import Launch, Timetable
 from hetsim.model.record import COMPLETED
 from hetsim.model.task import Task
 
@@ -65,7 +65,7 @@ class AttainedService:
 
     def _under_way(self, launch: Launch) -> float:
         now = self.run.clock._now
-        table = launch.table
+        table: Timetable | None = launch.table
         if table is None:
             return launch.placement.mode.width * (now - launch.decided)
         return table.busy_by(now) / launch.count  # members share it equally

@@ -60,7 +60,8 @@ class Boundaries:
         if any(mode.exchange is not None and mode.node_count > 1 for mode in modes):
             # Only where gangs exchange data over nodes.
             state.network = SharedNetwork(clock, capacity.cluster, self._paced)
-        self.network: SharedNetwork | None = state.network
+        self.network: Any = state.network
+        """The `SharedNetwork`, where any launch has traffic; else None."""
         self.sketches = Sketches(state, self.speeds, self.transfers, ended=self._write, due=self._due)
         self.boundary = self.sketches.boundary
         """Called when the entry of a launch has come."""
@@ -82,8 +83,7 @@ class Boundaries:
 
     def follow(self, launch: Launch) -> None:
         """Recompute the future times of a launch after a change, and set its clock entry."""
-        table = launch.own_table
-        assert table is not None
+        table: Timetable = launch.own_table
         if table.lanes:
             self.follow_lanes(table.lanes)
         else:
@@ -96,7 +96,7 @@ class Boundaries:
             return
         lanes, flights = again(lanes, self.clock._now, self.speeds.plan)
         for flight in flights:
-            if flight.own_table is not None and flight._tasks != ():  # (): it has ended or been stopped
+            if flight._tasks != ():  # (): it has ended or been stopped
                 self.arm(flight)
         for lane in lanes:
             if lane.fetching:
@@ -106,8 +106,7 @@ class Boundaries:
 
     def arm(self, launch: Launch) -> None:
         """Set the launch's one clock entry to its next boundary."""
-        table = launch.own_table
-        assert table is not None
+        table: Timetable = launch.own_table
         time, due = next_boundary(table) if table.stepwise else (table.end, END)
         if time == table.armed and due == table.due:  # equal floats: nothing moved, and the entry keeps its place
             return
@@ -123,8 +122,7 @@ class Boundaries:
 
     def _due(self, launch: Launch) -> None:
         """Handle the boundary that the launch's clock entry stood for."""
-        table = launch.own_table
-        assert table is not None
+        table: Timetable = launch.own_table
         if table.due != END:
             self._step(launch, table)
         elif table.traffic is not None and table.end > self.clock._now:
@@ -153,7 +151,6 @@ class Boundaries:
         elif due == JOIN:
             table.joined = True
             if table.traffic is not None:
-                assert self.network is not None
                 self.network.join(table.traffic, bool(table.down or table.items or table.group))
                 if table.traffic.simple:  # its rate is the network's, and nothing else waits for it
                     self.arm(launch)
@@ -169,8 +166,7 @@ class Boundaries:
     def _arrived(self, part: Part) -> None:
         """The last byte of a part has come."""
         launch: Launch = part.owner
-        table = launch.own_table
-        assert table is not None
+        table: Timetable = launch.own_table
         now = self.clock._now
         if part in table.down and (len(table.down) == 1 or all(other.until <= now for other in table.down)):
             # Its last download is over: the launch ends, and the next one gets the download engine.
@@ -192,13 +188,13 @@ class Boundaries:
     def _group_due(self, group: ShareGroup) -> None:
         now = self.clock._now
         # A list: `_computed` takes members out of the group.
-        for launch in [m for m in group.members if m.own_table.finish_at <= now and m.own_table.group is group]:  # type: ignore[union-attr]
+        for launch in [m for m in group.members if m.own_table.finish_at <= now and m.own_table.group is group]:
             self._computed(launch)
 
     def _computed(self, launch: Launch) -> None:
         """End the computation of a launch that others depend on."""
-        table, now = launch.own_table, self.clock._now
-        assert table is not None
+        table: Timetable = launch.own_table
+        now = self.clock._now
         table.settle(now)
         table.left = 0.0  # what rounding left of it
         table.compute_end = now
@@ -206,7 +202,6 @@ class Boundaries:
         if table.joined:
             self.moved(self.speeds.leave(launch))
         if table.traffic is not None:
-            assert self.network is not None
             self.network.leave(table.traffic)
         if table.items:
             lead = launch.placement.devices[0]
@@ -307,7 +302,6 @@ class Boundaries:
         if launch.entry >= 0:
             self.clock.cancel(launch)
         if table.traffic is not None:
-            assert self.network is not None
             self.network.leave(table.traffic)
         for lane in table.lanes:
             lane.flights.remove(launch)
@@ -351,9 +345,8 @@ class Boundaries:
 
     def close(self, launch: Launch, end: float) -> tuple[float, ...]:
         """Account a launch that the end of the run cuts off."""
-        table = launch.table
-        assert table is not None
-        if table.traffic is not None and self.network is not None:
+        table: Timetable = launch.table
+        if table.traffic is not None:
             self.network.leave(table.traffic, end)
         if table.stage(end) == COMPUTE:
             table.settle(end)

@@ -10,6 +10,7 @@ Whatever else happens to a lane, its sketches are written out as timetables, and
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from hetsim.engine.core.state import RunState
@@ -24,24 +25,21 @@ from hetsim.engine.resources.occupancy import GpuState
 from hetsim.model.tasks import Mode
 
 
+@dataclass(eq=False)
 class Sketches:
-    """Carries launches that have a sketch from start to end.
+    """Carries launches that have a sketch from start to end."""
 
-    `ended` is called with one that has ended, its times, its end, its busy seconds and joules; `due` with one that has
-    a timetable, when its entry has come.
-    """
+    state: RunState
+    speeds: Speeds
+    transfers: Transfers
+    ended: Callable[..., None]
+    """Called with a launch that has ended, its times, its end, its busy seconds and joules."""
+    due: Callable[[Launch], None]
+    """Called with a launch that has a timetable, when its entry has come."""
 
-    def __init__(
-        self, state: RunState, speeds: Speeds, transfers: Transfers, ended: Callable[..., None],
-        due: Callable[[Launch], None],
-    ):  # fmt: skip
-        self.clock = state.clock
-        self.capacity = state.capacity
-        self.links = state.links
-        self.speeds = speeds
-        self.transfers = transfers
-        self.ended = ended
-        self.due = due
+    def __post_init__(self) -> None:
+        state = self.state
+        self.clock, self.capacity, self.links = state.clock, state.capacity, state.links
         self.items = bool(state.places.items)
         self.links.sure, self.links.unsure = self._sure, self._unsure  # only sketches book
 

@@ -47,9 +47,7 @@ class Stops:
         if launch.fusion is not None:
             keep = fault = False  # nothing of it is anywhere before it is over: all of it again
         launches = self.launches
-        table = launch.table
-        if table is None:
-            table = launches.tabulate(launch)
+        table: Timetable = launch.table or launches.tabulate(launch)
         now = launches.clock._now
         stage = table.stage(now)
         start, up, uploaded, began, computed, down = table.times(now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
@@ -14,19 +15,17 @@ BLOCK = 64
 """Rows known beforehand that the heap takes in at once."""
 
 
+@dataclass(eq=False)
 class Deadlines:
     """Rows by the time at which something is due; it keeps no task objects alive."""
 
-    __slots__ = ("clock", "due", "waits", "timer", "heap", "rows", "times", "_at")
+    clock: Clock
+    due: Callable[[int], None]
+    """Called with a row when its time has come."""
+    waits: Callable[[int], bool] | None = None
+    """Tells whether a row is still watched; the event stands for one that is."""
 
-    def __init__(self, clock: Clock, due: Callable[[int], None], waits: Callable[[int], bool] | None = None):
-        """`due` is called with a row when its time has come.
-
-        waits: tells whether a row is still watched; the event stands for one that is.
-        """
-        self.clock = clock
-        self.due = due
-        self.waits = waits
+    def __post_init__(self) -> None:
         self.timer = Timer(self._fired)
         self.heap: list[tuple[float, int]] = []
         self.rows, self.times = np.zeros(0, int), np.zeros(0)

@@ -393,27 +393,21 @@ class Queue:
             del self._apart[: self._first]
             self._first = 0
 
-    def take(self, count: int) -> tuple[int, list[int] | None]:
+    def take(self, count: int) -> tuple[int, list[int] | None, tuple[Task, ...] | None]:
         """Take the oldest requests off the queue.
 
-        Their position in `service.rows` and None if they are a slice of it, else -1 and their rows.
+        Their position in `service.rows` and None if they are a slice of it, else -1 and their rows; and their task
+        objects, if any of them has been looked at.
         """
-        if not self._apart:
-            first = self.head_at
-            self.head_at = first + count
-            return first, None
-        rows = self._apart[self._first : self._first + count]
-        self._leave(len(rows))
-        more = count - len(rows)
-        rows += self.service.rows[self.head_at : self.head_at + more].tolist()
-        self.head_at += more
-        return -1, rows
+        first, own_rows, apart = self.head_at, None, len(self._apart) - self._first
+        if apart:
+            first, own_rows, apart = -1, self.waiting_rows(count), min(apart, count)
+            self._leave(apart)
+        self.head_at += count - apart
+        return first, own_rows, self._objects_seen(first, own_rows, count) if self._seen else None
 
-    def seen(self, first: int, rows: list[int] | None, count: int) -> tuple[Task, ...] | None:
-        """Task objects of a taken batch, if any of them has been looked at."""
-        if not self._seen:
-            return None
-        rows = self.service.rows[first : first + count].tolist() if rows is None else rows
+    def _objects_seen(self, first: int, own_rows: list[int] | None, count: int) -> tuple[Task, ...] | None:
+        rows = self.service.rows[first : first + count].tolist() if own_rows is None else own_rows
         objects = [self._seen.pop(row, None) for row in rows]
         new = [row for row, task in zip(rows, objects, strict=True) if task is None]
         if len(new) == len(rows):

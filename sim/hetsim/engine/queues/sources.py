@@ -43,21 +43,11 @@ class Sources(Timer):
     pushing them all first would be four times slower.  Task objects are made from columns a block at a time.
     """
 
-    __slots__ = (
-        "run", "tasks", "clock", "status", "deliver", "progress", "each_block", "thinking", "closed", "_last",
-        "_delivered", "_noted", "_base", "_at", "_block", "_stream_of", "_sent", "_think", "_surplus",
-    )  # fmt: skip
-
     def __init__(
-        self,
-        run: RunInput,
-        clock: Clock,
-        status: Any,
-        deliver: Callable[[Task], None],
-        progress: Callable[[float, int, int], None] | None,
-        each_block: Callable[[], None],
+        self, run: RunInput, clock: Clock, status: Any, deliver: Callable[[Task], None],
+        progress: Callable[[float, int, int], None] | None, each_block: Callable[[], None],
         absent: Sequence[np.ndarray] = (),
-    ):
+    ):  # fmt: skip
         """`absent`: rows of tasks that come by the clock alone and are not delivered."""
         super().__init__(self._arrive)
         self.run = run
@@ -216,10 +206,9 @@ class Sources(Timer):
 class Graph:
     """Precedence among tasks: counts of unfinished predecessors, and successors."""
 
-    __slots__ = ("missing", "successors", "blocked", "ready")
-
-    def __init__(self, predecessors: list[tuple[int, ...]]):
-        self.missing = [len(row) for row in predecessors]
+    def __init__(self, predecessors: Sequence[tuple[int, ...]]):
+        self.missing = {row: len(before) for row, before in enumerate(predecessors) if before}
+        """By row of a task that waits, or waited, for others; -1: one of these did not finish."""
         self.successors: dict[int, list[int]] = {}
         for row, before in enumerate(predecessors):
             for predecessor in before:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from hetsim.engine.core.policy_errors import call
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, Signals
+from hetsim.engine.flight.launch import Resident
 from hetsim.engine.flight.links import Flow
 from hetsim.engine.kernel.clock import TIMER, Later
 from hetsim.engine.residents.holder import Holder, HolderType, Owner
@@ -24,20 +26,20 @@ from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST
 from hetsim.policy.routing import OpenReplicas, WantedReplica
 
 
+@dataclass(eq=False)
 class ReplicaSet:
     """The replicas of a service: a fixed number, or as the load requires."""
 
-    def __init__(
-        self, fleet: Owner, state: RunState, rounds: Rounds, signals: Signals, devices_free: Callable[[], None]
-    ):  # fmt: skip
-        """`devices_free`: called when a replica gives devices back."""
-        self.fleet = fleet
-        self.state = state
-        self.capacity = state.capacity
-        self.clock = state.clock
-        self.rounds = rounds
-        self.signals = signals
-        self.devices_free = devices_free
+    fleet: Owner
+    state: RunState
+    rounds: Rounds
+    signals: Signals
+    devices_free: Callable[[], None]
+    """Called when a replica gives devices back."""
+
+    def __post_init__(self) -> None:
+        fleet = self.fleet
+        self.clock = self.state.clock
         self.service = fleet.service
         self.kinds = fleet.kinds
         self.numbered = 0
@@ -105,7 +107,7 @@ class ReplicaSet:
         if placement is not None:
             self._new(placement, prefills_only).start(math.nan)
             return
-        if any(self.capacity.first(mode) is not None for mode in modes):
+        if any(self.state.capacity.first(mode) is not None for mode in modes):
             self.missing.append(prefills_only)  # the policy keeps these devices; it will load the model when it starts
             return
         count = kind.prefillers if prefills_only else kind.replicas
@@ -121,7 +123,7 @@ class ReplicaSet:
         replica: Holder = self.fleet.holder(self.numbered, kind, placement, prefills_only)
         self.numbered += 1
         launch = replica.launch  # which keeps the devices
-        launch.cores = self.capacity.take(launch.placement, launch)
+        launch.cores = self.state.capacity.take(launch.placement, launch)
         self.state.residents[launch.number] = launch
         self.rerate(replica)
         (self.prefillers if prefills_only else self.replicas).append(replica)
@@ -186,7 +188,7 @@ class ReplicaSet:
     def _release(self, replica: Holder) -> None:
         launch = replica.launch
         del self.state.residents[launch.number]
-        self.capacity.give(launch.placement, launch, launch.cores)
+        self.state.capacity.give(launch.placement, launch, launch.cores)
 
     # Changes ------------------------------------------------------------------------------------------------
 
@@ -195,7 +197,7 @@ class ReplicaSet:
         rate, power = math.inf, 0.0
         devices = replica.placement.devices
         for device in devices:
-            state = self.capacity.of[device.index]
+            state = self.state.capacity.of[device.index]
             slowdown = state.slowdown / (1.0 + device.type.preemption.overhead)
             rate = min(rate, state.frequency / slowdown)
             power += state.frequency**3
@@ -281,3 +283,38 @@ class ReplicaSet:
             self._release(replica)
             self.devices_free()
             self.rounds.changed("release")
+
+
+class Residents:
+    """The replicas of all services, in the order of these."""
+
+    def __init__(self, state: RunState):
+        self.state = state
+        self.sets: list[ReplicaSet] = []
+        self._offered = -1
+        """Releases of devices when these were offered last."""
+
+    def begin(self) -> None:
+        """Start the first replicas, service by service."""
+        for one in self.sets:
+            one.begin()
+
+    def lose(self, launches: list[Resident], outcome: int = LAUNCH_LOST) -> None:
+        """Give up replicas, as failed or stopped: a service's before any is replaced."""
+        for one in self.sets:
+            one.lose([launch.holder for launch in launches if launch.holder.fleet is one.fleet], outcome)
+
+    def refill(self) -> None:
+        """Start lacking replicas on devices that may be free or up again, by service."""
+        for one in self.sets:
+            one.offered()
+        self._offered = self.state.capacity.releases
+
+    def offer(self) -> None:
+        """Start lacking replicas where devices are newly free, as a round begins."""
+        if self.state.capacity.releases != self._offered:
+            self.refill()
+
+    def paced(self, launch: Any) -> None:
+        """Note that a replica's devices have changed their speed."""
+        launch.holder.fleet.replicas.rerate(launch.holder)

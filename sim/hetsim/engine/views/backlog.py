@@ -45,12 +45,9 @@ class Watched(dict[int, Any]):
         dict.__delitem__(self, key)
 
     def pop(self, key: int, *default: Any) -> Any:
-        item = self.get(key)
-        if item is None:
-            return dict.pop(self, key, *default)
-        self._leaves(item)
-        dict.__delitem__(self, key)
-        return item
+        if key in self:
+            self._leaves(self[key])
+        return dict.pop(self, key, *default)
 
 
 class Running:

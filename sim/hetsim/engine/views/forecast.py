@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from hetsim.engine.core.state import RunState, launches_on
 from hetsim.engine.flight.durations import planned, reached, restore_seconds, seconds_of
 from hetsim.engine.flight.history import History
-from hetsim.engine.flight.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, UPLOAD, Launch
+from hetsim.engine.flight.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, UPLOAD, Launch, Timetable
 from hetsim.engine.flight.links import Links
 from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.resources.occupancy import GpuState, available_at
@@ -50,10 +50,10 @@ class EngineTimes(NamedTuple):
 class Forecast:
     """Forecasts: the engine's own functions, applied to estimated times."""
 
-    def __init__(self, state: RunState, transfers: Transfers, generated: Generated | None):
+    def __init__(self, state: RunState, transfers: Transfers, generated: Generated):
         self.state = state
         self._generated = generated
-        self._fleets = {} if generated is None else generated.fleets
+        self._fleets = generated.fleets
         self.transfers = transfers
         self.clock = state.clock
         self._capacity = state.capacity
@@ -167,7 +167,7 @@ class Forecast:
     def remaining(self, task: Task) -> float:
         """Estimated remaining compute seconds of a task."""
         launch = task._launch
-        if self._generated is not None and task.shape in self._fleets:
+        if self._fleets and task.shape in self._fleets:
             return self._generated.remaining(task)
         if task.state != RUNNING or launch is None:
             return task.shortest_remaining
@@ -175,7 +175,8 @@ class Forecast:
 
     def remaining_of(self, launch: Launch) -> float:
         """Estimated remaining compute seconds of a launch at rate 1; at least 0."""
-        expected, table, now = planned(launch), launch.table, self.now
+        table: Timetable | None = launch.table
+        expected, now = planned(launch), self.now
         if table is None:
             return max(0.0, expected - (now - launch.decided))
         stage = table.stage(now)
@@ -201,8 +202,7 @@ class Forecast:
         Those before it on its first accelerator are followed through upload, compute and download in start order, as
         the engines serve them.
         """
-        table = launch.table
-        assert table is not None
+        table: Timetable = launch.table
         before = table.lanes[0].flights if table.lanes else [launch]
         times = EngineTimes(self.now, self.now, self.now, self.now)
         for other in before:
@@ -213,8 +213,8 @@ class Forecast:
 
     def _follow(self, launch: Launch, free: EngineTimes) -> EngineTimes:
         """The engines' next free times once they have served this launch too."""
-        now, table = self.now, launch.table
-        assert table is not None
+        table: Timetable = launch.table
+        now = self.now
         up, down = self.transfers.estimate(launch)
         stage = table.stage(now)
         if stage == DOWNLOAD:
@@ -236,8 +236,7 @@ class Forecast:
         return EngineTimes(max(free.upload, uploaded), max(free.compute, computed), max(free.download, end), end)
 
     def _upload_end(self, launch: Launch, stage: int, seconds: float, upload_free: float) -> float:
-        table = launch.table
-        assert table is not None
+        table: Timetable = launch.table
         if stage in (RESTORE, QUEUED):
             return self.now
         if stage == UPLOAD:

@@ -222,14 +222,9 @@ class Placing:
         return None
 
     def first(
-        self,
-        mode: Mode,
-        task: Task | None = None,
-        *,
-        node: int | None = None,
-        among: int | Mapping[int, int] | None = None,
-        by: Preference = "node",
-    ) -> Placement | None:
+        self, mode: Mode, task: Task | None = None, *, node: int | None = None,
+        among: int | Mapping[int, int] | None = None, by: Preference = "node",
+    ) -> Placement | None:  # fmt: skip
         if by == "load":
             return self._emptiest(mode, task)
         if by != "node":
@@ -401,8 +396,8 @@ def together(state: RunState, rows: Sequence[int]) -> tuple[Task, ...] | None:
         if row in before:
             return None
         if task is None:
-            task = None if graph is None else graph.blocked.get(row)
-            if task is None or state.tasks.predecessors is None or graph is None:
+            task = graph.blocked.get(row)
+            if task is None or state.tasks.predecessors is None:
                 return None
             # It waits for a task outside the launch.
             if graph.missing[row] != sum(p in before for p in state.tasks.predecessors[row]):

@@ -14,8 +14,7 @@ import numpy as np
 from hetsim.engine.core.policy_errors import Questions, illegal
 from hetsim.engine.core.state import RunState, Signals, launches_on
 from hetsim.engine.flight.launch import STAGE_NAMES, Launch, Resident
-from hetsim.engine.language.serving import Serving
-from hetsim.engine.language.waiting_requests import by_readiness
+from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.launching.attained import AttainedService
 from hetsim.engine.launching.launches import Launches
 from hetsim.engine.launching.stopping import Stops
@@ -24,7 +23,7 @@ from hetsim.engine.resources.occupancy import GpuState, Sketch
 from hetsim.engine.resources.offers import Offers
 from hetsim.engine.views.backlog import Backlog
 from hetsim.engine.views.forecast import Forecast
-from hetsim.engine.views.generated import Generated, end_in_replica
+from hetsim.engine.views.generated import Generated, by_readiness, end_in_replica
 from hetsim.engine.views.placing import Placing, together
 from hetsim.engine.views.shadow import Shadows
 from hetsim.errors import suggestion
@@ -95,12 +94,11 @@ class RequestSeen(LaunchSeen):
 
     @property
     def stage(self) -> str:
-        assert isinstance(self._launch, Resident)
-        return "upload" if self._task.index in self._launch.holder.requests.loading else "compute"
+        launch: Any = self._launch  # a `Resident`
+        return "upload" if self._task.index in launch.holder.requests.loading else "compute"
 
     @property
     def finish(self) -> float:
-        assert isinstance(self._launch, Resident)
         return end_in_replica(self._launch, self._task)
 
 
@@ -164,9 +162,7 @@ class Victims:
                         return self._sparing(number, mode, stopped[number], sketches[number])
         return None
 
-    def _sparing(
-        self, number: int, mode: Mode, needed: list[Task], sketch: Sketch
-    ) -> tuple[Placement, list[Task]]:  # fmt: skip
+    def _sparing(self, number: int, mode: Mode, needed: list[Task], sketch: Sketch) -> tuple[Placement, list[Task]]:
         """The placement on a node, and the victims that must stop for it.
 
         The first ones are spared first.  sketch: the node without all of these victims.
@@ -203,7 +199,7 @@ class EngineView:
 
     def __init__(
         self, state: RunState, signals: Signals, received: AttainedService, launches: Launches, stops: Stops,
-        serving: Serving | None,
+        serving: Serving,
     ):  # fmt: skip
         self._state = state
         self._signals = signals
@@ -218,11 +214,11 @@ class EngineView:
         self.items: Sequence[Item] = state.tasks.items
         self.random = state.input.random.stream("policy")
         self.changes = Changes(state, state.capacity)
-        self._generated = generated = None if serving is None else Generated(state, serving)
-        fleets = {} if generated is None else generated.fleets
+        self._generated = generated = Generated(state, serving)
+        fleets = generated.fleets
         self._placing = placing = Placing(state, launches.transfers, fleets)
         self._forecast = forecast = Forecast(state, launches.transfers, generated)
-        self._first = state.capacity.first if generated is None and not self.items else None
+        self._first = None if fleets or self.items else state.capacity.first
         # What others answer is asked of them at once: these questions are the most frequent ones.
         self.nodes = placing.nodes
         self.first, self.holds, self.options = placing.first, placing.holds, placing.options
@@ -266,7 +262,7 @@ class EngineView:
 
     def launch_of(self, task: Task) -> LaunchSeen:
         launch = task._launch
-        if launch is not None and launch.resident:
+        if isinstance(launch, Resident):
             return RequestSeen(self._forecast, launch, task)
         return LaunchSeen(self._forecast, launch)
 
@@ -280,32 +276,32 @@ class EngineView:
         launches = list(state.running.values())
         if device is not None:
             launches = [launch for launch in launches_on(state, device) if not launch.resident]
-        if self._generated is not None and not own:
+        if self._generated.fleets and not own:
             launches = self._generated.with_replicas(launches, device)
-        if by == "finish":
-            if self._generated is not None and not own:
+            if by == "finish":
                 return self._generated.by_finish(launches, self._forecast.finish_of)
+        if by == "finish":
             launches.sort(key=self._forecast.finish_of)
         return [task for launch in launches for task in launch.tasks]
 
     def waiting(self, count: int | None = None, own: bool = False) -> list[Task]:
         waiting, queues = self._state.waiting.values(), self._state.queues
-        generated = None if own else self._generated
+        generated = not own and self._generated.fleets
         if count is None:
             self._questions.count()
-        elif not queues and generated is None:
+        elif not queues and not generated:
             return list(islice(waiting, count))
         tasks = list(waiting)
         for queue in queues:
             tasks += queue.look(count if queue.by_readiness else None)
         if queues:
             tasks.sort(key=by_readiness)  # stable: equals stay in the order of their lists
-        if generated is not None:
-            tasks = list(merge(tasks, generated.waiting(), key=by_readiness))
+        if generated:
+            tasks = list(merge(tasks, self._generated.waiting(), key=by_readiness))
         return tasks[:count]
 
     def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
-        generated = 0 if self._generated is None or own else self._generated.count(kind, class_)
+        generated = self._generated.count(kind, class_) if self._generated.fleets and not own else 0
         if kind is None and class_ is None:
             queues = self._state.queues
             return len(self._state.waiting) + (sum(map(len, queues)) if queues else 0) + generated
@@ -314,9 +310,8 @@ class EngineView:
 
     def queue_of(self, task: Task) -> RequestQueue | None:
         queue: RequestQueue | None = self._state.queue_of.get(task.shape)
-        if queue is None and self._generated is not None:
-            queue = cast(RequestQueue | None, self._generated.queues.get(task.shape))
-        return queue
+        # Not `or`: an empty queue is one, too.
+        return queue if queue is not None else cast(RequestQueue | None, self._generated.queues.get(task.shape))
 
     def free(self, kind: str, node: int | None = None) -> float:
         self._known(kind)
@@ -336,7 +331,7 @@ class EngineView:
     def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
         self._known(kind, class_)
         seconds = self._work_ahead().seconds(kind, class_)
-        return seconds if self._generated is None or own else seconds + self._generated.seconds(kind, class_)
+        return seconds if own or not self._generated.fleets else seconds + self._generated.seconds(kind, class_)
 
     def _known(self, kind: str | None, class_: str | None = None) -> None:
         """Raise PolicyError for an unknown name, which would never be free or waiting."""
@@ -362,8 +357,6 @@ class EngineView:
 
     def attained(self, of: Task | str) -> float:
         generated = self._generated
-        if generated is None:
-            return self._received.task(of) if isinstance(of, Task) else self._received.user(of)
         if isinstance(of, Task):
             return generated.attained(of) if of.shape in generated.fleets else self._received.task(of)
         return self._received.user(of) + generated.attained_by(of)
@@ -383,12 +376,8 @@ class EngineView:
     # What if? -------------------------------------------------------------------------------------------------
 
     def fork(
-        self,
-        scheduler: Scheduler,
-        decisions: Sequence[Decision] = (),
-        seed: int = 0,
-        coming: Sequence[tuple[float, Task]] = (),
-        ratios: Sequence[float] = (),
+        self, scheduler: Scheduler, decisions: Sequence[Decision] = (), seed: int = 0,
+        coming: Sequence[tuple[float, Task]] = (), ratios: Sequence[float] = (),
         expected: Callable[[Tasks], np.ndarray] | None = None,
-    ) -> Imagined:
+    ) -> Imagined:  # fmt: skip
         return self._signals.imagine(scheduler, decisions, seed, coming=coming, ratios=ratios, expected=expected)
