@@ -156,7 +156,7 @@ def test_a_prefetch_under_way_takes_room_from_launches():
 def test_the_check_sees_a_launch_that_computes_without_its_data(monkeypatch):
     """The invariants are worth something: an engine that forgets uploads is caught."""
     run = simulation(node(), [Job([MODE], [1.0], reads=(0,)), Job([cpu_mode(CPU)], [0.5])], items=[Item("x", 20)])
-    monkeypatch.setattr(run.parts.launches.transfers, "missing", lambda *_: [])
+    monkeypatch.setattr(run.parts.launches.transfers, "missing", lambda *_, **named: [])
     with pytest.raises(InvariantError, match="without x"):
         run.run()
 
@@ -165,7 +165,7 @@ def test_the_check_sees_a_consumer_without_what_another_device_made(monkeypatch)
     """The same for a result: made on g0, needed on g1, and nobody brings it."""
     jobs = [Job([MODE], [1.0], writes=(0,)), Job([MODE], [2.0], reads=(0,), after=(0,)), Job([cpu_mode(CPU)], [2.0])]
     run = simulation(node(count=2), jobs, on("n0/g0", "n0/g1", "n0/cpu"), items=[Item("result", 20)])
-    monkeypatch.setattr(run.parts.launches.transfers, "missing", lambda *_: [])
+    monkeypatch.setattr(run.parts.launches.transfers, "missing", lambda *_, **named: [])
     with pytest.raises(InvariantError, match="without result"):
         run.run()
 

@@ -91,8 +91,8 @@ class Arrivals:
             if lost is not None:
                 self.completion.end_task(task, FAILED, f"its input {lost} was lost in a failure")
                 return
-        missing = state.graph.missing.get(task.index, 0)
-        if missing:
+        waits_for = state.graph.missing
+        if waits_for and (missing := waits_for.get(task.index, 0)):
             task.state = BLOCKED
             if missing < 0:  # as `Graph.failed` sets it
                 self.completion.end_task(task, FAILED, "a predecessor did not finish")

@@ -42,7 +42,7 @@ class Completion:
 
     def __post_init__(self) -> None:
         state = self.state
-        self.clock = state.clock
+        self.clock, self.capacity = state.clock, state.capacity
         recorder = state.recorder
         self._finishes, self._status = recorder.finish, recorder.status
         self._modes, self._place, self._place_code = recorder.mode, recorder.place, recorder.place_code
@@ -82,10 +82,10 @@ class Completion:
         if len(devices) == 1:
             # The code of one device is its index.
             self._place[row] = self._place_code(placement, cores) if cores else devices[0].index
-            self.state.capacity.quick_give(placement, cores)
+            self.capacity.quick_give(placement, cores)
         else:
             self._place[row] = self._place_code(placement, cores)
-            self.state.capacity.give(placement, launch, cores)
+            self.capacity.give(placement, launch, cores)
         del self.state.running[launch.number]
         if self.received.by_user is not None:
             self.received.plain(task)

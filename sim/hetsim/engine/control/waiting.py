@@ -60,7 +60,8 @@ class Waiting:
         if not self._by_itself:
             ready, row = self._ready, task.index
             if ready is not None and ready[row] != ready[row]:  # arrival or last predecessor: deferral counts as wait
-                ready[row] = task.ready = max(task.arrival, state.graph.ready.pop(row, -math.inf))
+                at, last = task.arrival, state.graph.ready
+                ready[row] = task.ready = max(at, last.pop(row, -math.inf)) if last else at
             fleet = self.serving.fleets.get(task.shape)
             if fleet is not None:
                 self._come_to_replicas(task, fleet)

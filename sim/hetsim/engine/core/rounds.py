@@ -74,7 +74,8 @@ class Rounds:
             state.wake_on = "change"  # whatever comes free may be for a replica
         until = decision.until
         if until == INF:
-            self.clock.cancel(self._wake)
+            if self._wake.entry >= 0:
+                self.clock.cancel(self._wake)
             return
         if not until > self.clock._now:  # not `<=`: NaN is refused, too
             raise illegal(state, f"waits until t = {until:g} s, which is not later than now")

@@ -90,7 +90,8 @@ class Fleet(ServiceCalls):
         self.coming.to_come -= 1
         self.coming.joined.append(self.clock._now)
         self.state.iterating += 1
-        self.timeouts.watch(row, task.arrival + service.timeout)
+        if service.timeout < math.inf:
+            self.timeouts.watch(row, task.arrival + service.timeout)
         if self.replicas.missing:
             self.replicas.refill()
         self.replicas.send(request, False)

@@ -399,11 +399,13 @@ class Queue:
         Their position in `service.rows` and None if they are a slice of it, else -1 and their rows; and their task
         objects, if any of them has been looked at.
         """
-        first, own_rows, apart = self.head_at, None, len(self._apart) - self._first
-        if apart:
-            first, own_rows, apart = -1, self.waiting_rows(count), min(apart, count)
+        first, own_rows = self.head_at, None
+        if self._apart:
+            first, own_rows = -1, self.waiting_rows(count)
+            apart = min(count, len(self._apart) - self._first)
             self._leave(apart)
-        self.head_at += count - apart
+            self.head_at -= apart
+        self.head_at += count
         return first, own_rows, self._objects_seen(first, own_rows, count) if self._seen else None
 
     def _objects_seen(self, first: int, own_rows: list[int] | None, count: int) -> tuple[Task, ...] | None:
