@@ -24,7 +24,7 @@ from hetsim.engine.queues.queue import Queue
 from hetsim.engine.rehearsal import problem_of
 from hetsim.errors import HetsimError, InvariantError, RunError, UsageError
 from hetsim.model.record import LAUNCH_RUNNING, NOT_ARRIVED, UNFINISHED, Record, RunInput
-from hetsim.policy.contract import Decision, Imagined, PlanProblem, Scheduler, View
+from hetsim.policy.contract import Decision, Imagined, Scheduler, View
 from hetsim.policy.iterating import Foreseen
 
 
@@ -37,15 +37,11 @@ class Simulation:
         self.view = parts.view
         self.checker = parts.checker
         parts.signals.imagine, parts.signals.foresee = self._imagine, self._foresee
-        parts.bind(self._problem)
+        parts.bind(partial(problem_of, self.input, self.view.random, play))
 
     @property
     def input(self) -> RunInput:
         return self.state.input
-
-    def _problem(self) -> PlanProblem:
-        """The problem for a policy that plans beforehand."""
-        return problem_of(self.input, self.view.random, play)
 
     def run(self) -> Record:
         """Run until drained or the horizon; a RunError has the `record` up to then."""

@@ -341,18 +341,10 @@ def _report(launch: Launch, times: tuple[float, ...], now: float) -> BatchReport
     assert terms is not None
     _, up, uploaded, began, computed, down = times
     return BatchReport(
-        terms.requests.count,
-        terms.requests.size,
-        launch.placement,
-        decided=launch.decided,
-        upload_start=up if up == up else began,
-        upload_end=uploaded if up == up else began,
-        compute_start=began,
-        compute_end=computed,
-        download_start=down if down == down else now,
-        end=now,
-        oldest=terms.oldest,
-    )
+        terms.requests.count, terms.requests.size, launch.placement, decided=launch.decided,
+        upload_start=up if up == up else began, upload_end=uploaded if up == up else began, compute_start=began,
+        compute_end=computed, download_start=down if down == down else now, end=now, oldest=terms.oldest,
+    )  # fmt: skip
 
 
 def note_start(state: RunState, launch: Launch, start: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from hetsim.engine.control.completion import Completion, inert
 from hetsim.engine.control.devices import Devices
 from hetsim.engine.control.starts import Starts
-from hetsim.engine.core.policy_errors import call, illegal, position_in, state_of
+from hetsim.engine.core.policy_errors import STATES, call, illegal, position_in
 from hetsim.engine.core.rounds import LOOP_LIMIT, Rounds
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.launch import Launch, Resident
@@ -124,7 +124,7 @@ class Decisions:
 
     def _running_launch(self, task: Task, verb: str) -> Launch:
         if task.state != RUNNING or task._launch is None:
-            raise illegal(self.state, f"{verb} {task}, but it {state_of(task)}")
+            raise illegal(self.state, f"{verb} {task}, but it {STATES[task.state]}")
         if isinstance(task._launch, Resident):
             hint = "; Stop(device) stops a replica" if verb == "stopped" else ""
             raise illegal(self.state, f"{verb} {task}, but {task._launch.holder} serves it among others{hint}")
@@ -138,7 +138,7 @@ class Decisions:
             self._discard(task, status, reason)
             return
         if task is None or task.state not in (WAITING, BLOCKED):
-            state = "names no task" if task is None else f"names {task}, which {state_of(task)}"
+            state = "names no task" if task is None else f"names {task}, which {STATES[task.state]}"
             raise illegal(self.state, f"yielded a Reject that {state}")
         self.completion.end_task(task, status, reason)
 
@@ -151,7 +151,7 @@ class Decisions:
         if requests.tasks is not None or queue.column is None or queue.apart:
             for task in requests.tasks or queue.look(requests.count):  # some are objects: ended one by one
                 if task.state != WAITING:
-                    raise illegal(self.state, f"discards {task}, but it {state_of(task)}")
+                    raise illegal(self.state, f"discards {task}, but it {STATES[task.state]}")
                 self.completion.end_task(task, status, reason)
             return
         first, _, tasks = queue.take(requests.count)  # a slice: its rows are marked at the end of the run

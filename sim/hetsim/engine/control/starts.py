@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetsim.engine.control.waiting import Waiting
-from hetsim.engine.core.policy_errors import illegal, position_in, state_of
+from hetsim.engine.core.policy_errors import STATES, illegal, position_in
 from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight.durations import work
 from hetsim.engine.flight.launch import FusedLaunch, Launch, Terms
@@ -123,7 +123,7 @@ class Starts:
                 text = f"but it is a request to {model}, a language model, whose replicas take them in by themselves"
                 raise illegal(self.state, f"started {task} on {placement}, {text}")
             if task.state != WAITING:
-                raise illegal(self.state, f"started {task} on {placement}, but it {state_of(task)}")
+                raise illegal(self.state, f"started {task} on {placement}, but it {STATES[task.state]}")
             its_own = task.shape.position.get(mode)
             if its_own is None or (task.allowed is not None and its_own not in task.allowed):  # no call: hot
                 position_in(self.state, task, mode, "started")
@@ -135,7 +135,7 @@ class Starts:
             raise illegal(self.state, f"started {names} in mode {mode}, which is not that of a launch of these as one")
         if together(self.state, [task.index for task in batch]) != batch:
             waits = next((task for task in batch if task.state not in (WAITING, BLOCKED)), None)
-            why = "they wait for others, or one is named twice" if waits is None else f"{waits} {state_of(waits)}"
+            why = "they wait for others, or one is named twice" if waits is None else f"{waits} {STATES[waits.state]}"
             raise illegal(self.state, f"started {names} as one on {placement}, but {why}")
         for task, own in zip(batch, mode.parts, strict=True):
             position_in(self.state, task, own, "started")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,11 +21,7 @@ STATES = {
     FUTURE: "has not been admitted yet", BLOCKED: "waits for its predecessors", WAITING: "is waiting",
     RUNNING: "is running already", ENDED: "has ended",
 }  # fmt: skip
-
-
-def state_of(task: Task) -> str:
-    """The state of a task, to end a sentence that begins with the task."""
-    return STATES[task.state]
+"""The state of a task, to end a sentence that begins with the task."""
 
 
 def call(run: RunState, hook: Callable[..., Any], *arguments: Any) -> Any:
@@ -134,14 +131,11 @@ def _held_by_replicas(run: RunState, modes: set[Mode]) -> str:
     """Which replicas hold how many of the devices that these modes are for."""
     parts = []
     for kind in dict.fromkeys(device.type for device in run.input.cluster.devices):
-        holders: dict[str, int] = {}
-        if any(mode.type is kind for mode in modes):
-            for launch in run.residents.values():
-                name, number = launch.holder.service.name, sum(d.type is kind for d in launch.placement.devices)
-                if number:
-                    holders[name] = holders.get(name, 0) + number
+        holders: Counter[str] = Counter()
+        for launch in run.residents.values() if any(mode.type is kind for mode in modes) else ():
+            holders[launch.holder.service.name] += sum(device.type is kind for device in launch.placement.devices)
         total = sum(device.type is kind for device in run.input.cluster.devices)
-        parts += [f"the replicas of {name} hold {number} of {total} {kind.name}" for name, number in holders.items()]
+        parts += [f"the replicas of {name} hold {number} of {total} {kind.name}" for name, number in (+holders).items()]
     return " and ".join(parts)
 
 

@@ -151,7 +151,7 @@ BUSY, ENERGY, LOST = (ROW.index(name) for name in ("busy", "energy", "lost"))
 EMPTY = {"batch": -1, "first_token": NAN}
 """What columns of details hold for a task of which nothing was noted, where that is not 0."""
 
-DETAILS = ("upload", "compute", "download", STOPS, MOVES, "cached_tokens")
+DETAILS = ("upload", "compute", "download", STOPS, MOVES, "cached_tokens", "first_token")
 """Columns of tasks that stand in the record as they are, if anything asked for them."""
 
 
@@ -411,39 +411,23 @@ class Recorder:
             for name in ("batch",) if self._lean else ("upload", "compute", "download", "energy", "batch"):
                 self.detail(name)
         detail = {name: np.asarray(column) for name, column in self._detail.items()}
-        as_they_are: dict[str, Any] = {name: detail.get(name) for name in DETAILS}
         launches = None
         if len(self._launches["launch"]):
             launches = self._merged_launches(detail["batch"], end)
             plain = (status == COMPLETED) & (detail["batch"] < 0) & (place >= 0)
             if not self._lean:
                 detail["compute"][plain] = (finish - start)[plain]
+        preempted = {name: detail[f"preemptions_{name}"] for name in PREEMPTIONS if f"preemptions_{name}" in detail}
         return Record(
-            input=run,
-            end=end,
-            status=status,
-            ready=ready,
-            start=start,
-            finish=finish,
-            mode=mode,
-            place=place,
-            places=self._places.table(),
-            **as_they_are,
+            input=run, end=end, status=status, ready=ready, start=start, finish=finish, mode=mode, place=place,
+            places=self._places.table(), **{name: detail.get(name) for name in DETAILS},
             energy=energies(tasks, detail, status, start=start, finish=finish, mode=mode),
-            batch=detail.get("batch") if self.batched else None,
-            first_token=detail.get("first_token"),
-            reasons=self.reasons,
-            launches=launches,
+            batch=detail.get("batch") if self.batched else None, reasons=self.reasons, launches=launches,
             steps=step_columns(self.steps) if self._replicas else None,
-            token_gaps=np.array(self._gaps).reshape(-1, 2) if self._gaps else None,
-            replicas=self._replicas,
-            preemptions_by={name: detail[f"preemptions_{name}"] for name in PREEMPTIONS
-                            if f"preemptions_{name}" in detail},
-            device_log=sorted(self.device_log, key=lambda row: row[0]),
-            holds=self.holds,
-            fused=self.fused,
-            stats=stats,
-        )
+            token_gaps=np.array(self._gaps).reshape(-1, 2) if self._gaps else None, replicas=self._replicas,
+            preemptions_by=preempted, device_log=sorted(self.device_log, key=lambda row: row[0]), holds=self.holds,
+            fused=self.fused, stats=stats,
+        )  # fmt: skip
 
     def _merged_launches(self, batch: np.ndarray, end: float) -> dict[str, np.ndarray]:
         """The written rows, and one for each task that ran plainly and has none."""

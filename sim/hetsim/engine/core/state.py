@@ -106,8 +106,8 @@ def launches_on(state: RunState, device: Device) -> list[Launch]:
 
     Linear in what runs; for rare things.
     """
-    resident: list[Launch] = [launch for launch in state.residents.values() if device in launch.placement.devices]
-    return resident + [launch for launch in state.running.values() if device in launch.placement.devices]
+    everything: list[Launch] = [*state.residents.values(), *state.running.values()]
+    return [launch for launch in everything if device in launch.placement.devices]
 
 
 def launches_since(state: RunState, number: int) -> list[Launch]:

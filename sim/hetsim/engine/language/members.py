@@ -94,11 +94,9 @@ class Lines:
     def everyone(self) -> list[Generation]:
         """All waiting requests, each queue in order."""
         return [
-            request
-            for line in self.of.values()
-            for _, _, request in sorted(line, key=lambda entry: entry[:2])
+            request for line in self.of.values() for _, _, request in sorted(line, key=lambda entry: entry[:2])
             if request.state == QUEUED and request.replica is self.replica
-        ]
+        ]  # fmt: skip
 
 
 @dataclass(eq=False)

@@ -389,8 +389,4 @@ def next_boundary(table: Timetable) -> tuple[float, int]:
 
 def _turn(parts: Sequence[Part]) -> float:
     """The time of the next transfer's turn that needs events of its own."""
-    first = INF
-    for part in parts:
-        if not (part.alone or part.begun) and part.at < first:
-            first = part.at
-    return first
+    return min([part.at for part in parts if not (part.alone or part.begun)], default=INF)

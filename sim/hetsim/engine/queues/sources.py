@@ -25,15 +25,9 @@ def with_own_columns(run: RunInput) -> RunInput:
     """The run with its own copies of columns that clients write to."""
     if not run.closed and run.calls is None:
         return run
-    tasks = run.tasks
-    deadline, expires = tasks.deadline, tasks.expires
-    own = replace(
-        tasks,
-        arrival=tasks.arrival.copy(),
-        deadline=None if deadline is None else deadline.copy(),
-        expires=None if expires is None else expires.copy(),
-    )
-    return replace(run, tasks=own)
+    columns = {name: getattr(run.tasks, name) for name in ("arrival", "deadline", "expires")}
+    own: dict[str, Any] = {name: column.copy() for name, column in columns.items() if column is not None}
+    return replace(run, tasks=replace(run.tasks, **own))
 
 
 class Sources(Timer):
