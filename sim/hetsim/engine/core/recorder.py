@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import accumulate, islice
 from struct import Struct
 from typing import Any
 
@@ -96,12 +96,9 @@ class PlacementCodes:
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
-        self.core_base: list[int] = []
-        base = len(cluster.devices)
-        for node in cluster.nodes:
-            self.core_base.append(base)
-            base += node.cpus
-        self._base = base
+        # Where the cores of each node begin; behind the last one, codes of gangs do.
+        self.core_base = list(accumulate((node.cpus for node in cluster.nodes), initial=len(cluster.devices)))
+        self._base = self.core_base.pop()
         self._more: dict[tuple[tuple[int, ...], int], int] = {}
         self._known: dict[int, tuple[Placement, int]] = {}
         """The same by identity of the placement, which is kept so that nothing else can have it."""
@@ -148,7 +145,7 @@ WIDTH = len(ROW)
 _AS_ROW, _NUMBER = Struct(f"={WIDTH}d"), Struct("=d")
 BUSY, ENERGY, LOST = (ROW.index(name) for name in ("busy", "energy", "lost"))
 
-EMPTY = {"batch": -1, "first_token": NAN}
+EMPTY: dict[str, Any] = {"batch": -1, "first_token": NAN}
 """What columns of details hold for a task of which nothing was noted, where that is not 0."""
 
 DETAILS = ("upload", "compute", "download", STOPS, MOVES, "cached_tokens", "first_token")

@@ -98,10 +98,7 @@ def fair_rates(flows: Sequence[Flow]) -> None:
     for flow in flows:
         flow.rate = -1.0
         for pipe in flow.pipes:
-            if pipe in users:
-                users[pipe].append(flow)
-            else:
-                users[pipe] = [flow]
+            users.setdefault(pipe, []).append(flow)
     if len(users) == 1:
         ((pipe, _),) = users.items()
         share = pipe.rate / len(flows)

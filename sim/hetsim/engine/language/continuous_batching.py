@@ -58,6 +58,9 @@ class Replica(Holder):
         self.stage = Steps(self.clock, self.launch, kind.steps, sequences=self.sequences, width=kind.width)
         self.periods = Periods(fleet, kind, placement, self.stage, since=self.clock._now)
         self.requests = Members(self, fleet, self.memory, sequences=self.sequences, periods=self.periods)
+        # Both change in place: what policies look at is what its requests have.
+        self.prefilling = self.requests.prefilling
+        self.heads: Mapping[str, Generation] = self.requests.line.heads if self.requests.by_client else {}
         self.prefill: list[tuple[Generation, int]] = []
         """Prompt tokens that the step under way reads."""
         self.changes: bool = self.policy.changes
@@ -87,10 +90,6 @@ class Replica(Holder):
         return list(self.requests.inside.values())
 
     @property
-    def prefilling(self) -> list[Generation]:
-        return self.requests.prefilling
-
-    @property
     def decoding(self) -> int:
         return self.sequences.count
 
@@ -98,10 +97,6 @@ class Replica(Holder):
     def steps(self) -> int:
         stage, steps = self.stage, self.sequences.steps
         return steps + stage.over_by(self.clock._now) if stage.under_way and stage.count > 1 else steps
-
-    @property
-    def heads(self) -> Mapping[str, Generation]:
-        return self.requests.line.heads if self.requests.by_client else {}
 
     @property
     def free_blocks(self) -> int:

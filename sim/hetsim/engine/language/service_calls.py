@@ -47,9 +47,6 @@ class ServiceCalls(Owner):
     links: Links
     recorder: Recorder
     transfers: KVTransfers
-    kinds: list[ReplicaType]
-    requests: dict[int, Generation]
-    """Requests without their last token, by row."""
     checked: bool
     """True if there is a round at each boundary."""
 

@@ -66,10 +66,6 @@ class ArrivalColumn:
     def over(self) -> bool:
         return self.arrived == self.total
 
-    def time(self, index: int) -> float:
-        """The arrival time of the request at a position of the column."""
-        return self.times.item(index)
-
     def since(self, time: float) -> int:
         """Number of requests that arrived after a time."""
         return self.arrived - int(np.searchsorted(self.times, time, side="right"))
@@ -265,7 +261,7 @@ class Queue:
                 return float(self.table.arrival[self._row(position)]) + self.service.request_delay
             position -= apart
         assert self.column is not None
-        return self.column.time(self.head_at + position)
+        return self.column.times.item(self.head_at + position)
 
     def deadline(self, position: int) -> float:
         column = self.table.deadline
@@ -444,7 +440,7 @@ class Queue:
             return
         index = min(self.head_at + count - len(self._apart) + self._first, self.column.total) - 1
         if index >= 0:
-            time = self.column.time(index)
+            time = self.column.times.item(index)
             if time > self.clock._now:
                 self.clock.again(time, ARRIVAL, self.timer)
 

@@ -110,18 +110,17 @@ class Capacity(PlacementIndex):
                     self.log.append(node.index)
                 return 0
             return -1
-        gpus = placement.mode.gpus
-        if gpus == 1:
-            return self._quick_accelerator(placement)
-        return self._quick_gang(placement) if gpus else self._quick_cores(placement)
-
-    def _quick_accelerator(self, placement: Placement) -> int:
-        """`quick_take` for one accelerator or a part of it."""
         mode, devices = placement.mode, placement.devices
+        if mode.gpus > 1:
+            return self._quick_gang(placement)
         device = devices[0]
         state = self.of[device.index]
         if len(devices) > 1 or state.device is not device or device.type is not mode.type or not state.normal:
             return -1
+        return self._quick_accelerator(mode, state) if mode.gpus else self._quick_cores(placement, state)
+
+    def _quick_accelerator(self, mode: Mode, state: GpuState) -> int:
+        """`quick_take` for one accelerator or a part of it."""
         node, free = state.node, state.free - mode.share  # tried out: set below, once all the rest fits
         if free < 0 or not node.up:
             return -1
@@ -148,13 +147,9 @@ class Capacity(PlacementIndex):
             self.log.append(node.index)
         return 0
 
-    def _quick_cores(self, placement: Placement) -> int:
+    def _quick_cores(self, placement: Placement, state: NodeState) -> int:
         """`quick_take` for cores of one node."""
-        mode, devices = placement.mode, placement.devices
-        device = devices[0]
-        state = self.of[device.index]
-        if len(devices) > 1 or state.device is not device or device.type is not mode.type or not state.normal:
-            return -1
+        mode = placement.mode
         if mode.millicores > state.cpu_free or mode.memory > state.mem_free or placement.cores is not None:
             return -1
         if mode.node_count > 1 or (mode.nodes is not None and (mode.limited or not mode.nodes & state.bit)):

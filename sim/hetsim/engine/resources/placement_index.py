@@ -60,13 +60,12 @@ class PlacementIndex:
         """Last result of `first`, if it is one whole accelerator: its devices, type and mode go together."""
         self.with_open = [0] * len(self.types)
         """By type number: bitmask of the nodes that are up and have an open accelerator of the type."""
+        self.having: list[list[int]] = [[] for _ in self.types]
+        """By type number: indexes of the nodes that have a device of the type."""
         for node in self.nodes:
             for kind, available in enumerate(node.open):
                 if available:
                     self.with_open[kind] |= node.bit
-        self.having: list[list[int]] = [[] for _ in self.types]
-        """By type number: indexes of the nodes that have a device of the type."""
-        for node in self.nodes:
             for kind in dict.fromkeys([self.types[node.device.type], *(gpu.kind for gpu in node.gpus)]):
                 self.having[kind].append(node.index)
         self._log_limit = 4 * len(self.nodes) + 1000
