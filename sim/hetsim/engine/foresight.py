@@ -122,7 +122,7 @@ def _go_on(replica: Replica, copy: Replica) -> None:
     if stage.under_way:
         clock.at(stage.ends_at, FINISH, copy.launch)
         if stage.count > 1:
-            stage.cut()
+            stage.cut()  # a sequence may end sooner here than in the run
     elif replica.launch.entry >= 0 or replica.outstanding:  # a boundary is due, or is just being decided
         clock.at(clock._now, TIMER, copy.launch)
 
@@ -136,11 +136,11 @@ def _expect(copy: Replica, requests: list[Generation], tokens: list[int]) -> Non
     for request, output in zip(requests, tokens, strict=True):
         if request.state == DECODING:
             request.end = max(output - request.offset, soonest)
-            request.output = request.end + request.offset
+            request.output = request.end + request.offset  # tokens, as `Sequences` counts them
             ends.append((request.end, request.row, request))
         else:
             request.output = max(output, request.made + 1)
-    ends.sort(key=lambda entry: entry[:2])
+    ends.sort(key=lambda entry: entry[:2])  # sorted is a heap, too
 
 
 def _end_of(flow: Any) -> float:

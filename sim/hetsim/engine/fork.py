@@ -164,7 +164,7 @@ def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
     copier = Copier(shared)
     copy: Run = copier.copy(simulation)
     copier.close()
-    clock: Clock = shared[id(state.clock)]
+    clock: Clock = shared[id(state.clock)]  # the copy, which the copier has put there
     clock.round_due = clock.round_due or within_round
     return copy
 
@@ -292,7 +292,7 @@ class Copier:
         if fresh:
             make_empty: Any = kind.__new__
             empty: list[Any] = list(map(make_empty, repeat(kind, len(fresh))))
-            copies.update(zip(fresh, empty, strict=True))
+            copies.update(zip(fresh, empty, strict=True))  # before they are filled
             batch.originals += fresh.values()
             batch.empty += empty
             batch.copies += empty
@@ -404,7 +404,7 @@ class Copier:
     # Everything else ------------------------------------------------------------------------------------------
 
     def _remember(self, old: Any, new: Any) -> Any:
-        self.known[id(old)] = new
+        self.known[id(old)] = new  # before anything is filled: circles end here
         return new
 
     def _whole(self, old: Any) -> Any:

@@ -96,7 +96,7 @@ def imagine(
         if parts.shape != (len(tasks),):
             raise UsageError(f"what is expected of {len(tasks)} tasks is one part for each, not {parts.shape} of them")
         drawn = _Drawn(ratios if len(ratios) else [1.0], parts, seed)
-        tasks = replace(tasks, time=tasks.estimate * drawn.factors[:, None])
+        tasks = replace(tasks, time=tasks.estimate * drawn.factors[:, None])  # truth, as far as this fork goes
     copier = Copier({id(run.tasks): tasks, id(state.sources.progress): None, id(original.checker): None})
     if coming:
         copier.known.update(state.recorder.longer(len(coming)))  # in place of the run's own columns, wherever they are
@@ -112,7 +112,7 @@ def imagine(
     copier.close()
     new = copy.state
     if coming:
-        copy.launches.transfers.read_columns()
+        copy.launches.transfers.read_columns()  # the table has more rows than when the run began
         new.sources.begin_at(len(run.tasks))  # of the run's own rows none comes any more
     new.may_strand = True  # what fits only on a device that stays down waits to the end
     new.input.scheduler = new.scheduler = mine
@@ -139,9 +139,9 @@ def _make_known(copy: Parts, copier: Copier, seed: int, drawn: _Drawn | None) ->
     _forget_truths(copier, seed, drawn)
     state.sources.end_now()
     if state.clients is not None:
-        state.clients.silent = True
+        state.clients.silent = True  # they neither time out nor try again
     for queue in state.queues:
-        state.requests_left -= queue.end_now()
+        state.requests_left -= queue.end_now()  # those to come by the clock were counted
         queue.ring(True)
     _spare_devices(state)
     launches = list(state.running.values())

@@ -51,7 +51,7 @@ class Arrivals:
             return
         if self._ask is not None:
             if self._whole is not None:
-                self._whole.begun(task)
+                self._whole.begun(task)  # before it is asked: it may be refused at once
             answer = call(state, self._ask, task, self.view)
             if isinstance(answer, Accept):
                 if answer.modes is not None:
@@ -134,7 +134,7 @@ class Arrivals:
         if task.shape in self.state.queue_of or task.shape in self.serving.fleets:
             what = "but it is a request, and all requests of a batch run in one mode"
             raise illegal(self.state, f"{to}, {what}; answer Accept() or Reject")
-        task.allowed = positions
+        task.allowed = positions  # `Starts` refuses any other mode from now on
 
     def expect_expiry(self) -> None:
         """Watch the patience of requests that arrive at known times."""

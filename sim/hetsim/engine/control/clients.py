@@ -120,8 +120,8 @@ class Clients:
             self._close(row)
             return
         if retry.budget is not None:
-            tokens[bucket] -= 1.0
-        state.sources.thinking += 1
+            tokens[bucket] -= 1.0  # paid as it is decided, not as it is sent
+        state.sources.thinking += 1  # the run goes on until it has sent
         self.clock.at(time, ARRIVAL, Later(self._send, following))
 
     def _send(self, row: int) -> None:
@@ -136,7 +136,7 @@ class Clients:
         self.end[first] = self.clock._now
         queue = state.queue_of.get(state.tasks.shapes[state.tasks.shape.item(row)]) if state.queues else None
         while queue is not None and (row := self.calls.following.item(row)) >= 0:
-            queue.never()
+            queue.never()  # attempts that will not be made
         if state.sources.closed:
             state.sources.answered(first)
 

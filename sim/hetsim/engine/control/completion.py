@@ -117,7 +117,7 @@ class Completion:
         assert terms is not None
         requests = terms.requests
         queue = requests.queue
-        queue.ring(True)
+        queue.ring(True)  # its policy is asked again: a device is free
         if self._listens[queue.number]:
             hook = state.input.batching[queue.number].ended
             call(state, hook, _report(launch, times, self.clock._now), queue)
@@ -199,6 +199,8 @@ class Completion:
     def end_task(self, task: Task, status: int, reason: str) -> None:
         """End a task as rejected, expired or failed, and its successors with it."""
         state = self.state
+        # Each task is ended before those that wait for it, which find it so; and each only once, as it leaves
+        # `blocked`.
         doomed = [(task, status, reason)]
         for task, status, reason in doomed:  # grows while it is walked: a chain may be longer than the stack
             row = task.index
@@ -225,7 +227,7 @@ class Completion:
                 call(state, self._admitted_gone, task)
             if state.places.items:
                 state.places.ended(task)
-            state.graph.blocked.pop(row, None)
+            state.graph.blocked.pop(row, None)  # it may have been rejected while it waited for others
             lost = state.graph.failed(row)
             if lost:
                 fate = f"predecessor {task.id} {FATES[status]}"

@@ -69,7 +69,7 @@ class Devices:
                 log.append((now, device.index, "wake", 0.0))
                 log.append((state.ready_at, device.index, "awake", 0.0))
                 if wanted == "wake" and state.ready_at > now:
-                    self.waking[device.index] = timer = Later(self._awake, device)
+                    self.waking[device.index] = timer = Later(self._awake, device)  # closed to launches until then
                     run.clock.at(state.ready_at, FAULT, timer)
                 else:
                     self._set_asleep(device, False)  # open at once; what is placed there waits until it is awake
@@ -137,7 +137,7 @@ class Devices:
         state, launches = self.state(device), launches_on(self.run, device)
         for launch in launches:
             self.launches.materialize(launch)  # at the old pace, which changes below
-        state.frequency, state.slowdown = frequency, slowdown
+        state.frequency, state.slowdown = frequency, slowdown  # after `materialize`, before `retime`
         state.normal = False
         self.launches.retime(state, launches)  # replicas among them: their steps change, too
 

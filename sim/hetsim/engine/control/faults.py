@@ -126,7 +126,7 @@ class FaultInjector:
     def _recover(self, ailing: Ailing, struck: list[int]) -> None:
         for one in struck:
             self._change(one, [ailing.reason], [])
-        self._next(ailing)
+        self._next(ailing)  # the time between faults runs from the repair
 
     # Single events --------------------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class FaultInjector:
         for reason in ended:
             if reason in reasons:
                 reasons.remove(reason)  # one of them: the same source may have struck it twice
-        reasons += begun
+        reasons += begun  # in place: the list is the device's own
         up, slowdown = _in_effect(reasons)
         devices, network = self.run.input.cluster.devices, self.run.network
         if index >= len(devices):

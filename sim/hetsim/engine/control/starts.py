@@ -76,7 +76,7 @@ class Starts:
                     state.last_launch = number = state.last_launch + 1
                     task.state = RUNNING
                     row = task.index
-                    del state.waiting[row]
+                    del state.waiting[row]  # after `quick_take`, which may refuse with nothing changed
                     then = self.finish_quick if quick else self._boundary
                     task._launch = launch = Launch(then, number, (task,), placement, now)
                     launch.cores = cores
@@ -238,7 +238,7 @@ class Starts:
             refusal = self.launches.transfers.items_refusal(launch.tasks, launch.placement, 0)
             if refusal is not None:
                 raise illegal(self.state, f"started {launch.task} on {launch.placement}, but {refusal}")
-        launch.then = self._boundary
+        launch.then = self._boundary  # it may have stages, whatever its mode
         now = self.state.clock._now
         for device in launch.placement.devices:  # those that were unusual and are so no longer are normal from now on
             state = self.state.capacity.of[device.index]

@@ -73,7 +73,7 @@ class Waiting:
             if not killed and queue.cache is not None and queue.cache.holds(queue.input_of(task.index)):
                 self._answer(task, queue, again)
             elif again:
-                queue.push(task)
+                queue.push(task)  # before all that have not started
                 queue.came()
             elif queue.service.request_delay:
                 self.travel(task, queue.service.request_delay, self._arrive, task, queue)
@@ -160,7 +160,7 @@ class Waiting:
             self.signals.task_ended(task, EXPIRED, "patience ended")
             return
         queue.join(task)
-        self.state.requests_left += 1
+        self.state.requests_left += 1  # counted from here, as nothing announced it
         queue.came()
 
     def _answer(self, task: Task, queue: Queue, again: bool) -> None:

@@ -46,7 +46,7 @@ class Pacing:
                 # The product may be rounded to before that time.
                 self.begins_at = max(self.begins_at, self.tick * self.time.cycle)
         if self.decides_at < 0:
-            if now < self.begins_at:
+            if now < self.begins_at:  # too early: the timer of the cycle asks again then
                 return self.begins_at
             # Tasks that come later do not prolong it.
             self.decides_at = now + self.time.per_cycle + self.time.per_waiting * waiting
@@ -55,7 +55,7 @@ class Pacing:
         if now > self.asked:  # a decision without a delay needs no row
             self.cycles.append((self.asked, now))
         self.begins_at = self.decides_at = -1.0
-        self.free_at = now
+        self.free_at = now  # with `overlap` the next cycle may begin before its starts have taken effect
         self.starts_left = math.inf if self.time.max_starts is None else self.time.max_starts
         return now
 

@@ -413,7 +413,7 @@ class Recorder:
             launches = self._merged_launches(detail["batch"], end)
             plain = (status == COMPLETED) & (detail["batch"] < 0) & (place >= 0)
             if not self._lean:
-                detail["compute"][plain] = (finish - start)[plain]
+                detail["compute"][plain] = (finish - start)[plain]  # they have no row: they computed all the time
         preempted = {name: detail[f"preemptions_{name}"] for name in PREEMPTIONS if f"preemptions_{name}" in detail}
         return Record(
             input=run, end=end, status=status, ready=ready, start=start, finish=finish, mode=mode, place=place,
@@ -431,6 +431,7 @@ class Recorder:
         rows, tasks = self._launches, self.run.tasks
         start, finish = np.asarray(self.start), np.asarray(self.finish)
         mode, place, status = np.asarray(self.mode), np.asarray(self.place), np.asarray(self.status)
+        # A task without a row ran plainly: in one launch, all computing, from start to finish or to the end of the run.
         running = (status == UNFINISHED) & (place >= 0) & (batch < 0)
         for service in self.run.language:  # a request that has lost its replica waits for another one
             running[service.rows] = False
@@ -451,7 +452,7 @@ class Recorder:
         }
         first = len(rows["energy"])
         merged["energy"][first:] = merged["busy"][first:] * watts(tasks, plain, mode)
-        order = np.lexsort((merged["task"], merged["decided"]))
+        order = np.lexsort((merged["task"], merged["decided"]))  # one order, however rows were written
         return {name: column[order] for name, column in merged.items()}
 
 

@@ -67,7 +67,7 @@ class Rounds:
         """Let the policy wait for a time, or for something to happen."""
         state = self.state
         state.wake_on = decision.on
-        state.certain = decision.certain
+        state.certain = decision.certain  # later arrivals that fit nowhere need no round until then
         if state.capacity.budgets and (state.waiting or state.requests_left):
             state.wake_on = "change"  # a task that a limit of its partition keeps waits, even where a policy sees none
         if state.wanting:

@@ -114,7 +114,7 @@ class SharedNetwork:
         for stake in member.stakes:
             stake.group.drop(stake)
         member.here = False
-        self._write(member, now)
+        self._write(member, now)  # its row, with the steps that `_settle` has counted
         if not over:
             self._rerate([stake.group for stake in member.stakes], [])
 
@@ -186,7 +186,7 @@ class SharedNetwork:
             if ratio != member.ratio or member in fresh:
                 if member.since != now:
                     self._settle(member, now)  # up to now at the ratio before
-                member.ratio = ratio
+                member.ratio = ratio  # after `_settle`, which counts by the former one
                 launch, before = member.launch, member.factor
                 table: Any = launch.table
                 member.factor = factor = member.profile.seconds / (member.alone * ratio)
@@ -223,7 +223,7 @@ class SharedNetwork:
             if steps:
                 member.flushed = member.steps  # counted for all of its links, and only once
                 for other, busy in member.carried:
-                    other.busy += busy * steps
+                    other.busy += busy * steps  # bytes follow from steps: nothing of a step is an event
         if group.row >= 0 and now > group.since:
             self.links[group.row] = group.busy / (now - group.since)
 

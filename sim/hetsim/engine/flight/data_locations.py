@@ -160,7 +160,7 @@ class Places:
             size = self.items[item].size
             gpu.room += size
             if gpu.device.index in self.where[item]:
-                here.unpinned += size
+                here.unpinned += size  # evictable from now on
             else:
                 here.resident.pop(item, None)  # its copy never came, or was outdated since
 
@@ -189,7 +189,7 @@ class Places:
         copies = self.where[item]
         if version != self.version[item] or gpu.device.index not in copies:
             return
-        copies[host(gpu.device.node)] = None
+        copies[host(gpu.device.node)] = None  # before the copy on the device goes: one is valid at any time
         if item not in self.on(gpu.device).resident:  # else a launch has claimed it again meanwhile
             del copies[gpu.device.index]
 
@@ -203,7 +203,7 @@ class Places:
         for other in self.where[item]:
             if other >= 0 and other not in locations:
                 self._forget(item, other)
-        self.where[item] = dict.fromkeys(locations)
+        self.where[item] = dict.fromkeys(locations)  # in this order: `source` takes the first of equals
 
     def final(self, item: int, by: Sequence[Task]) -> bool:
         """Return True if no task after these (which end now) uses the item again."""
@@ -217,7 +217,7 @@ class Places:
         for item in task.writes:
             self.writers[item] -= 1
         for item in task.reads:
-            self.readers[item] -= 1
+            self.readers[item] -= 1  # each reader counts once, however often it ran
             unused = not self.readers[item] and not self.writers[item]
             if unused and self.made[item] and item not in task.writes:
                 self.keep_only(item)
@@ -231,7 +231,7 @@ class Places:
                 del copies[device.index]
                 self._forget(item, device.index)
                 if not copies and self.readers[item]:
-                    lost.append(item)
+                    lost.append(item)  # only if a task still reads it: others need no copy
         here.leaving.clear()  # nothing comes back from a failed device
         return lost
 

@@ -43,7 +43,7 @@ def _seconds(launch: Launch, estimated: bool) -> float:
         full_time, done = _of_one(launch, estimated)
         if mode.curve is not None:
             return full_time * mode.curve.seconds_left(layout_of(launch.placement.devices), done)
-        return mode.computing(1, full_time) * (1.0 - done)
+        return mode.computing(1, full_time) * (1.0 - done)  # the float that `work` makes for most launches
     max_left = 1.0
     if terms is not None and (tasks is None or (terms.fresh and not estimated)):  # nothing is done of any
         own = terms.requests.queue.seconds(launch.position, terms, estimated)

@@ -44,7 +44,7 @@ class History:
 
     def lose(self, all_work: bool) -> None:
         """Note a failure or lossy stop; `all_work`: earlier saved work is lost too."""
-        self.intact = self.input_saved = False
+        self.intact = self.input_saved = False  # what lay in memory is gone with the launch
         self.state_saved = self.state_saved and not all_work  # with all work gone there is no state either
 
     def look(self, states: Sequence[Any]) -> None:

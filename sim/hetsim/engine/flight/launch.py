@@ -156,7 +156,7 @@ def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
     device, begin = launch.placement.devices[0], launch.decided
     _, up_at, uploaded, began, computed, down_at = times
     table = Timetable(begin, seconds_left, lane.alone)
-    table.rate, table.busy_rate, table.watts = rates
+    table.rate, table.busy_rate, table.watts = rates  # nominal still: any change writes sketches out first
     table.uploaded = table.ready = begin
     table.compute_start = table.updated = began
     table.compute_end = table.finish_at = computed
@@ -173,7 +173,7 @@ def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
     if down_bytes or down_seconds:
         down = Part(launch, lane, device, line=lane.down, size=down_bytes, seconds=down_seconds)
         down.ask, down.at, down.until = computed, down_at, end
-        insert_part(lane.downloads, down)
+        insert_part(lane.downloads, down)  # it asks once it has computed, and is in the line before
         table.down = (down,)
         if down_flow is not None:
             down.sent(down_flow)
@@ -291,7 +291,7 @@ class Timetable:
         """Bring remaining work, busy time and energy up to date while computing."""
         elapsed = now - self.updated
         if elapsed > 0:
-            done = self.rate * elapsed
+            done = self.rate * elapsed  # at the rate since `updated`: a change of rate settles first
             seconds_left = self.left - done
             self.left = seconds_left if seconds_left > 0.0 else 0.0  # rounding may overshoot
             self.done += done  # what has been done stays so, whatever is set as left
@@ -311,7 +311,7 @@ class Timetable:
         """Seconds computed since `busy` and `energy` were brought up to date."""
         if self.computed or self.updated > now:  # settled, or not yet begun
             return 0.0
-        return min(now, self.compute_end) - self.updated
+        return min(now, self.compute_end) - self.updated  # after its end no more is computed
 
 
 class ShareGroup(Timer):

@@ -90,7 +90,7 @@ class ContendingJobs:
         first, second = self.first, self.kept
         if second is None:
             elsewhere = [[one for one in _slow(stake.member) if one is not stake] for stake in self.stakes]
-            second = first.met
+            second = first.met  # without others elsewhere the first pass is the answer
             if self.rule == "random" and (any(elsewhere) or np.ptp(first.share) > ALIKE):
                 more = np.array([stake.member.longest for stake in self.stakes])
                 caps = _caps(first, elsewhere) if any(elsewhere) else None
@@ -188,7 +188,7 @@ def _jointly(members: list[Any]) -> list[tuple[int, float]]:
         for stake in member.stakes:
             share[row, column[stake.group.link]] = stake.share * stake.spent / spent[row]
     for group in links:
-        group.joint = True
+        group.joint = True  # a later change on any of these links reaches all of them
     ratios = []
     for member, longer in zip(members, stretches(np.maximum(own, 1e-3 * spent), spent, share), strict=True):
         exposed = [stake.exposed((longer - 1.0) * stake.spent) for stake in member.stakes]

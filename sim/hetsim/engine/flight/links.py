@@ -105,13 +105,13 @@ def fair_rates(flows: Sequence[Flow]) -> None:
         for flow in flows:
             flow.rate = share
         return
-    free_rate = {pipe: pipe.rate for pipe in users}
-    count = {pipe: len(on) for pipe, on in users.items()}
+    free_rate = {pipe: pipe.rate for pipe in users}  # what flows that have their rate leave of each
+    count = {pipe: len(on) for pipe, on in users.items()}  # flows without a rate yet, by pipe
     todo = len(flows)
     while todo:
         tightest, share = None, math.inf
         for pipe, number in count.items():
-            if number and free_rate[pipe] / number < share:
+            if number and free_rate[pipe] / number < share:  # of equally tight pipes the first that was met
                 tightest, share = pipe, free_rate[pipe] / number
         assert tightest is not None
         # Its flows that have no rate yet get equal shares, and take these from the other pipes on their way.
@@ -259,14 +259,14 @@ class Links:
         self.moved += size
         flow = Flow(pipes, size, done, owner)
         flow.bookable = True
-        flow.called, flow.turn = called, -1.0
+        flow.called, flow.turn = called, -1.0  # it began at once: it is before all others of this instant
         if size and latency:
             flow.called, flow.turn = now, float(self.clock.number())  # as the entry of `send`
         flow.since = now + latency if size else now
         flow.rate = rate = flow.most
         if seconds:
             flow.left = size = size + seconds * rate
-        flow.until = flow.since + size / rate
+        flow.until = flow.since + size / rate  # the sum that `_join` makes: sent or booked, equal floats
         flow.then = self.unbook
         for pipe in pipes:
             pipe.booked = flow  # until it is over, or another one comes
@@ -286,6 +286,7 @@ class Links:
             flow.entry = int(flow.turn)  # the number it would have had: the same order at that instant
             heappush(clock._heap, (flow.since, FINISH, flow.entry, flow))
         else:
+            # As if it had flowed with an event since then: the newcomer's reckoning settles what has passed.
             group = self._begin(flow, flow.since)
             if not joined:  # else there is a new reckoning anyway
                 clock.at(flow.until, FINISH, group)
@@ -344,7 +345,7 @@ class Links:
         for pipe in flow.pipes:
             pipe.group = group
         group.flows.append(flow)
-        group.next.append(flow)
+        group.next.append(flow)  # alone, it is the next to end
         return group
 
     def _free(self, group: FlowGroup, gone: list[Flow]) -> None:
@@ -378,7 +379,7 @@ class Links:
         if elapsed > 0:
             for flow in group.flows:
                 flow.left -= flow.rate * elapsed
-        group.updated = now
+        group.updated = now  # the invariant of a group: `left` of its flows holds at `updated`
 
     def _reschedule(self, group: FlowGroup) -> None:
         """New rates and the group's next completion."""
@@ -396,7 +397,7 @@ class Links:
                 flow.group = None
                 flow.since, flow.until, flow.turn, flow.then = now, until, -1.0, self.unbook
                 for pipe in flow.pipes:
-                    pipe.group, pipe.booked = None, flow
+                    pipe.group, pipe.booked = None, flow  # it goes on without an event, until another comes
                 self.sure(flow)
                 return
             group.next = [flow]
@@ -415,7 +416,7 @@ class Links:
             self._settle(group)
         for flow in finished:
             flow.ended = True
-            flow.left = 0.0
+            flow.left = 0.0  # rounding may have left some; it has arrived by the clock
         self._free(group, finished)
         if group.flows:
             self._reschedule(group)

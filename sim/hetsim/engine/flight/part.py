@@ -61,7 +61,7 @@ class Part:
         else:
             if seconds:
                 size += seconds * rate
-            self.span = size / rate
+            self.span = size / rate  # apart from latency, as `serve` adds them
         self.delay = delay  # apart from `span`: both are added in the order of `serve`
 
     def sent(self, flow: Flow) -> None:
@@ -70,7 +70,7 @@ class Part:
         if flow.until == INF and not flow.ended:  # else it is over
             flow.bookable = False
             self.flow = flow
-            flow.owner = self
+            flow.owner = self  # from now on its end calls back this part, and not a sketch
 
     @property
     def number(self) -> int:

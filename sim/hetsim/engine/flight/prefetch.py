@@ -79,7 +79,7 @@ class Fetching(Timer):
         part, clock = self.part, self.transfers.clock
         if part.begun or part.at == self.armed:  # equal floats: its turn has not moved
             return
-        self.armed = part.at
+        self.armed = part.at  # as of a launch: an entry that has not moved keeps its place
         if part.at <= clock._now:
             clock.cancel(self)
             self._turn(self)
@@ -89,7 +89,7 @@ class Fetching(Timer):
             clock.cancel(self)
 
     def _turn(self, _: Timer) -> None:
-        self.part.begun = True
+        self.part.begun = True  # first: what follows must not give it another turn
         places = self.transfers.places
         source = places.source(self.item, self.gpu.device)
         present = places.present(self.item, self.gpu.device)

@@ -90,7 +90,7 @@ class Speeds:
             rate *= mode.span_rate(devices)
             table = launch.own_table
             if table is not None and table.traffic is not None:
-                rate *= table.traffic.factor
+                rate *= table.traffic.factor  # what others leave of the links between its nodes
         return rate, busy, watts
 
     def _on(self, launch: Launch, device: Device, millicores: int) -> Rates:
@@ -118,7 +118,7 @@ class Speeds:
                     portion = min(1.0, WHOLE / group.share)  # what others leave idle is not lost to it
                     measured = sharing.pairs and _measured(launch, group.members, sharing)
                     factor *= measured or portion * (1.0 - sharing.switch_cost)
-                    part *= portion
+                    part *= portion  # device-seconds computed: what it takes of the engine
         power = kind.power
         return factor, part, part * (power.busy - power.idle) * frequency**3
 
@@ -177,7 +177,7 @@ class Speeds:
                         moved.append(member)
                     continue
                 self.rerate(member, self._beside(member))  # equal ones are asked for once (`_shared`)
-                if table.finish_at < soonest:
+                if table.finish_at < soonest:  # the group's one event is its next end
                     soonest = table.finish_at
             if soonest < INF:
                 self.clock.again(soonest, FINISH, group)
@@ -193,7 +193,7 @@ class Speeds:
             if table.compute_start <= now < max(table.compute_end, table.finish_at):
                 self.rerate(launch)
         if isinstance(state, GpuState) and state.lane.group is not None:
-            return self.regroup([state.lane.group])
+            return self.regroup([state.lane.group])  # those that share the device change together
         return []
 
 

@@ -121,7 +121,7 @@ def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
             return lanes, list(flights)
     tied = dict.fromkeys(lanes)
     launches: dict[int, Launch] = {}
-    queue = list(tied)
+    queue = list(tied)  # breadth first: gangs tie lanes, which have further gangs
     for lane in queue:  # grows as it is walked
         for launch in lane.flights:
             if launch.number not in launches:
@@ -130,7 +130,7 @@ def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
                     if other not in tied:
                         tied[other] = None
                         queue.append(other)
-    return queue, [launches[number] for number in sorted(launches)]
+    return queue, [launches[number] for number in sorted(launches)]  # start order, by which turns are given
 
 
 def get_ready(table: Timetable, now: float) -> None:
@@ -176,16 +176,17 @@ def serve(parts: Iterable[Part], now: float) -> float:
             return INF
         best.at = first
         best.until = free = first + best.delay + best.span
-        todo.remove(best)
+        todo.remove(best)  # the others ask again, at the time when it is over
     return free
 
 
 def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], now: float, rate: Rate) -> None:
     """Turns of the compute engines."""
-    used = dict.fromkeys(lanes, 0)
+    used = dict.fromkeys(lanes, 0)  # shares that compute at the instant that is looked at
     ends: list[tuple[float, Launch, Timetable]] = []
     asking: list[tuple[Launch, Timetable]] = []
     for launch, table in tables:
+        # One that has not begun is worked out again, whatever was planned: an earlier one may be gone, or slower.
         if table.compute_start > now:
             table.compute_start = table.compute_end = INF
             if table.ready < INF:  # else it asks at a time that is not known yet
@@ -197,7 +198,7 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
     # Go from one instant at which a launch asks or ends to the next, and admit launches in start order.
     time = now
     while asking and time < INF:
-        asking, begun = _admit(asking, used, time)
+        asking, begun = _admit(asking, used, time)  # after the ends of that instant: they make room
         for launch, table in begun:
             _begin(launch, table, time, rate)
             ends.append((table.compute_end, launch, table))

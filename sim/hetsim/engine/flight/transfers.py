@@ -94,12 +94,12 @@ class Transfers:
         here = self.places.on(gpu.device)
         for item in self.places.evict(gpu):
             eviction = Eviction(gpu, item, self.places.items[item].size, self.places.version[item])
-            here.leaving[eviction] = None
+            here.leaving[eviction] = None  # its room is taken until the host has it
             self.links.send(self.links.down(gpu.device), eviction.size, 0.0, done=self._written_back, owner=eviction)
         if gpu.room - here.unpinned - sum(eviction.size for eviction in here.leaving) >= 0:
             return 0
         for eviction in here.leaving:
-            eviction.waiters.append(owner)
+            eviction.waiters.append(owner)  # it waits for all of them: which one frees its room is not looked at
         return len(here.leaving)
 
     def _written_back(self, flow: Any) -> None:
@@ -199,7 +199,7 @@ class Transfers:
                 continue  # its input is in the host's memory, or part of the state there
             fresh += 1
             if history is None or not history.input_saved:
-                size += task.bytes_in / mode.gpus
+                size += task.bytes_in / mode.gpus  # each device of a gang gets an equal part
             elif task.bytes_in:  # it comes along with the state
                 _add(sources, history.source(placement, device), task.bytes_in / mode.gpus)
         if fresh:
@@ -306,7 +306,7 @@ class Transfers:
             for part in [part for part in parts if part.alone and part.until > now and line.private]:
                 latency, size = part.at + part.delay - now, min(part.span, part.until - now) * line.rate
                 part.alone, part.settled, part.begun = False, True, part.at <= now
-                part.until, part.delay, part.span = INF, INF, 0.0
+                part.until, part.delay, part.span = INF, INF, 0.0  # its end is not known any more: it comes by an event
                 part.owner.own_table.stepwise = True
                 if part.begun:
                     part.flow = links.send((pipes, max(0.0, latency)), size, 0.0, done=self.brought, owner=part)

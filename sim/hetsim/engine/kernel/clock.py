@@ -73,6 +73,8 @@ class Clock:
 
     def at(self, time: float, order: int, timer: Timer) -> None:
         """Fire the timer at an absolute time (so that equal times stay equal floats)."""
+        # The number orders what is equal in time and rank by insertion; an entry that is not its timer's last one is
+        # stale.
         timer.entry = self._entries = entry = self._entries + 1
         heappush(self._heap, (time, order, entry, timer))
 
@@ -101,7 +103,7 @@ class Clock:
     def _compact(self) -> None:
         """Throw out stale entries; in place, because the loop holds on to the list."""
         self._heap[:] = [item for item in self._heap if item[3].entry == item[2]]
-        heapify(self._heap)
+        heapify(self._heap)  # keys are unique: the order of events stays
         self._stale = 0
 
     @property
@@ -125,8 +127,9 @@ class Clock:
         while True:
             feed_time = self.feed_time
             time = heap[0][0] if heap else INF
-            if self.round_due and time > now and feed_time > now:
+            if self.round_due and time > now and feed_time > now:  # last of its instant: what comes next is later
                 return True
+            # Of equal times the feed comes where ARRIVAL stands: after finishes and faults, before timers.
             if time < feed_time or (time == feed_time and heap and heap[0][1] < ARRIVAL):
                 if time >= self.end:
                     return False
@@ -137,7 +140,7 @@ class Clock:
                     then = timer.then
                     then(timer)  # type: ignore[misc]
                 else:
-                    self._stale -= 1
+                    self._stale -= 1  # its timer was armed again, or canceled
             else:
                 if feed_time >= self.end:
                     return False

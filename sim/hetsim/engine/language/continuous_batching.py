@@ -133,7 +133,7 @@ class Replica(Holder):
         self.foreseen = None
         if (rate, power) != (self.stage.rate, self.stage.power):
             self.split()
-            self.stage.run_at(rate, power)
+            self.stage.run_at(rate, power)  # only the step under way is stretched
 
     # Boundaries ---------------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class Replica(Holder):
         if requests.leaving:
             requests.let_leave()
         if requests.coming:
-            requests.line_up()
+            requests.line_up()  # in order of arrival, before any of them may join
         if requests.here:
             requests.take_up()
         while sequences.count and sequences.needed > self.memory.free:
@@ -277,7 +277,7 @@ class Replica(Holder):
             for request, tokens in self.prefill:
                 requests.prefilled(request, tokens, part)
             self.prefill = []
-        stage.reading = 0
+        stage.reading = 0  # after `_row`, which writes it
 
     def split(self) -> None:
         """Count the finished steps of a jump; the step under way goes on by itself."""
@@ -285,7 +285,7 @@ class Replica(Holder):
         if not stage.under_way or stage.count < 2:
             return
         stage.cut()
-        stage.count -= 1
+        stage.count -= 1  # those that are over get a row of their own
         if stage.count:
             boundary = stage.after(stage.count)
             self.sequences.share += stage.in_part(boundary) / self.sequences.count
@@ -323,7 +323,7 @@ class Replica(Holder):
             stage.began, end, self.code, stage.count, decoding, stage.reading, sequences.context, memory.free, growth,
             cached, running, requests.outstanding - running, fresh,
         ))  # fmt: skip
-        memory.free -= growth
+        memory.free -= growth  # after the row, which tells what was free before
         if decoding:
             sequences.context += decoding * stage.count
             sequences.steps += stage.count

@@ -57,11 +57,11 @@ class PrefixCache:
     def release(self, names: Sequence[Hashable]) -> int:
         """Release a request's blocks, ends first; return how many are now idle."""
         freed = 0
-        for name in reversed(names):
+        for name in reversed(names):  # a prefix is of use only with all before it: its end goes first
             self.users[name] -= 1
             if not self.users[name]:
                 del self.users[name]
-                self.idle[name] = None
+                self.idle[name] = None  # the most recently used: behind the others
                 freed += 1
         return freed
 
@@ -109,7 +109,7 @@ class KVMemory:
     def take(self, blocks: int) -> None:
         self.free -= blocks
         if self.cache is not None:
-            self.cache.fit(self.free)
+            self.cache.fit(self.free)  # what is taken may have held idle prefixes
 
     def enter(self, request: Generation) -> int:
         """Take the blocks of a request that joins; return tokens without prefill."""
@@ -145,4 +145,4 @@ class KVMemory:
         names = request.hashes[len(request.cached) : request.prompt // cache.tokens]
         new = cache.keep(names)
         request.cached = [*request.cached, *new]
-        request.shared += len(new) * cache.each
+        request.shared += len(new) * cache.each  # they belong to the cache now, not to the request alone

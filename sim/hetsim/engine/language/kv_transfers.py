@@ -48,7 +48,7 @@ class KVTransfers:
                 between, network = links.between(sender.node, receiver.node)
                 pipes = [*out, *between, *into]
                 latency += network
-            ways.append((list(dict.fromkeys(pipes)), latency))
+            ways.append((list(dict.fromkeys(pipes)), latency))  # half duplex: both directions may be one pipe
         return ways, request.stored * self.token_bytes / len(pairs)
 
     def _part_fetched(self, flow: Flow) -> None:

@@ -112,7 +112,7 @@ class Fleet(ServiceCalls):
     def lost(self, orphans: dict[int, Generation], lost: Sequence[Replica]) -> None:
         for row, request in self.requests.items():
             if request.source in lost and row in orphans:
-                request.begin_anew(self.clock._now)
+                request.begin_anew(self.clock._now)  # its keys and values were on the lost replica
             elif request.source in lost:
                 assert request.replica is not None
                 request.replica.requests.lose_source(request)
@@ -140,7 +140,7 @@ class Fleet(ServiceCalls):
         if request.kind is not replica.kind:
             self.recorder.mode[row] = replica.kind.position
             if request.kind is not None:  # it goes on with another type of device
-                seconds, request.seconds = request.seconds, 0.0
+                seconds, request.seconds = request.seconds, 0.0  # its seconds count by the watts of each type
                 request.joules, request.earlier = request.energy(seconds), request.received(seconds)
             request.kind = replica.kind
         self.recorder.place[row] = self.recorder.place_code(replica.placement, 0)
@@ -165,7 +165,7 @@ class Fleet(ServiceCalls):
             self.aborted(request.task)
             return
         del self.requests[row]
-        self.answered[row] = request.task
+        self.answered[row] = request.task  # its client may still abort it on its way
         back = self.service.response_delay
         if back:
             self.clock.at(now + back, FINISH, Later(self._delivered, request.task))

@@ -52,7 +52,7 @@ class Lines:
         line = self.of[client]
         line[:] = [entry for entry in line if entry[2] is not request]
         line.append((key, request.row, request))
-        heapify(line)
+        heapify(line)  # its key has changed, in either direction
         self._look(client)
 
     def gone(self, request: Generation) -> None:
@@ -189,7 +189,7 @@ class Members:
                 break
             line.pop()
             self.head = None
-            lag += self._enter(request)
+            lag += self._enter(request)  # copies follow each other over one link
         return lag
 
     def may_fit(self) -> bool:
@@ -265,7 +265,7 @@ class Members:
 
     def fetched(self, request: Generation) -> None:
         """Note that a request's keys and values came from where it was prefilled."""
-        self.here.append(request)
+        self.here.append(request)  # it decodes from the next boundary on
         self.replica.wake()
 
     # Further ------------------------------------------------------------------------------------------------
@@ -292,11 +292,11 @@ class Members:
             self._out(request)
             self._waits_again(request)
             request.state = QUEUED
-            self.held[request.row] = request
+            self.held[request.row] = request  # its blocks stay taken until the other replica has them
             request.source = self.replica
             request.to_prefill = 0
             self.count(-1)
-            service.hand_over(request)
+            service.hand_over(request)  # last: it may be routed at once
         else:
             self._decode(request, now)
 
@@ -380,7 +380,7 @@ class Members:
 
     def let_go(self, request: Generation) -> None:
         """Free a request that was prefilled here and has been fetched."""
-        del self.held[request.row]
+        del self.held[request.row]  # fetched, or not wanted any more
         self.memory.give_back(request)
         request.source = None
         self.replica.wake()
@@ -414,7 +414,7 @@ class Members:
             request.begin_anew(now)
         for request in waiting:
             request.replica = None
-        self.loading, self.held, self.here = {}, {}, []
+        self.loading, self.held, self.here = {}, {}, []  # with the replica all that it had is gone
         self.line.of, self.line.heads = {}, {}
         return [*inside, *waiting]
 

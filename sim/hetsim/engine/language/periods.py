@@ -60,7 +60,7 @@ class Periods:
         self.service.write(self, self.launch, outcome, times, busy=busy, powered=busy + steps.surplus)
         self.since, self.load, self.busy_from = end, None, NAN
         self.served, self.leader, steps.surplus = 0, -1, 0.0
-        self.number += 1
+        self.number += 1  # by which a request counts once in each period
 
     def rest(self, outcome: int, end: float) -> None:
         """Write the row of a replica that idles to its end, or only loaded a model."""

@@ -48,7 +48,7 @@ class Sequences:
         request.seconds_from = self.share
         self.count += 1
         self.context += tokens
-        self.residues[(tokens - self.steps) % self.memory.block] += 1
+        self.residues[(tokens - self.steps) % self.memory.block] += 1  # stays the same as both grow by one a step
         heappush(self.ends, (request.end, request.row, request))
 
     def leave(self, request: Generation) -> None:
@@ -57,7 +57,7 @@ class Sequences:
         request.token_at = self.fresh.pop(request.row, self.decoded_at) if self.fresh else self.decoded_at
         tokens = request.prompt + request.made
         request.state = OVER
-        request.end = -1
+        request.end = -1  # its entry in `ends` is stale
         request.seconds += self.share - request.seconds_from
         self.count -= 1
         self.context -= tokens
@@ -68,7 +68,7 @@ class Sequences:
         ends = self.ends
         while ends and ends[0][0] <= self.steps:
             end, _, request = heappop(ends)
-            if request.end == end and request.replica is self.replica:
+            if request.end == end and request.replica is self.replica:  # else it has left, or begun again
                 return request
         return None
 
@@ -89,6 +89,7 @@ class Sequences:
         block, residues, now = self.memory.block, self.residues, self.steps
         if steps == 1:
             return residues[(1 - now) % block]
+        # In `block` steps each sequence fills one block, in the rest those of which the residue comes up.
         rounds, rest = divmod(steps, block)
         last = (1 - now) % block
         first = last - rest + 1  # of residues counted downward, from the last block round to the first
@@ -100,7 +101,7 @@ class Sequences:
         free, sequences, block = self.memory.free, self.count, self.memory.block
         if free >= sequences * (most // block + 1):
             return most
-        rounds = free // sequences
+        rounds = free // sequences  # whole rounds: each sequence takes one block in each
         free -= rounds * sequences
         steps = rounds * block
         while steps < most:

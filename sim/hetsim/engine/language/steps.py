@@ -53,7 +53,7 @@ class Steps:
         """Begin steps of this nominal time, after `lag` seconds of copying."""
         clock = self.clock
         self.began, self.lag, self.count, self.under_way = clock._now, lag, count, True
-        self.copied += lag
+        self.copied += lag  # nothing is computed meanwhile, but the devices are held
         self.ends_at = ends_at = self.began + (lag + seconds / self.rate)
         if self.last:
             self.last, self.worked, self.worked_until = False, 0.0, NAN
@@ -71,8 +71,8 @@ class Steps:
         now, after = self.clock._now, self.after
         elapsed = (now - self.began - self.lag) * self.rate
         steps = self.times.steps_in(elapsed, self.sequences.count, self.sequences.context)
-        steps = max(1, min(steps, self.count))
-        while steps > 1 and after(steps - 1) >= now:
+        steps = max(1, min(steps, self.count))  # an estimate by the closed form: rounding is put right below
+        while steps > 1 and after(steps - 1) >= now:  # the step under way is the first that ends from now on
             steps -= 1
         while steps < self.count:
             end = after(steps)
@@ -92,7 +92,7 @@ class Steps:
             self.ends_at = self.worked_until + (self.ends_at - self.worked_until) * (self.rate / rate)
             self.last = True
             self.clock.again(self.ends_at, FINISH, self.timer)
-        self.rate, self.power = rate, power
+        self.rate, self.power = rate, power  # after the work at the former ones has been counted
 
     def over(self) -> float:
         """End the steps; return their computed seconds, weighted by power."""

@@ -27,7 +27,7 @@ class AttainedService:
 
     def _begin(self) -> None:
         """Make up for the launches that have ended so far."""
-        self.asked = True
+        self.asked = True  # launches that end from here on are added by `staged`
         self._busy = busy = self.run.recorder.detail("busy")
         for row, seconds in self.run.recorder.computed():
             busy[row] += seconds
@@ -36,7 +36,7 @@ class AttainedService:
         """Count a launch with stages, or a stopped one, that has ended."""
         if not self.asked:
             return
-        self._busy[task.index] += seconds
+        self._busy[task.index] += seconds  # its plain launches follow from columns
         if self.by_user is not None:
             self.by_user[task.user] = self.by_user.get(task.user, 0.0) + seconds
 

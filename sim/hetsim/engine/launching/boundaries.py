@@ -113,6 +113,7 @@ class Boundaries:
         if launch.entry >= 0:
             self.clock.cancel(launch)
         table.armed, table.due = time, due
+        # Unknown: whatever makes it known calls `follow`.
         if time == INF:
             return
         if time <= self.clock._now and due in (READY, TURN, JOIN):
@@ -223,7 +224,7 @@ class Boundaries:
     def _cleared(self, owner: Any) -> None:
         """An eviction that a launch or a prefetch waited for is done."""
         if isinstance(owner, Fetching):
-            owner.cleared()
+            owner.cleared()  # a prefetch, which has no timetable
             return
         table = owner.table
         table.blocked -= 1
@@ -234,7 +235,7 @@ class Boundaries:
     def _take_turns(self, launch: Launch, table: Timetable) -> None:
         """Determine what must be moved, and ask the copy engines for it."""
         self.transfers.plan(launch, table)
-        table.prepared = True
+        table.prepared = True  # from here on `next_boundary` need not come back to this
         for part in table.up:
             part.ask = table.begin
             if part.lane is None:
@@ -304,7 +305,7 @@ class Boundaries:
         if table.traffic is not None:
             self.network.leave(table.traffic)
         for lane in table.lanes:
-            lane.flights.remove(launch)
+            lane.flights.remove(launch)  # those behind it know their times, or are followed by what ended it
         now = self.clock._now
         for part in table.up + table.down:
             if part.lane is not None:

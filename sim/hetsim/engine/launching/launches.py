@@ -53,8 +53,8 @@ class Launches(Boundaries):
         if self.places.items or table.group is None or not lanes[0].regular or not append_shared(lanes[0], table, now):
             self.follow(launch)
         elif table.compute_start <= now:
-            table.due = JOIN
-            self._step(launch, table)
+            table.due = JOIN  # its data are there: it computes at once
+            self._step(launch, table)  # no entry in the clock for an instant that is now
         else:
             self.arm(launch)
 

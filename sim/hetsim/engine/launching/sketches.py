@@ -89,11 +89,12 @@ class Sketches:
             return False  # it would overtake: launches of a lane compute in start order
         lane.ready = at
         if up:
-            lane.upload = at
+            lane.upload = at  # by then its bytes have come
         if lane.compute > at:
             at = lane.compute
         rates = self.speeds.nominal.get(mode) or self.speeds.nominal_of(launch)
         began = at
+        # Summed stage by stage as `timetable.again` does, so that writing it out moves nothing by a bit.
         lane.compute = computed = entry = end = at + seconds_left / rates[0]
         if down_bytes or down_seconds:
             rate, latency, private = lane.down
@@ -158,6 +159,8 @@ class Sketches:
             if end < INF:
                 self.clock.at(end, FINISH, launch)
             return
+        # Invariant: as long as nothing looks at a sketch, nothing has changed on its accelerator since it was drawn; so
+        # its times are those that a timetable would have.
         # As `Launches._complete`.
         flights = lane.flights
         if len(flights) == 1:
@@ -166,7 +169,7 @@ class Sketches:
             flights.remove(launch)
         if not lane.shared:  # else they were counted as they were booked
             links = self.links
-            links.moved += moves[0]
+            links.moved += moves[0]  # as `Boundaries.release` counts them
             links.moved += moves[2]
         self.capacity.quick_give(launch.placement, launch.cores)
         launch.sketch = None  # first: `Launch.table` must not write out what is over
@@ -175,7 +178,7 @@ class Sketches:
         if up_flow is not None:
             up_flow.owner = None  # a pipe may hold it yet
         if down_flow is not None:
-            down_flow.owner = None
+            down_flow.owner = None  # over, as `Flow.there` sees it
             for other in lane.flights:  # the download engine is free: for the first that waits for it
                 drawn = other.sketch
                 if drawn is not None and drawn[4] == INF and drawn[3][4] <= end and other.entry < 0:
@@ -228,7 +231,7 @@ class Sketches:
             return False
         lane.upload = lane.ready = at
         lane.compute = computed = free + seconds_left / rates[0]
-        end = INF if moves[2] or moves[3] else computed
+        end = INF if moves[2] or moves[3] else computed  # a download over a shared way is booked in its turn
         times = times[1], times[1], at, free, computed, NAN
         launch.sketch = lane, seconds_left, rates, times, end, moves, up_flow, None
         self.clock.at(computed, FINISH, launch)

@@ -51,7 +51,7 @@ class Stops:
         now = launches.clock._now
         stage = table.stage(now)
         start, up, uploaded, began, computed, down = table.times(now)
-        launches.transfers.cancel(table)
+        launches.transfers.cancel(table)  # bytes under way are lost, and no flow calls back what is gone
         progress = residual = flushed = 0.0
         if stage == COMPUTE:
             table.settle(now)
@@ -117,7 +117,7 @@ class Stops:
             if state.slices is not None:
                 state.slices.busy[launch] = state.slices.busy[launch][0], until
                 continue
-            state.saving.append((until, mode.share or mode.millicores))
+            state.saving.append((until, mode.share or mode.millicores))  # free for others, which wait if they need it
             state.normal = False
 
     def _keep(self, launch: Launch, table: Timetable, progress: float, keep: bool, fault: bool) -> float:
@@ -145,7 +145,7 @@ class Stops:
                 task._done = max(history.checkpoint, _last_checkpoint(table, task, reached))
                 history.checkpoint = task._done
             else:
-                task._done = history.checkpoint = 0.0
+                task._done = history.checkpoint = 0.0  # spoliation: nothing of it stays, saved or not
             # The estimated progress loses the same share as the true one.
             task.done = min(1.0, reached_by_estimate * task._done / reached) if reached > 0 else 0.0
             if task._done > before and launch.placement.mode.curve is not None:
@@ -183,7 +183,7 @@ class Stops:
             return 0.0
         more = min(table.left, max(0.0, math.ceil(blocks - BETWEEN) * block - before - done))
         seconds = more / table.rate if table.rate > 0 else 0.0
-        table.left -= more
+        table.left -= more  # computed before it leaves, so it counts as done
         table.busy += table.busy_rate * seconds
         table.energy += table.watts * seconds
         return seconds
@@ -244,7 +244,7 @@ class TimeLimits:
         limit = self.state.tasks.time_limit  # of a fork it may have more rows than when the run began
         assert limit is not None
         seconds_left = min(float(limit[task.index]) - self._used.get(task.index, 0.0) for task in launch.tasks)
-        end = launch.decided + seconds_left + self.grace
+        end = launch.decided + seconds_left + self.grace  # since it holds devices, transfers included
         if end == math.inf or launch.number in self._timers:
             return
         # Certain to end in time, until `Signals.slowed`.

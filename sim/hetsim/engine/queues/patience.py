@@ -44,7 +44,7 @@ class Deadlines:
         """Have the heap begin with the first of all rows; False if there is none."""
         heap, at, waits = self.heap, self._at, self.waits
         while at < len(self.rows) and (not heap or self.times.item(at) <= heap[0][0]):
-            self._at = at + BLOCK
+            self._at = at + BLOCK  # before the loop: rows of a block are taken in once
             for entry in zip(self.times[at : self._at].tolist(), self.rows[at : self._at].tolist(), strict=True):
                 if waits is None or waits(entry[1]):  # most have started by then
                     heappush(heap, entry)
@@ -56,7 +56,7 @@ class Deadlines:
         if time == math.inf:
             return
         heappush(self.heap, (time, row))
-        if self.heap[0][1] == row:
+        if self.heap[0][1] == row:  # else the event stands for an earlier one
             self._arm()
 
     def _arm(self) -> None:

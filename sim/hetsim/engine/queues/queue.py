@@ -75,7 +75,7 @@ class ArrivalColumn:
         arrived = self.arrived
         requests_left, self.total = self.total - arrived, arrived
         self.times = self.times[:arrived]
-        self.counted_at = -1.0
+        self.counted_at = -1.0  # counted again, of the shorter column
         return requests_left
 
 
@@ -132,7 +132,7 @@ class StageNoise:
         if not self._factors:
             drawn = 1.0 + self.noise * self._random.standard_normal((NOISE_BLOCK, 3))
             self._factors = np.maximum(drawn, MIN_FACTOR).tolist()[::-1]
-        return self._factors.pop()
+        return self._factors.pop()  # in the order in which they were drawn
 
 
 class Queue:
@@ -351,7 +351,7 @@ class Queue:
 
     def push(self, task: Task) -> None:
         """Put back a request of a stopped batch."""
-        self._returned = True
+        self._returned = True  # from now on requests are no longer alike
         self.ring(True)
         self._insert(task)
 
@@ -376,7 +376,7 @@ class Queue:
             if not self.head_at <= position < self._edge:
                 return False
             self._apart += self.service.rows[self.head_at : position].tolist()
-            self.head_at = position + 1
+            self.head_at = position + 1  # those before it wait apart: the column has no gaps
         self._seen.pop(row, None)
         return True
 
@@ -395,6 +395,7 @@ class Queue:
         Their position in `service.rows` and None if they are a slice of it, else -1 and their rows; and their task
         objects, if any of them has been looked at.
         """
+        # Those apart are older than the head of the column, so the oldest are a slice only if none waits there.
         first, own_rows = self.head_at, None
         if self._apart:
             first, own_rows = -1, self.waiting_rows(count)

@@ -127,7 +127,7 @@ class Sources(Timer):
         rows: Any = slice(first, stop) if self._delivered is None else self._delivered[first:stop]
         status = np.frombuffer(self.status, dtype=self.status.format)
         status[rows] = np.where(status[rows] == NOT_ARRIVED, UNFINISHED, status[rows])
-        self._noted = stop
+        self._noted = stop  # rows up to here have their status, whatever became of them
 
     def _arrive(self, _: Timer) -> None:
         at, block = self._at, self._block
@@ -139,7 +139,7 @@ class Sources(Timer):
             self._load_block(self._base + at)
         else:
             self.clock.feed_time = math.inf
-        deliver = self.deliver
+        deliver = self.deliver  # after the next arrival is set: what is delivered may look at the clock
         deliver(Task(row, arrival, shape, times, estimates, self.tasks))
 
     # Closed loops -------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class Sources(Timer):
         if number is None:
             return
         if self._surplus[number]:
-            self._surplus[number] -= 1
+            self._surplus[number] -= 1  # this client leaves
         else:
             self._send_next(number)
 
@@ -173,7 +173,7 @@ class Sources(Timer):
             return
         position = self._sent[number]
         self._sent[number] = position + 1
-        self.thinking += 1
+        self.thinking += 1  # the run is not over: it will send
         self.clock.at(time, ARRIVAL, Later(self._send, number, position, time))
 
     def _send(self, number: int, position: int, time: float) -> None:
@@ -228,7 +228,7 @@ class Graph:
         """Arrived tasks that cannot run any more; later ones are seen as doomed."""
         doomed = []
         for successor in self.successors.get(row, ()):
-            self.missing[successor] = -1
+            self.missing[successor] = -1  # for good: its count does not matter any more
             if successor in self.blocked:
                 doomed.append(self.blocked.pop(successor))
         return doomed

@@ -86,7 +86,7 @@ class Holder:
         self.speed = kind.speed
         self.placement = placement
         self.prefills_only = prefills_only
-        state.last_resident -= 1
+        state.last_resident -= 1  # downward: their numbers never meet those of launches
         self.launch = Resident(self._fired, state.last_resident, placement, now=state.clock._now, holder=self)
         self.loaded = self.draining = False
         """`draining`: it takes no further requests."""

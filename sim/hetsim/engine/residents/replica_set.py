@@ -158,7 +158,7 @@ class ReplicaSet:
         if not replica.flows:
             replica.start(replica.loading_from)
             self._open.clear()
-            waiting, self.lobby = self.lobby, {}
+            waiting, self.lobby = self.lobby, {}  # taken first: one that still finds no place comes back
             for request in waiting.values():
                 self.fleet.resume(request)
             self.rested(replica)
@@ -200,7 +200,7 @@ class ReplicaSet:
             state = self.state.capacity.of[device.index]
             slowdown = state.slowdown / (1.0 + device.type.preemption.overhead)
             rate = min(rate, state.frequency / slowdown)
-            power += state.frequency**3
+            power += state.frequency**3  # watts grow so with the frequency
         replica.run_at(rate, power / len(devices))
 
     def lose(self, lost: list[Holder], outcome: int) -> None:
@@ -215,13 +215,13 @@ class ReplicaSet:
         for replica in lost:
             (self.prefillers if replica.prefills_only else self.replicas).remove(replica)
             if not replica.draining:
-                self.missing.append(replica.prefills_only)
+                self.missing.append(replica.prefills_only)  # one that drains is not replaced
         orphans: dict[int, Any] = {}
         for replica in lost:
             orphans.update((request.row, request) for request in replica.give_up(outcome))
             self._release(replica)
         orphans.update(self.lobby)
-        self.lobby.clear()
+        self.lobby.clear()  # they are routed again below, in the order of rows
         self.fleet.lost(orphans, lost)
         if outcome == LAUNCH_LOST:
             self.refill()
@@ -257,7 +257,7 @@ class ReplicaSet:
         else:
             changed = [self._drain(kept)]
         if any(changed):
-            self.changed_at = now
+            self.changed_at = now  # only a change that was made begins a cooldown
             if wanted < have - 1 and self.timer.entry < 0:
                 self.clock.at(now + scaling.cooldown, TIMER, self.timer)  # one at a time, the next after a cooldown
 
@@ -281,7 +281,7 @@ class ReplicaSet:
             replica.give_up(LAUNCH_COMPLETED)
             self.replicas.remove(replica)
             self._release(replica)
-            self.devices_free()
+            self.devices_free()  # others may lack a replica
             self.rounds.changed("release")
 
 

@@ -185,7 +185,7 @@ class Capacity(PlacementIndex):
                 or device.type is not mode.type
             ):
                 return -1
-            bits |= state.bit
+            bits |= state.bit  # a device named twice sets one bit only
             states.append(state)
         if len(states) != mode.gpus or bits.bit_count() != mode.gpus:  # fewer bits than devices: one is named twice
             return -1
@@ -318,7 +318,7 @@ class Capacity(PlacementIndex):
                 lowest = free & -free
                 taken |= lowest
                 free ^= lowest
-        node.cores &= ~taken
+        node.cores &= ~taken  # their names; how much is free is counted apart
         return taken
 
     def changed(self, state: GpuState | NodeState) -> None:

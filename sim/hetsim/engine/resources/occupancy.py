@@ -31,7 +31,7 @@ def available_at(state: DeviceState, now: float, free: int) -> float:
             if being_saved <= free:  # what is saved still fits next to the launch
                 break
             being_saved -= amount
-            time = max(time, until)
+            time = max(time, until)  # what ends saving first is free first
     return time
 
 
@@ -203,13 +203,13 @@ class Sketch(NodeState):
             gpu = self.gpus[device.local]
             if not self._own & gpu.bit:
                 gpu = self.gpus[device.local] = _copy(gpu)
-                self._own |= gpu.bit
+                self._own |= gpu.bit  # the node's own stays as it is
             gpu.free += share
             gpu.room += room
             if gpu.slices is None:
                 continue
             if sign > 0:
-                gpu.slices.give(launch)
+                gpu.slices.give(launch)  # by launch, as they were taken
             else:
                 gpu.slices.take(mode, placement, 0.0)  # kept by its placement: what is tried out is no launch
 

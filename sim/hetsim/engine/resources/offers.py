@@ -71,7 +71,7 @@ class Offers:
             free, heap = state.free, heaps[kind]
             if free <= 0:
                 continue  # nothing to offer before something is given back
-            heappush(heap, (-free, index))
+            heappush(heap, (-free, index))  # older entries of it are skipped when they come up
             if len(heap) > limits[kind]:
                 # In place, as `_heap_of` has the same list; one entry a device.
                 heap[:] = {entry[1]: (-self.capacity.of[entry[1]].free, entry[1]) for entry in heap}.values()
@@ -90,7 +90,7 @@ class Offers:
     def _offer(self, mode: Mode, state: GpuState) -> tuple[Placement, Offer]:
         placement = state.placements.get(mode) or state.placement(mode)
         if state.free == state.device.type.streams * WHOLE:
-            return placement, EMPTY
+            return placement, EMPTY  # all empty ones are alike to a dispatcher
         index = state.device.index
         return placement, (index, self._changes[index])
 

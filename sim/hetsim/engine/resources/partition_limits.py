@@ -36,7 +36,7 @@ class Budget:
         self.cpus += mode.millicores
         for device in devices:
             self.on[device.node] = self.on.get(device.node, 0) + 1
-            self.mask |= 1 << device.node
+            self.mask |= 1 << device.node  # by node, however many launches are there
 
     def give(self, mode: Mode, devices: Iterable[Device]) -> None:
         self.gpus -= mode.gpus * mode.share

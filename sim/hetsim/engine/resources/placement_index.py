@@ -118,10 +118,11 @@ class PlacementIndex:
         """Look again at the nodes noted since the index was last asked."""
         log, nodes = self.log, self.nodes
         seen, mask = index.seen, index.mask
+        # Invariant: `mask` is right for all nodes that do not stand in the log from `seen` on.
         changed: Iterable[int] = log[seen:]
         # Not asked since the log was cleared, or more entries than nodes: look at every node that has such a device.
         if seen < 0 or len(log) - seen > len(nodes):
-            mask, changed = 0, self.having[index.kind]
+            mask, changed = 0, self.having[index.kind]  # all bits are found again
         if mode.nodes is not None:
             own = mode.nodes
             changed = [number for number in changed if own >> number & 1]
@@ -155,7 +156,7 @@ class PlacementIndex:
         length = len(self.log)
         if length <= self._log_limit:
             return
-        self.log.clear()
+        self.log.clear()  # in place: readers hold the list, and see the generation
         self.log_generation += 1
         # An index that has read the whole log stays valid; any other has missed entries.
         for other in self.indexes.values():
@@ -237,7 +238,7 @@ class PlacementIndex:
         if available.bit_count() < mode.gpus:
             return None
         if len(node.gangs) >= KEPT_GANGS:
-            node.gangs.clear()
+            node.gangs.clear()  # they are made again when asked for
         chosen, rest = [], available
         for _ in range(mode.gpus):
             lowest = rest & -rest
@@ -295,7 +296,7 @@ class PlacementIndex:
             here = share_of(mode, node, amount_left if amounts is None else min(amount_left, amounts[node.index]))
             if here:
                 chosen.append((node, here))
-                new -= fresh
+                new -= fresh  # a bool: a node that the partition did not use before
                 amount_left -= here
                 if not amount_left:
                     return _gang_on(mode, chosen)
@@ -330,7 +331,7 @@ def share_of(mode: Mode, node: NodeState, left: int) -> int:
         cores = min(left, node.cpu_free)
         if mode.memory:
             cores = min(cores, node.mem_free * mode.millicores // mode.memory)
-        return cores // 1000 * 1000
+        return cores // 1000 * 1000  # whole cores only
     if not node.up or (mode.nodes is not None and not mode.nodes & node.bit):
         return 0
     count = min(len(node.taking(mode)), left)
@@ -351,6 +352,6 @@ def _gang_on(mode: Mode, chosen: list[tuple[NodeState, int]]) -> Placement:
         return Placement(mode, devices, parts=tuple(part for _, part in chosen) if len(chosen) > 1 else None)
     taken: list[Device] = []
     for node, count in chosen:
-        count *= mode.gpus // mode.node_count if mode.node_count > 1 else 1
+        count *= mode.gpus // mode.node_count if mode.node_count > 1 else 1  # its part of each node
         taken += [gpu.device for gpu in node.taking(mode)[:count]]  # the first ones of each node
     return Placement(mode, tuple(taken))

@@ -28,7 +28,7 @@ def best_cut(
         fitting = [part for part in idle if part in admitted]
         if fitting and len(idle) + len(busy) == len(one):  # else it lacks a busy slice
             best = min(fitting, key=lambda part: (part.share, part.bytes_of(kind.memory)))
-            idle.remove(best)
+            idle.remove(best)  # the rest is what the layout leaves to others
             shares = sorted(-micro_share(part.share) for part in idle)
             free_share = sum(shares), order > 0, shares, -sum(part.bytes_of(kind.memory) for part in idle), order
             ranked.append((best.share, best.bytes_of(kind.memory), free_share, (one, best)))
@@ -72,7 +72,7 @@ class GpuSlices:
         for one, ready in sorted(self.idle, key=lambda entry: entry[1]):
             if new[one]:
                 new[one] -= 1
-                kept.append((one, ready))
+                kept.append((one, ready))  # it goes on being cut, or is ready
             else:
                 begin = max(begin, ready)  # what is still being cut is cut again only then
         self.idle = kept + [(one, begin + self.kind.sharing.reconfigure) for one in new.elements()]

@@ -31,7 +31,7 @@ class Watched(dict[int, Any]):
 
     def __init__(self, items: dict[int, Any], joins: Callable[[Any], None], leaves: Callable[[Any], None]):
         super().__init__(items)
-        self._joins, self._leaves = joins, leaves
+        self._joins, self._leaves = joins, leaves  # after `super()`, which takes in what is there without telling
         for item in items.values():
             joins(item)
 
@@ -62,7 +62,7 @@ class Running:
 
     def add(self, number: int, end: float) -> None:
         self.ends[number] = end
-        self.total += end
+        self.total += end  # the sum of ends: seconds left at any time by one subtraction
         heappush(self.heap, (end, number))
 
     def remove(self, number: int) -> None:
@@ -95,7 +95,7 @@ class Backlog:
 
     def waits(self, task: Task) -> None:
         entry = self._entry(task)
-        entry[0] += task.shortest_remaining
+        entry[0] += task.shortest_remaining  # it does not change while the task waits
         entry[1] += 1
 
     def leaves(self, task: Task) -> None:

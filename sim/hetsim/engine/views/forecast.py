@@ -158,7 +158,7 @@ class Forecast:
                     break
                 if item in here.pins or item in wanted:
                     continue
-                lacking -= places.items[item].size
+                lacking -= places.items[item].size  # in the order in which `Places.evict` takes them
                 if len(places.where[item]) == 1:
                     size += places.items[item].size
             longest = max(longest, Links.alone(self.state.links.down(device), size))
@@ -181,7 +181,7 @@ class Forecast:
             return max(0.0, expected - (now - launch.decided))
         stage = table.stage(now)
         if stage < COMPUTE:
-            return expected
+            return expected  # it has computed nothing yet
         if stage > COMPUTE:
             return 0.0
         done = table.total - table.left + table.rate * (now - table.updated)

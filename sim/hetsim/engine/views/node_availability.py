@@ -54,7 +54,7 @@ class Bounds:
     def put(self, number: int, time: float) -> None:
         if time == self.times[number]:
             return
-        self.times[number] = time
+        self.times[number] = time  # an entry of the heap holds while it equals this
         heappush(self.heap, (time, number))
         if len(self.heap) > 4 * len(self.times) + 64:
             self.heap = [(time, number) for number, time in enumerate(self.times)]
@@ -108,10 +108,12 @@ class Ends:
     def refresh(self) -> bool:
         """Take in starts and ends; False if counting is not enough for a launch."""
         fresh, crowded = launches_since(self.state, self._last), []
-        self._last = self.state.last_launch
+        self._last = self.state.last_launch  # as `fresh` was read: nothing starts in between
         stopped, self._stops = self._stops != self.stops.count, self.stops.count
         exact = self._exact
         for launch in reversed(fresh):  # as they started
+            # Exact: all times are estimates and nothing but a stop ends a launch early, so its end is known without
+            # asking it.
             if exact and launch.own_table is None and launch.sketch is None:
                 task, position = launch._tasks[0], launch.position  # type: ignore[index]
                 # As `planned`: this is asked of every launch.
@@ -144,9 +146,9 @@ class Ends:
             early = self.language or any(end > now and number not in running for end, number, _ in self.on[node])
             self.on[node] = self.launches(node)
             if early:
-                self._voids += 1
+                self._voids += 1  # what was the earliest node may be it no longer
                 for bounds in self.bounds.values():
-                    bounds.forget(node)
+                    bounds.forget(node)  # -inf is below any time: it is looked at before all others
 
     def stamp(self) -> tuple[int, int, int]:
         """A mark, taken after `as_known`, to tell whether anything has changed since."""
@@ -217,7 +219,7 @@ class Ends:
             return -math.inf
         sketch = Sketch(node)
         for end, _, launch in here:
-            sketch.release(launch.placement, launch)
+            sketch.release(launch.placement, launch)  # in order of their ends
             if sketch.fits(mode):
                 return end
         return math.inf

@@ -55,7 +55,7 @@ class RoomIndex:
             needed = (mode.gpus * mode.share << CORES) + mode.millicores if self._whole and mode.node_count == 1 else 0
             amounts = amounts[bisect_left(amounts, needed) :]
         else:
-            amounts = amounts[::-1]
+            amounts = amounts[::-1]  # most first
         for amount in amounts:  # ascending, or descending: the first that has a node
             there = nodes[amount] & among
             if there:
@@ -76,12 +76,12 @@ class RoomIndex:
             amount, old = (share << CORES) + node.cpu_free, before.get(number, -1)
             if amount == old:
                 continue
-            before[number] = amount
+            before[number] = amount  # first: below, the node moves from one bitmask to the other
             if old >= 0:
                 mask = masks[old] = masks[old] ^ node.bit
                 if not mask:
                     del masks[old]
-                    del self._amounts[bisect_left(self._amounts, old)]
+                    del self._amounts[bisect_left(self._amounts, old)]  # no node has it any more
             if amount in masks:
                 masks[amount] |= node.bit
             else:
@@ -405,5 +405,5 @@ def together(state: RunState, rows: Sequence[int]) -> tuple[Task, ...] | None:
         if task.shape in state.queue_of:
             return None  # requests are launched in batches
         members.append(task)
-        before[row] = None
+        before[row] = None  # those after it may wait for it
     return tuple(members)

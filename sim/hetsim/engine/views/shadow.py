@@ -73,7 +73,7 @@ class PoolEnds:
         """When a mode fits (inf: never), and how many accelerators are free then."""
         capacity, kind, needed = self.capacity, self.capacity.types[mode.type], mode.gpus
         free = sum(capacity.nodes[n].open[kind].bit_count() for n in capacity.nodes_in(capacity.with_open[kind]))
-        time = -math.inf if free >= needed else math.inf
+        time = -math.inf if free >= needed else math.inf  # it fits now, or an end must come first
         now = self.forecast.now
         for end, number, other, gpus in self.ends:
             if end > time and end > now:  # all launches that overran are expected to end now, together
@@ -227,6 +227,7 @@ class EarliestFit:
         """
         limited = self._budgets
         free = {mode: self._capacity.free_for(mode) for mode in modes if mode.span_any and not limited}
+        # Sorted by end and stable: launches that end together are given back in the order of their start.
         self.shadows.questions.count()
         for launch in sorted(self.state.running.values(), key=self.forecast.finish_of):
             placement = launch.placement
@@ -242,7 +243,7 @@ class EarliestFit:
                 before = [share_of(mode, sketch, amount_of(mode)) for mode in free]
                 sketch.release(placement, launch)
                 for mode, amount in zip(free, before, strict=True):
-                    free[mode] += share_of(mode, sketch, amount_of(mode)) - amount
+                    free[mode] += share_of(mode, sketch, amount_of(mode)) - amount  # only what this end adds
             if self._placement is None:  # else what ends at the same time is only given back
                 fits = self._within_limits(modes) if limited else self._on_sketches(modes, nodes, free)
                 self._placement, self.time = fits, end if fits is not None else math.inf
@@ -258,7 +259,7 @@ class EarliestFit:
                 if placement is not None:
                     return placement
         for mode in modes:
-            if mode.span_any and free[mode] >= amount_of(mode):
+            if mode.span_any and free[mode] >= amount_of(mode):  # enough of it: some nodes have it together
                 return self._across(mode)
         return None
 
@@ -327,6 +328,7 @@ class EarliestFit:
         # Equal is in time: ends come before the round.
         if self.time == math.inf or forecast.now + forecast.duration(task, placement) <= self.time:
             return True
+        # Accepted launches stay on the sketches, and off the count: each is judged with those before it in this round.
         gang = self._gang
         if gang is not None and self._free >= 0:
             return self._spares_gang(placement, gang)
@@ -349,14 +351,14 @@ class EarliestFit:
             head, mode, _ = self._at
             if not placement.mode.span_any and placement.devices[0].node != head:
                 return True  # nearly always
-            mine = {head}
+            mine = {head}  # a mode of one node, as counting needs
         else:
             assert self.placement is not None
             mine, mode = {number for number, _, _ in self.placement.hosts()}, self.placement.mode
         theirs = [number for number, _, _ in placement.hosts()]
         if mine.isdisjoint(theirs):
             return True
-        looked_at = mine.union(theirs) if mode.span_any else mine
+        looked_at = mine.union(theirs) if mode.span_any else mine  # a gang may move to any nodes, theirs included
         # Copies: kept only if it may start.
         sketches = {number: Sketch(self._sketch(number)) for number in sorted(looked_at)}
         for number in theirs:

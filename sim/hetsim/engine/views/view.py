@@ -171,7 +171,7 @@ class Victims:
             fewer = [victim for victim in needed if victim is not spared]
             without = self._released(number, fewer)
             if without.fits(mode) and self._allows(mode, number, fewer):
-                needed, sketch = fewer, without
+                needed, sketch = fewer, without  # spared for good: the next try is without it
         placement = sketch.place(mode)
         assert placement is not None
         return placement, needed
