@@ -408,6 +408,7 @@ class Recorder:
             for name in ("batch",) if self._lean else ("upload", "compute", "download", "energy", "batch"):
                 self.detail(name)
         detail = {name: np.asarray(column) for name, column in self._detail.items()}
+        as_they_are: dict[str, Any] = {name: detail.get(name) for name in DETAILS}
         launches = None
         if len(self._launches["launch"]):
             launches = self._merged_launches(detail["batch"], end)
@@ -417,7 +418,7 @@ class Recorder:
         preempted = {name: detail[f"preemptions_{name}"] for name in PREEMPTIONS if f"preemptions_{name}" in detail}
         return Record(
             input=run, end=end, status=status, ready=ready, start=start, finish=finish, mode=mode, place=place,
-            places=self._places.table(), **{name: detail.get(name) for name in DETAILS},
+            places=self._places.table(), **as_they_are,
             energy=energies(tasks, detail, status, start=start, finish=finish, mode=mode),
             batch=detail.get("batch") if self.batched else None, reasons=self.reasons, launches=launches,
             steps=step_columns(self.steps) if self._replicas else None,

@@ -44,6 +44,7 @@ class ServiceCalls(Owner):
     """Calls that replicas and clients of one service make."""
 
     batching: Any
+    kinds: list[ReplicaType]
     links: Links
     recorder: Recorder
     transfers: KVTransfers

@@ -441,7 +441,7 @@ class Queue:
             return
         index = min(self.head_at + count - len(self._apart) + self._first, self.column.total) - 1
         if index >= 0:
-            time = self.column.times.item(index)
+            time: float = self.column.times.item(index)
             if time > self.clock._now:
                 self.clock.again(time, ARRIVAL, self.timer)
 
