@@ -20,23 +20,21 @@ class AttainedService:
     def __init__(self, run: RunState):
         self.run = run
         self.by_user: dict[str, float] | None = None
-        self.asked = False
-        """Has attained service been asked for?  From then on it is added up as launches end."""
-        self._busy: Any = None
-        """The column in which that is."""
+        self.busy: Any = None
+        """The column in which it is added up as launches end, once it has been asked for."""
 
     def _begin(self) -> None:
         """Make up for the launches that have ended so far."""
-        self.asked = True  # launches that end from here on are added by `staged`
-        self._busy = busy = self.run.recorder.detail("busy")
+        # Launches that end from here on are added by `staged`.
+        self.busy = busy = self.run.recorder.detail("busy")
         for row, seconds in self.run.recorder.computed():
             busy[row] += seconds
 
     def staged(self, task: Task, seconds: float) -> None:
         """Count a launch with stages, or a stopped one, that has ended."""
-        if not self.asked:
+        if self.busy is None:
             return
-        self._busy[task.index] += seconds  # its plain launches follow from columns
+        self.busy[task.index] += seconds  # its plain launches follow from columns
         if self.by_user is not None:
             self.by_user[task.user] = self.by_user.get(task.user, 0.0) + seconds
 
@@ -52,10 +50,10 @@ class AttainedService:
 
     def task(self, task: Task) -> float:
         """Device-seconds received by a task up to now."""
-        if not self.asked:
+        if self.busy is None:
             self._begin()
         row, launch = task.index, task._launch
-        earlier: float = self._busy[row]
+        earlier: float = self.busy[row]
         if launch is not None:
             # What requests share is not counted for each.
             return earlier if launch.resident else earlier + self._under_way(launch)
@@ -73,13 +71,13 @@ class AttainedService:
     def user(self, user: str) -> float:
         """Device-seconds received by a user's tasks up to now."""
         run = self.run
-        if not self.asked:
+        if self.busy is None:
             self._begin()
         if self.by_user is None:
             recorder, tasks = run.recorder, run.tasks
             totals: dict[str, float] = {}  # up to now from the columns
             for row, status in enumerate(recorder.status):
-                seconds = self._busy[row]
+                seconds = self.busy[row]
                 if status == COMPLETED and not recorder.staged(row):
                     seconds += self._of_plain(row)
                 if seconds:

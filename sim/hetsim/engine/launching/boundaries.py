@@ -271,7 +271,7 @@ class Boundaries:
             self.recorder.batch(launch, LAUNCH_COMPLETED, times, end=end, busy=busy, energy=energy)
         else:
             self.recorder.completed(launch, times, end, busy=busy, energy=energy)
-        if self.received.asked:
+        if self.received.busy is not None:
             for task in launch.tasks:
                 self.received.staged(task, busy / launch.count)
         self.signals.launch_completed(launch, times)

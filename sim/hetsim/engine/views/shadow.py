@@ -181,11 +181,9 @@ class EarliestFit:
         state = ends.state
         if self.time <= state.clock._now or not state.steady or not ends.as_known():
             return False
-        task = self.task
-        if self.mode is None and len(self._modes) > 1:
-            modes = [task.shape.modes[p] for p in task.modes_by_speed()]
-            if modes != self._modes:
-                return False
+        task, several = self.task, self.mode is None and len(self._modes) > 1
+        if several and self._modes != [task.shape.modes[p] for p in task.modes_by_speed()]:  # redirected since
+            return False
         if not ends.unchanged(node, self._stamp):
             return False
         self._stamp = ends.stamp()  # the next look compares with this
