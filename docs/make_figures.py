@@ -24,10 +24,12 @@ from typing import Any
 import numpy as np
 import system_figures  # in this folder
 from matplotlib.figure import Figure
+from system_figures import tidy
 
 import hetsim as hs
 from hetsim import theory
-from hetsim.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, figure, tidy
+from hetsim.plots.draw import figure
+from hetsim.results.colors import BLUE, GREEN, INK, MUTED, ORANGE
 
 DOCS = Path(__file__).parent.absolute()
 FOLDER = DOCS / "background"

@@ -207,7 +207,7 @@ def pictures() -> None:
             picture = bars(comparison, table)
             if picture is not None:
                 target = PICTURES / _file(entry, table)
-                write_whole(target, lambda file, shown=picture: shown.savefig(file, dpi=80))  # type: ignore[misc]
+                write_whole(target, lambda file, shown=picture: shown.save(file, dpi=80))  # type: ignore[misc]
 
 
 def main(arguments: list[str]) -> int:

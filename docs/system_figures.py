@@ -18,11 +18,23 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import hetsim as hs
-from hetsim.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, figure, tidy
+from hetsim.plots.draw import figure
+from hetsim.results.colors import BLUE, GREEN, GRID, INK, MUTED, ORANGE
 from hetsim.workload.costs.profiles import profile
 from hetsim.workload.costs.roofline import DEVICES
 
 FOLDER = Path(__file__).parent / "systems"
+
+
+def tidy(ax: Any, grid: str = "y") -> None:
+    """Axes without clutter: two spines, a light grid behind."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(MUTED)
+    ax.tick_params(colors=INK, labelsize=9)
+    ax.set_axisbelow(True)
+    ax.grid(True, axis=grid, color=GRID, linewidth=0.8)
+
+
 Case = tuple[str, Any, dict[str, Any]]
 """What a line of a picture is called, its policy (None: the scenario's own), and what it changes."""
 
@@ -147,7 +159,7 @@ def ramp(name: str) -> Figure:
     """Four panels over time, serial and asynchronous batches side by side."""
     names = {"serial": "serial_greedy", "asynchronous": "async_linear"}
     runs = {f"{label} ({policy})": {"batching": policy} for label, policy in names.items()}
-    return hs.plots.batches({label: hs.run(name, policy=policy) for label, policy in runs.items()})
+    return hs.plots.batches({label: hs.run(name, policy=policy) for label, policy in runs.items()}).figure()
 
 
 def clipper(name: str) -> Figure:

@@ -20,7 +20,7 @@ result.tasks.nlargest(5, "response")[columns].round(2)
 # Which task ran where and when; uploads, computing and downloads are told apart.
 
 # %%
-hs.plots.gantt(result).figure
+hs.plots.gantt(result)
 
 # %% [markdown]
 # Some training tasks ran on cores, where they take five times as long (`speedup: 5` in the scenario). What did that cost?

@@ -35,7 +35,7 @@ print(f"at most {result.metric('makespan') / notes['lower_bound']:.3f} times the
 # The proof, drawn. Long tasks take more than 2λ/3 and medium ones more than λ/3; a device runs one long task or two medium ones at most, and small ones fill it up to 4λ/3.
 
 # %%
-hs.plots.shelves(result).figure
+hs.plots.shelves(result)
 
 # %% [markdown]
 # Beside other planners, and a policy that does not plan: the lower bound is the same for all of them, so each ratio is certified.

@@ -21,7 +21,7 @@ print(f"{serial:.0f}/s one after the other, {overlapped:.0f}/s overlapped: {100 
 
 # %%
 few = {"workload.resnet50.count": 900, "workload.resnet50.arrivals.clients": 256}
-hs.plots.gantt(hs.run("async-capacity", overrides=few)).figure
+hs.plots.gantt(hs.run("async-capacity", overrides=few))
 
 # %% [markdown]
 # Latency is a prediction, nothing is fitted to it. Poisson requests at 27, 90 and 98.5 % of the serial capacity, in runs of a minute:
@@ -58,7 +58,7 @@ swept = hs.sweep(
     "async-latency", {"workload.resnet50.arrivals.rate": rates}, policies=batchings, replications=3,
     overrides={"horizon": "40 s"},
 )
-hs.plots.against(swept, "workload.resnet50.arrivals.rate", "response_mean").figure
+hs.plots.against(swept, "workload.resnet50.arrivals.rate", "response_mean")
 
 # %% [markdown]
 # Why trust the serial curve? Because it can be computed exactly, without any simulation: batches of all that waits, with a time linear in their size, are a Markov chain on the queue at service starts. The intervals must cover the exact values, up to one in twenty by chance.

@@ -78,7 +78,7 @@ overload.shown_table()
 means = overload.table["goodput_fraction", "mean"]
 print(f"goodput fraction {100 * means['accept all']:.0f} % when all are accepted, "
       f"{100 * means.drop('accept all').min():.0f} to {100 * means.drop('accept all').max():.0f} % with admission")
-hs.plots.pareto(overload, "rejected_fraction", "attainment_admitted").figure
+hs.plots.pareto(overload, "rejected_fraction", "attainment_admitted")
 
 # %% [markdown]
 # Naor's question (1969): customers that decide for themselves join queues that are longer than is best for all of them together. Thresholds for a reward of 10 and a cost of 1 a second, at one server of rate 1 and arrivals of 0.9:

@@ -26,19 +26,19 @@ swept.table[[nodes, "policy", "response_mean", "response_mean_ci_low", "response
 # Response against the size of the cluster, with 95 % intervals:
 
 # %%
-hs.plots.against(swept, nodes, "response_mean").figure
+hs.plots.against(swept, nodes, "response_mean")
 
 # %% [markdown]
 # Nodes cost money and waiting costs patience. The front joins what nothing else beats in both:
 
 # %%
-hs.plots.pareto(swept, nodes, "response_mean").figure
+hs.plots.pareto(swept, nodes, "response_mean")
 
 # %% [markdown]
 # Which policy, if the size is not known yet? The regret of each: how far it is from the best at each size.
 
 # %%
-hs.plots.regret(swept, "response_mean").figure
+hs.plots.regret(swept, "response_mean")
 
 # %%
 grid = swept.pivot("policy", nodes, "response_mean")  # seconds; a row a size, a column a policy

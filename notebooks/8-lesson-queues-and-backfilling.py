@@ -104,7 +104,7 @@ check(answer_3, 3.5, "Apply the law to the queue alone: L is what waits, W is th
 
 # %%
 rates = ["0.2/s", "0.4/s", "0.6/s", "0.7/s", "0.8/s", "0.9/s"]
-theory_and_simulation(queue, "workload.tasks.arrivals.rate", rates, "wait_mean", replications=10).figure
+theory_and_simulation(queue, "workload.tasks.arrivals.rate", rates, "wait_mean", replications=10)
 
 # %% [markdown]
 # **Exercise 4.** At which load is the mean wait nine times the service time (`load`)? How many times as long is the wait at a load of 0.95 as at 0.9 (`factor`)?
@@ -178,7 +178,7 @@ check(answer_7, {"wait": pooled, "factor": exact.wait_mean / pooled}, "a = 3.2 a
 # %%
 four = {"cluster.nodes.gpus.count": 4}
 rates = ["0.8/s", "1.6/s", "2.4/s", "2.8/s", "3.2/s", "3.6/s"]
-theory_and_simulation(queue, "workload.tasks.arrivals.rate", rates, "wait_mean", replications=10, overrides=four).figure
+theory_and_simulation(queue, "workload.tasks.arrivals.rate", rates, "wait_mean", replications=10, overrides=four)
 
 # %% [markdown]
 # ## 7. Variability
@@ -296,7 +296,7 @@ from IPython.display import display
 for policy in ("fcfs", "easy_backfill", "conservative_backfill"):
     result = hs.run(machine(jobs), policy=policy)
     print(f"{policy}: mean wait {result.metric('wait_mean'):.1f} s")
-    display(hs.plots.gantt(result, until=22).figure)
+    display(hs.plots.gantt(result, until=22))
 
 # %% [markdown]
 # ## 11. A real question

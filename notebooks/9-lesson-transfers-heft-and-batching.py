@@ -106,7 +106,7 @@ check(answer_3, min(streams for streams in range(1, 6) if blocks(streams).metric
 from IPython.display import display
 
 for streams in (1, 3):
-    display(hs.plots.gantt(blocks(streams, count=6), until=2.2).figure)
+    display(hs.plots.gantt(blocks(streams, count=6), until=2.2))
 
 # %% [markdown]
 # **Exercise 4.** On a link of half duplex, uploads and downloads share one rate. Which is the shortest time a block now, in the long run, with any number of streams (in ms)?
@@ -228,7 +228,7 @@ for policy, result in graphs.items():
 # %%
 for policy in ("heft", "local_search"):
     print(f"{policy}: tasks wait {graphs[policy].tasks['upload'].sum():.0f} s for their uploads, in sum")
-    display(hs.plots.gantt(graphs[policy], until=150).figure)
+    display(hs.plots.gantt(graphs[policy], until=150))
 
 # %% [markdown]
 # The better plan has data sent ahead, while the device that needs them still works on another task, and puts tasks where that is possible. **A plan is as good as its model of the machine.** What the model lacks is most often the links.
@@ -271,7 +271,7 @@ service = {
     "policy": {"batching": "serial_greedy"},
 }
 rates = ["50/s", "100/s", "200/s", "300/s", "400/s", "500/s", "550/s"]
-theory_and_simulation(service, "workload.images.arrivals.rate", rates, "response_mean", replications=5).figure
+theory_and_simulation(service, "workload.images.arrivals.rate", rates, "response_mean", replications=5)
 
 # %% [markdown]
 # The alternative is to wait until a batch of a fixed size is full.
@@ -323,7 +323,7 @@ swept = hs.sweep(
     service, {"workload.images.arrivals.rate": rates}, policies=batchings, metrics=["slo_attainment"], replications=3,
     overrides={"horizon": "30 s"},
 )
-hs.plots.against(swept, "workload.images.arrivals.rate", "slo_attainment").figure
+hs.plots.against(swept, "workload.images.arrivals.rate", "slo_attainment")
 
 # %% [markdown]
 # Full batches are the worst at low load, where nothing else is needed but to wait for nothing, and they cannot serve more than 483 a second. Greedy batches have no such limit, but batches that grow with the queue make every image late.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -108,9 +107,8 @@ def test_explain_and_the_picture_show_it(tmp_path):
     result.save(tmp_path / "out")
     said = CliRunner().invoke(hetsim, ["explain", str(tmp_path / "out"), "norm"], prog_name="hetsim")
     assert "it was launched as one kernel with conv, act" in said.output
-    axes = hs.plots.gantt(result)
+    (axes,) = hs.plots.gantt(result).figure().axes
     assert "conv+norm+act" in [text.get_text() for text in axes.texts]
-    plt.close(axes.figure)
 
 
 # The rule -----------------------------------------------------------------------------------------------------------

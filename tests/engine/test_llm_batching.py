@@ -331,9 +331,9 @@ def test_steps_are_saved_and_read_again(tmp_path):
 @pytest.mark.slow
 def test_the_picture_of_steps_shows_its_panels():
     picture = hs.plots.serving(busy())
-    labels = [ax.get_ylabel() for ax in picture.axes]
+    labels = [panel.y.label for panel in picture.panels]
     assert labels == ["KV blocks (%)", "requests", "tokens a step", "tokens (%)"]
-    assert len(hs.plots.serving(run()).axes) == 3
+    assert len(hs.plots.serving(run()).panels) == 3
     jobs = {"name": "jobs", "gpu_time": "1 s", "arrivals": {"process": "all_at_once", "count": 1}}
     with pytest.raises(UsageError, match="no language models here"):
         hs.plots.serving(hs.run({"cluster": {"nodes": [{"gpus": {"type": "g", "count": 1}}]}, "workload": [jobs]}))

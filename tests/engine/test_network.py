@@ -505,8 +505,8 @@ def test_a_stretch_is_split_into_place_and_neighbors(tmp_path: Path) -> None:
 
 
 def test_a_picture_of_the_links() -> None:
-    axes = hs.plots.links(hs.run(scenario([10, 5])))
-    assert [label.get_text() for label in axes.get_yticklabels()][0] == "r1/uplink"
+    (panel,) = hs.plots.links(hs.run(scenario([10, 5]))).panels
+    assert panel.y.ticks[0][1] == "r1/uplink"
     with pytest.raises(UsageError, match="no job here sends anything between nodes"):
         hs.plots.links(hs.run({"cluster": {"nodes": {"cpus": 1}}, "workload": [{
             "name": "a", "arrivals": {"process": "all_at_once", "count": 1}, "cpu_time": "1 s"}]}))  # fmt: skip

@@ -529,7 +529,7 @@ def test_the_curve_of_every_reward_can_be_drawn(name):
 
     curve = pd.DataFrame({"steps": [100, 200], "reward_per_task": [-3.0, -2.0]})
     policy = SimpleNamespace(agent="ppo", training={"reward": {name: 1.0}, "kept_after": 200, "scenario": "s"})
-    (ax,) = learning_curve(policy, curve, {"fcfs": -4.0}).axes
+    (ax,) = learning_curve(policy, curve, {"fcfs": -4.0}).figure().axes
     label = "mean slowdown" if name == "slowdown" else "reward per task"
     assert ax.get_ylabel() == f"{label}, validation runs"
     assert ax.lines[0].get_ydata().tolist() == ([3.0, 2.0] if name == "slowdown" else [-3.0, -2.0])

@@ -336,7 +336,7 @@ def test_the_best_network_on_the_way_is_kept(judged_seldom):
     slowdowns = validation_slowdowns("sjf")
     assert training.baselines["shortest"] == pytest.approx(-slowdowns.mean(), rel=1e-9)
     assert list(training.comparison.table.index) == ["learned (dqn)", "fcfs", "shortest"]
-    assert training.plot().axes
+    assert training.plot().figure().axes
 
 
 def validation_slowdowns(policy) -> np.ndarray:

@@ -274,7 +274,7 @@ def test_what_no_metric_tells_is_earned_again_on_the_seed_of_the_scenario(judged
     runs = hs.replicate(CROWD, replications=2, keep=True)
     expected = [worth(run.tasks, NET) / len(run.tasks) for run in runs]
     assert training.earned["accept_all"].tolist() == pytest.approx(expected, rel=1e-9)
-    assert training.plot().axes
+    assert training.plot().figure().axes
 
 
 @pytest.mark.parametrize(

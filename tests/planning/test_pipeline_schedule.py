@@ -27,6 +27,7 @@ from hetsim.pipelines.schedule import (
     stage_order,
 )
 from hetsim.planning.picture import training_pipeline
+from hetsim.results.panels import Picture
 
 SIZES = [(1, 1, 1), (2, 1, 1), (4, 8, 1), (3, 7, 1), (8, 4, 1), (4, 8, 2), (4, 4, 2), (2, 2, 3), (8, 16, 3), (3, 3, 5)]
 
@@ -141,7 +142,7 @@ def test_of_very_many_passes_the_first_micro_batches_are_laid_out() -> None:
     assert schedule.all_micro_batches == 20_000 and len(schedule.slots) <= 20_000
     assert schedule.seconds is not None and schedule.seconds > 10 * schedule.makespan
     few = replace(pipeline_schedule(equal(2), 3, "1f1b"), all_micro_batches=20_000)
-    assert "2 stages × 3 of 20,000 micro-batches" in hs.plots.pipeline(few).get_title(loc="left")
+    assert "2 stages × 3 of 20,000 micro-batches" in hs.plots.pipeline(few).panels[0].title
 
 
 def test_requests_in_a_row_take_the_latency_and_the_slowest_for_each_more() -> None:
@@ -208,7 +209,7 @@ def widths(ax: Any) -> dict[str, float]:
 
 
 def test_the_picture_shows_each_pass_for_as_long_as_it_takes() -> None:
-    ax = hs.plots.pipeline(pipeline_schedule(equal(4, hop=0.25), 8, "1f1b"))
+    (ax,) = hs.plots.pipeline(pipeline_schedule(equal(4, hop=0.25), 8, "1f1b")).figure().axes
     shown = widths(ax)
     assert shown["#0072B2"] == pytest.approx(4 * 8 * 1)
     assert shown["#009E73"] == pytest.approx(4 * 8 * 2)
@@ -219,8 +220,8 @@ def test_the_picture_shows_each_pass_for_as_long_as_it_takes() -> None:
     assert ax.get_title(loc="left") == "1F1B, 4 stages × 8 micro-batches, bubble 27.3 %"
 
 
-def legend(ax: Any) -> list[str]:
-    return [text.get_text() for text in ax.get_legend().get_texts()]
+def legend(picture: Picture) -> list[str]:
+    return [text.get_text() for text in picture.figure().axes[0].get_legend().get_texts()]
 
 
 def test_the_legend_tells_what_shades_and_thin_bars_are() -> None:
@@ -234,14 +235,14 @@ def test_the_legend_tells_what_shades_and_thin_bars_are() -> None:
 
 def test_a_stream_of_requests_has_items_and_no_bubble() -> None:
     """How much of the first few items is idle time depends on how many are drawn, not on the plan."""
-    ax = hs.plots.pipeline(pipeline_schedule(equal(2), 8, "forward"))
-    assert ax.get_title(loc="left") == "forward only, 2 stages × 8 items"
-    assert legend(ax) == ["forward", "idle"]
+    picture = hs.plots.pipeline(pipeline_schedule(equal(2), 8, "forward"))
+    assert picture.panels[0].title == "forward only, 2 stages × 8 items"
+    assert legend(picture) == ["forward", "idle"]
 
 
 def test_the_picture_of_a_run_names_its_job() -> None:
     found = hs.run({**training(steps=1), "name": "gpt"})
-    ax = hs.plots.pipeline(found, task=0)
+    (ax,) = hs.plots.pipeline(found, task=0).figure().axes
     assert ax.get_title(loc="left").startswith("gpt · fcfs · task 0 · 1F1B, 8 stages × 64 micro-batches, step ")
     assert not ax.texts, "64 micro-batches leave no room for numbers"
     plain = hs.run("first-steps")

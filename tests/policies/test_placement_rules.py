@@ -323,7 +323,7 @@ def test_the_metric_and_its_course_over_time():
     assert table.allocation.tolist() == pytest.approx([0.3, 0.8, 0])
     weighted = 4 * 0.4 / 1.4 + 6 * 1.0
     assert result.metric("fragmentation") == pytest.approx(weighted / 10)
-    ax = hs.plots.fragmentation(result)
+    (ax,) = hs.plots.fragmentation(result).figure().axes
     assert ax.get_ylim()[1] > 100 and len(ax.collections) == 2
 
 

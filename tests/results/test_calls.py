@@ -43,8 +43,8 @@ def test_rates_over_time_add_up(storm):
     table = storm.tasks
     ran = (table["finish"].fillna(storm.end) - table["start"])[table["status"].isin(["aborted", "unfinished"])]
     assert storm.metric("wasted_device_s") == pytest.approx(ran.dropna().sum(), abs=10 * 1.5)
-    axes = {ax.get_ylabel() for ax in hs.plots.over_time(storm).axes}
-    assert set(RATES) < axes
+    names = {panel.y.label for panel in hs.plots.over_time(storm).panels}
+    assert set(RATES) < names
 
 
 @pytest.mark.slow

@@ -300,9 +300,9 @@ def test_a_directory_has_tables_and_pictures_of_groups(file, tmp_path):
 # Pictures -------------------------------------------------------------------------------------------------------
 
 
-def png(figure):
+def png(picture):
     found = io.BytesIO()
-    figure.savefig(found, metadata={"Software": None})
+    picture.save(found, metadata={"Software": None})
     return found.getvalue()
 
 
@@ -310,16 +310,16 @@ def png(figure):
 def test_pictures_of_a_comparison(compared):
     first = {label: runs.results[0] for label, runs in compared.runs.items()}
     over = hs.plots.over_time(first)
-    labels = [ax.get_ylabel() for ax in over.axes]
+    labels = [panel.y.label for panel in over.panels]
     assert labels == ["GPUs busy (%)", "tasks waiting", "fragmentation (%)"]
-    assert all(len(ax.lines) == 2 for ax in over.axes)
+    assert all(len(panel.marks) == 2 for panel in over.panels)
     three = hs.plots.distributions(first)
-    shown = [ax.get_xlabel().split(" (")[0] for ax in three.axes]
+    shown = [panel.x.label.split(" (")[0] for panel in three.panels]
     assert shown == ["response", "wait", "bounded slowdown 10s"]
     bars = hs.plots.groups(compared.by("gpus"))
-    assert [text.get_text() for text in bars.axes[-1].get_xticklabels()] == ["part of one", "1", "4"]
-    for figure in (over, three, bars):
-        assert png(figure)[:4] == b"\x89PNG"
+    assert [text for _, text in bars.panels[-1].x.ticks] == ["part of one", "1", "4"]
+    for picture in (over, three, bars):
+        assert png(picture)[:4] == b"\x89PNG"
     assert png(hs.plots.over_time(first)) == png(hs.plots.over_time(first))
 
 
@@ -328,7 +328,7 @@ def test_pictures_without_gpus_or_chance():
     tasks = {"arrivals": {"process": "all_at_once", "count": 4}, "cpu_time": "1 min"}
     scenario = {"name": "c", "cluster": {"nodes": {"cpus": 2}}, "workload": [tasks], "policy": "fcfs"}
     found = hs.plots.over_time(hs.run(scenario))
-    assert [ax.get_ylabel() for ax in found.axes] == ["cores busy (%)", "tasks waiting"]
+    assert [panel.y.label for panel in found.panels] == ["cores busy (%)", "tasks waiting"]
     png(found)
     instant = {**scenario, "workload": [{**tasks, "cpu_time": 0}]}
     png(hs.plots.over_time(hs.run(instant)))
@@ -341,7 +341,7 @@ def test_values_far_apart_have_a_logarithmic_axis():
     table.loc[("one", "las"), ("wait_mean", "mean")] = table["wait_mean"]["mean"].max() / 1000
     table.loc[("gang", "las"), ("wait_mean", "mean")] = 0.0
     table.loc[("gang", "fcfs"), ("wait_mean", "mean")] = math.inf
-    (ax,) = hs.plots.groups(table, ["wait_mean"]).axes
+    (ax,) = hs.plots.groups(table, ["wait_mean"]).figure().axes
     assert ax.get_yscale() == "log"
     assert {"0", "∞"} <= {text.get_text() for text in ax.texts}
 

@@ -145,7 +145,7 @@ def test_pictures_that_fail_are_warnings(tmp_path: Path):
         assert warned[0].filename == __file__
     drawn: list[str] = []
     assert attempt("x.png", lambda: drawn.append("x")) is None and drawn == ["x"]
-    figure = SimpleNamespace(savefig=lambda file: Path(file).write_bytes(b"picture"))
+    figure = SimpleNamespace(save=lambda file: Path(file).write_bytes(b"picture"))
     assert write_picture(lambda: figure, tmp_path / "a.png") and (tmp_path / "a.png").read_bytes() == b"picture"
     with pytest.warns(PictureWarning):
         assert not write_picture(fails(ValueError("no")), tmp_path / "b.png")

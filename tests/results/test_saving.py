@@ -420,10 +420,10 @@ def test_a_picture_of_any_names_is_one_that_can_be_read(here: Path, recwarn: pyt
     (here / "t.csv").write_text("id,arrival,cpu_time,class\nj\x1b[31m,0,1,a\x07b\nk,0,1,训练\n")
     trace = {"format": "tasks", "path": str(here / "t.csv")}
     scenario = {"name": "p", "cluster": {"nodes": [{"cpus": 1}]}, "workload": [{"trace": trace}]}
-    hs.plots.gantt(hs.run(scenario)).figure.savefig(here / "p.svg")  # type: ignore[union-attr]
+    hs.plots.gantt(hs.run(scenario)).save(here / "p.svg")
     by_class = hs.plots.groups(hs.compare(scenario, ["fcfs", "sjf"]).by("class"))
     with pytest.warns(PictureWarning, match="lacks 练 训"):
-        by_class.savefig(here / "groups.svg")
+        by_class.save(here / "groups.svg")
     assert "a\\x07b" in (here / "groups.svg").read_text()
     page = report(hs.run(scenario))
     (packed,) = re.findall(r'id="columns">([^<]*)<', page)

@@ -28,6 +28,7 @@ REGISTRIES = {
     "sim/hetsim/plots/__init__.py": "_OF_ROOMS",
     "sim/hetsim/registry.py": "_TABLES",
     "sim/hetsim/results/declared.py": "_PACKAGE",
+    "sim/hetsim/results/panels.py": "DRAWING",
     "sim/hetsim/results/pictures.py": "PLOTS",
     "sim/hetsim/scenario/building/synthetic.py": "STREAMS",
     "sim/hetsim/scenario/schema/steps.py": "ENGINES",
@@ -60,6 +61,12 @@ def test_the_rooms_of_the_engine_import_downward_only(capsys: pytest.CaptureFixt
 
     status = lint_imports(config_filename=str(TOP / "pyproject.toml"), no_cache=True, no_logo=True)
     assert status == EXIT_STATUS_SUCCESS, capsys.readouterr().out
+
+
+def test_matplotlib_is_imported_in_one_file() -> None:
+    imports = re.compile(r"^\s*(?:from|import) matplotlib", re.MULTILINE)
+    files = [path for path in (TOP / "sim").rglob("*.py") if imports.search(path.read_text(encoding="utf-8"))]
+    assert files == [TOP / "sim" / "hetsim" / "plots" / "draw.py"]
 
 
 @pytest.mark.slow

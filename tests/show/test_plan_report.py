@@ -319,7 +319,7 @@ def test_policies_without_plans_have_their_usual_pictures(tmp_path: Path):
 def test_a_gantt_chart_tells_cores_apart(tmp_path: Path):
     rows = [f"{number},{3 + number},40" for number in range(6)]
     result = hs.run(instance(3, 1, rows, tmp_path), policy="mct")
-    ax = hs.plots.gantt(result, until=50.0)
+    (ax,) = hs.plots.gantt(result, until=50.0).figure().axes
     assert [text.get_text() for text in ax.get_yticklabels()] == ["n0/cpu0", "n0/cpu1", "n0/cpu2"]
     assert ax.get_xlim() == (0, 50)
     assert "makespan" in ax.get_title(loc="left")
@@ -333,7 +333,7 @@ def test_a_gantt_chart_of_very_many_cores_names_their_nodes():
         "cluster": {"nodes": [{"count": 2, "cpus": 64}]},
         "workload": [{"arrivals": {"process": "all_at_once", "count": 128}, "cpu_time": "5 s"}],
     }
-    ax = hs.plots.gantt(hs.run(many))
+    (ax,) = hs.plots.gantt(hs.run(many)).figure().axes
     assert [text.get_text() for text in ax.get_yticklabels()] == ["n0/cpu", "n1/cpu"]
 
 
@@ -341,7 +341,7 @@ def test_shelves_sort_tasks_by_the_guess(tmp_path: Path):
     """On two cores: 9 s is long, 5 and 4 s are medium, and the rest small, if the guess is 10 s."""
     rows = ["a,9,99", "b,5,99", "c,4,99", "d,1,99", "e,0.5,99"]
     result = hs.run(instance(2, 1, rows, tmp_path), policy="dual_approximation")
-    ax = hs.plots.shelves(result, guess=10.0)
+    (ax,) = hs.plots.shelves(result, guess=10.0).figure().axes
     lengths = {}
     for collection in (one for one in ax.collections if one.get_paths()):
         color = "#" + "".join(f"{round(255 * part):02X}" for part in collection.get_facecolor()[0][:3])
@@ -359,7 +359,7 @@ def test_shelves_sort_tasks_by_the_guess(tmp_path: Path):
 def test_shelves_take_the_guess_that_was_accepted(tmp_path: Path):
     result = hs.run("list-lemma", policy="dual_approximation")
     assert result.metric("makespan") <= 4 / 3 * result.notes["guess"] * (1 + 1e-9)
-    assert "λ = 1 s" in hs.plots.shelves(result).get_title(loc="left")
+    assert "λ = 1 s" in hs.plots.shelves(result).panels[0].title
     result.save(tmp_path / "run")
     hs.plots.shelves(hs.Result.load(tmp_path / "run"))
 

@@ -15,8 +15,8 @@ from tiers import some
 
 import hetsim as hs
 from hetsim.errors import UsageError
-from hetsim.plots.style import averaged, draw_steps, highest, intervals
 from hetsim.results.one_run.gantt_rows import fill_lanes
+from hetsim.results.panels import Axis, Line, Panel, Picture, averaged, highest, settled
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -48,6 +48,12 @@ def result() -> Any:
     return hs.run(SMALL)
 
 
+def axes(picture: Picture) -> Any:
+    """The axes of a picture that matplotlib has drawn, or the one that it has."""
+    found = picture.figure().axes
+    return found[0] if len(found) == 1 else found
+
+
 def areas(ax: Any) -> dict[str, float]:
     """Seconds of bars of full height by color."""
     found: dict[str, float] = {}
@@ -60,7 +66,7 @@ def areas(ax: Any) -> dict[str, float]:
 
 
 def test_gantt_shows_each_stage_for_as_long_as_it_took(result: Any):
-    ax = hs.plots.gantt(result)
+    ax = axes(hs.plots.gantt(result))
     shown, tasks = areas(ax), result.tasks
     on_gpu = tasks["device_type"] == "k20"
     assert shown["#E69F00"] == pytest.approx(tasks["upload"].sum())
@@ -74,7 +80,7 @@ def test_gantt_shows_each_stage_for_as_long_as_it_took(result: Any):
 
 def test_gantt_tells_unlike_accelerators_of_a_node_apart():
     few = hs.run("npu-and-gpu", overrides={"workload.requests.count": 3})
-    assert [text.get_text() for text in hs.plots.gantt(few).get_yticklabels()] == ["n0/g0 gpu", "n0/g1 npu"]
+    assert [text.get_text() for text in axes(hs.plots.gantt(few)).get_yticklabels()] == ["n0/g0 gpu", "n0/g1 npu"]
 
 
 def test_gantt_draws_a_gang_on_all_its_devices():
@@ -82,18 +88,20 @@ def test_gantt_draws_a_gang_on_all_its_devices():
         "cluster": {"nodes": [{"cpus": 1, "gpus": {"type": "v100", "count": 4}}]},
         "workload": [{"arrivals": {"process": "all_at_once", "count": 3}, "gpus": 2, "gpu_time": "10 s"}],
     }
-    shown = areas(hs.plots.gantt(hs.run(gang)))
+    shown = areas(axes(hs.plots.gantt(hs.run(gang))))
     assert shown["#0072B2"] == pytest.approx(3 * 2 * 10)
 
 
 def test_gantt_of_many_devices_says_what_it_leaves_out(result: Any):
-    ax = hs.plots.gantt(result, devices=2)
-    assert "the 2 busiest of 3 devices" in ax.get_title(loc="left")
+    assert "the 2 busiest of 3 devices" in hs.plots.gantt(result, devices=2).panels[0].title
 
 
 def test_gantt_draws_on_given_axes(result: Any):
     ax = Figure().add_subplot()
-    assert hs.plots.gantt(result, ax) is ax
+    hs.plots.gantt(result).draw(ax)
+    assert areas(ax) == areas(axes(hs.plots.gantt(result)))
+    with pytest.raises(ValueError, match="zip"):
+        hs.plots.timeline(result).draw(ax)
 
 
 def test_lanes_do_not_overlap():
@@ -106,7 +114,7 @@ def test_lanes_do_not_overlap():
 
 
 def test_timeline_shows_the_queue(result: Any):
-    upper, lower = hs.plots.timeline(result)
+    upper, lower = axes(hs.plots.timeline(result))
     time, waiting = upper.lines[0].get_data()
     assert waiting.max() == result.timeline["waiting"].max()
     assert time[-1] == result.end
@@ -134,26 +142,30 @@ def test_means_are_exact_and_peaks_are_kept(flickering: Any):
 
 def test_lines_with_room_show_each_change_and_others_their_means(flickering: Any):
     time, value = flickering
-    ax = hs.plots.style.figure(9, 4).add_subplot()
+
+    def shown(time: np.ndarray, *series: np.ndarray) -> Panel:
+        """A panel of 1,000 pixels with these series up to 100 s."""
+        at = np.append(time, 100.0)
+        lines = [Line(at, np.append(values, values[-1]), steps=True) for values in series]
+        return settled(Panel(list(lines), Axis(low=0, high=100), Axis("queue"), means=True), 1000.0)
+
     few = np.cumsum(value[:300])
-    assert intervals(ax, 100.0, few) is None  # 300 small changes on some 1,000 pixels
-    assert intervals(ax, 100.0, np.zeros(10_000)) is None  # rows, but no change
+    (line,) = shown(time[:300], few).marks  # 300 small changes on 1,000 pixels
+    assert np.array_equal(line.x, [*time[:300], 100.0]) and np.array_equal(line.y, [*few, few[-1]])
+    assert len(shown(time, np.zeros(10_000)).marks[0].x) == 10_001  # rows, but no change
     switched = np.arange(300) % 2 * 1.0  # 300 strokes over the whole height are another thing
-    assert intervals(ax, 100.0, switched) is not None
-    draw_steps(ax, time[:300], few, 100.0, color="k")
-    assert np.array_equal(ax.lines[0].get_xdata(), [*time[:300], 100.0])
-    assert np.array_equal(ax.lines[0].get_ydata(), [*few, few[-1]])
-    edges = intervals(ax, 100.0, few, value)  # one is enough: lines of a panel share their intervals
-    assert edges is not None
-    assert len(edges) - 1 < ax.get_window_extent().width / 4
-    draw_steps(ax, time, value, 100.0, edges, color="k")
-    at, mean = ax.lines[1].get_data()
-    assert (mean[:-1] * np.diff(at)).sum() == pytest.approx((value * np.diff(time, append=100.0)).sum())
+    assert len(shown(time[:300], switched).marks[0].x) < 250
+    both = shown(time, value, np.zeros(10_000))  # one is enough: lines of a panel share their intervals
+    assert both.y.label == "queue\n(mean over 800 ms)"
+    assert np.array_equal(both.marks[0].x, both.marks[1].x)
+    mean = both.marks[0]
+    area = (value * np.diff(time, append=100.0)).sum()
+    assert (mean.y[:-1] * np.diff(mean.x)).sum() == pytest.approx(area)
 
 
 @pytest.mark.slow
 def test_a_panel_of_means_says_so_and_dashes_show_what_lies_below():
-    upper, lower = hs.plots.timeline(hs.run("npu-and-gpu"))
+    upper, lower = axes(hs.plots.timeline(hs.run("npu-and-gpu")))
     assert upper.get_ylabel() == "tasks waiting"
     assert re.fullmatch(r"busy \(%\)\n\(mean over [\d.]+ ms\)", lower.get_ylabel())
     looks = {(line.get_color(), line.get_linestyle()) for line in lower.lines}
@@ -161,8 +173,8 @@ def test_a_panel_of_means_says_so_and_dashes_show_what_lies_below():
 
 
 def test_cdf_reaches_one_at_the_greatest_value(result: Any):
-    ax = hs.plots.cdf(result, "response")
-    x, y = ax.lines[0].get_data()
+    (line,) = hs.plots.cdf(result, "response").panels[0].marks
+    x, y = line.x, line.y
     assert x[-1] == result.tasks["response"].max()
     assert y[-1] == 100
     assert (np.diff(y) >= 0).all()
@@ -170,7 +182,7 @@ def test_cdf_reaches_one_at_the_greatest_value(result: Any):
 
 def test_cdf_of_several_runs_has_a_legend_and_unfinished_tasks_stay_below():
     runs = {name: hs.run({**SMALL, "horizon": "6 s", "policy": name}) for name in ("fcfs", "lcfs")}
-    ax = hs.plots.cdf(runs, "response")
+    ax = axes(hs.plots.cdf(runs, "response"))
     assert len(ax.lines) == 2
     assert ax.lines[0].get_ydata()[-1] < 100
     assert "unfinished" in ax.get_legend().get_texts()[0].get_text()
@@ -190,15 +202,14 @@ def test_default_pictures_can_be_saved(result: Any, tmp_path: Path):
     ]  # fmt: skip
     for number, outcome in enumerate(outcomes[:: some(1, 2)]):
         picture = hs.plots.default(outcome())
-        assert isinstance(picture, Figure)
-        picture.savefig(tmp_path / f"{number}.png")
+        assert isinstance(picture, Picture)
+        picture.save(tmp_path / f"{number}.png")
         assert (tmp_path / f"{number}.png").stat().st_size > 5000
 
 
 def test_comparison_has_a_panel_a_metric():
     found = hs.compare(SMALL, ["fcfs", "lcfs", "sjf"], replications=3)
-    panels = [ax for ax in hs.plots.comparison(found).axes if ax.get_visible()]
-    assert [ax.get_title(loc="left") for ax in panels] == [
+    assert [panel.title for panel in hs.plots.comparison(found).panels] == [
         "makespan (s)", "response mean (s)", "response p95 (s)", "GPU busy (%)",
     ]  # fmt: skip
 
@@ -210,7 +221,7 @@ def test_no_global_state_of_matplotlib():
         "def state():\n"  # asking for the backend would import pyplot
         "    return {key: matplotlib.rcParams[key] for key in matplotlib.rcParams if key != 'backend'}\n"
         "before = state()\n"
-        f"hs.plots.default(hs.run({SMALL!r}))\n"
+        f"hs.plots.default(hs.run({SMALL!r})).figure()\n"
         "assert 'matplotlib.pyplot' not in sys.modules\nassert state() == before\n"
     )
     root = str(Path(__file__).parents[2])
@@ -220,11 +231,11 @@ def test_no_global_state_of_matplotlib():
 
 @pytest.mark.slow
 def test_results_draw_themselves(result: Any):
-    """`plot()` gives a figure that a notebook shows by itself; matplotlib loads when it is called."""
+    """`plot()` gives a picture that a notebook shows by itself; matplotlib loads when it is shown."""
     assert result.plot()._repr_png_().startswith(b"\x89PNG")
     runs = hs.replicate(SMALL, replications=3)
-    assert isinstance(runs.plot(), Figure)
-    assert isinstance(hs.compare(SMALL, ["fcfs", "lcfs"], replications=2).plot(), Figure)
+    assert isinstance(runs.plot(), Picture)
+    assert isinstance(hs.compare(SMALL, ["fcfs", "lcfs"], replications=2).plot(), Picture)
 
 
 def test_what_a_notebook_shows_of_a_run(result: Any):
@@ -237,7 +248,7 @@ def test_what_a_notebook_shows_of_a_run(result: Any):
 
 def saved(picture: Any, path: Path) -> Any:
     """The figure, drawn; warnings of the layout are errors."""
-    figure = picture if isinstance(picture, Figure) else picture.get_figure(root=True)
+    figure = picture.figure()
     figure.savefig(path)
     return figure
 
@@ -268,7 +279,7 @@ def test_names_are_no_formulas(tmp_path: Path):
         found.plot(), hs.plots.groups(found.by("class")), hs.plots.regret(found), hs.plots.cdf(first),
         hs.plots.pareto(found, "response_mean", "makespan"), hs.plots.distributions(first),
         hs.plots.over_time(first), run.plot(), hs.plots.gantt(run), hs.plots.power(run),
-        *hs.plots.timeline(run), hs.plots.fragmentation(run),
+        hs.plots.timeline(run), hs.plots.fragmentation(run),
     ]  # fmt: skip
     for number, picture in enumerate(pictures):
         figure = saved(picture, tmp_path / f"{number}.png")
@@ -292,9 +303,8 @@ def test_of_many_policies_a_dozen_is_told_apart(tmp_path: Path):
 def test_names_of_points_do_not_lie_on_one_another(tmp_path: Path):
     """Close points far from the origin: where a name goes must be judged on the axes as they will be drawn."""
     found = hs.compare("first-steps", ["fcfs", "fcfs_skip", "sjf", "random"], replications=3)
-    ax = hs.plots.pareto(found, "response_mean", "energy_j")
-    figure = saved(ax, tmp_path / "front.png")
-    labels = list(ax.texts)
+    figure = saved(hs.plots.pareto(found, "response_mean", "energy_j"), tmp_path / "front.png")
+    labels = list(figure.axes[0].texts)
     assert len(labels) == 4
     assert not any(overlap(figure, one, other) for n, one in enumerate(labels) for other in labels[:n])
     assert all(label.get_window_extent().x1 <= figure.bbox.x1 for label in labels)
@@ -305,15 +315,16 @@ def test_titles_and_legends_stand_apart(result: Any, tmp_path: Path):
     long = hs.run({**SMALL, "name": "a scenario with a name that says all there is to say " * 2})
     for draw in (hs.plots.gantt, hs.plots.fragmentation):
         for run in (result, long):
-            ax = draw(run)
-            figure = saved(ax, tmp_path / "a.png")
+            figure = saved(draw(run), tmp_path / "a.png")
+            (ax,) = figure.axes
             assert not overlap(figure, ax._left_title, ax.get_legend())
 
 
 def test_a_distribution_of_one_task_rises_to_the_whole():
     one = {**SMALL, "workload": [{**SMALL["workload"][0], "count": 1}]}
     run = hs.run(one)
-    at, share = hs.plots.cdf(run).lines[0].get_data()
+    (line,) = hs.plots.cdf(run).panels[0].marks
+    at, share = line.x, line.y
     assert list(at) == [run.tasks["response"][0]] * 2
     assert list(share) == [0, 100]
 
@@ -322,22 +333,21 @@ def test_what_never_ends_or_never_waits_is_said():
     none = {**SMALL, "horizon": "1 ms", "workload": [
         {"arrivals": {"process": "all_at_once", "count": 2}, "gpu_time": "9 s"}
     ]}  # fmt: skip
-    ax = hs.plots.cdf(hs.run(none))
+    ax = axes(hs.plots.cdf(hs.run(none)))
     assert [text.get_text() for text in ax.texts] == ["none has come to its end"]
     assert "100 % unfinished" in ax.get_title(loc="left")
     idle = hs.run({**none, "horizon": "1 h"})
-    assert [text.get_text() for text in hs.plots.cdf(idle, "wait").texts] == ["wait is 0 for all"]
-    assert hs.plots.timeline(idle)[0].get_ylim() == (0, 1)
-    lower = hs.run({**none, "horizon": "1 h"}).plot()
-    assert lower.axes
+    assert [text.get_text() for text in axes(hs.plots.cdf(idle, "wait")).texts] == ["wait is 0 for all"]
+    assert axes(hs.plots.timeline(idle))[0].get_ylim() == (0, 1)
+    assert hs.run({**none, "horizon": "1 h"}).plot().figure().axes
 
 
 @pytest.mark.slow
 def test_many_device_types_leave_room_for_the_lines(tmp_path: Path):
     nodes = [{"gpus": {"type": f"type-with-a-long-name-{number}", "count": 1 + number}} for number in range(12)]
     run = hs.run({**SMALL, "cluster": {"nodes": nodes}})
-    upper, lower = hs.plots.timeline(run)
-    figure = saved(lower, tmp_path / "types.png")
+    figure = saved(hs.plots.timeline(run), tmp_path / "types.png")
+    upper, lower = figure.axes
     names = [text.get_text() for text in lower.get_legend().get_texts()]
     assert names[0] == "type-with-a-long-name-11 (12)"
     assert names[-1] == "7 other types (28)"
@@ -351,7 +361,7 @@ def test_many_device_types_leave_room_for_the_lines(tmp_path: Path):
 def test_a_run_of_no_time_spends_no_energy():
     none = {"cluster": {"nodes": [{"gpus": {"type": "g", "count": 1, "power": {"idle": "9 W"}}}]},
             "workload": [{"arrivals": {"process": "all_at_once", "count": 2}, "gpu_time": "0 s"}]}  # fmt: skip
-    assert hs.plots.power(hs.run(none)).get_title(loc="left").endswith("0 J")
+    assert hs.plots.power(hs.run(none)).panels[0].title.endswith("0 J")
 
 
 def test_pictures_that_cannot_be_drawn_say_why():
@@ -368,20 +378,20 @@ def test_pictures_that_cannot_be_drawn_say_why():
 def test_a_language_model_is_shown_over_time_not_as_two_bars():
     result = hs.run("chunked-prefill", overrides={"horizon": "30 s", "warmup": "0 s"})
     assert len(result.launches) < 20
-    assert len(result.plot().axes) == 4
+    assert len(result.plot().panels) == 4
 
 
 def test_a_gantt_chart_that_ends_early_draws_nothing_beyond(result: Any, recwarn: pytest.WarningsRecorder):
     """Names of bars beyond the end would stretch what is saved."""
     until = result.end / 4
-    ax = hs.plots.gantt(result, until=until)
-    figure = ax.get_figure(root=True)
+    figure = hs.plots.gantt(result, until=until).figure()
+    (ax,) = figure.axes
     figure.canvas.draw()
     assert not recwarn.list
     bars = [text for text in ax.texts if text.get_text()]
     assert bars and all(0 < text.get_position()[0] < until and text.get_clip_on() for text in bars)
     lanes = [text.get_text() for text in ax.get_yticklabels()]
-    assert lanes == [text.get_text() for text in hs.plots.gantt(result).get_yticklabels()]
+    assert lanes == [text.get_text() for text in axes(hs.plots.gantt(result)).get_yticklabels()]
     tight = figure.get_tightbbox()
     assert tight.width <= figure.get_figwidth() * 1.02
     begin = result.launches["decided"]
@@ -397,7 +407,7 @@ def test_pictures_can_go_into_a_paper(tmp_path, form):
     result = hs.run("first-steps")
     files = [tmp_path / f"{number}.{form}" for number in (1, 2)]
     for file in files:
-        result.plot().get_figure(root=True).savefig(file)
+        result.plot().save(file)
     first, second = (file.read_bytes() for file in files)
     assert first == second
     if form == "pdf":
@@ -412,8 +422,7 @@ def test_batches_over_time_are_those_of_the_launches():
     ramp = {"horizon": "30 s"}
     runs = {name: hs.run("async-ramp", policy={"batching": name}, overrides=ramp)
             for name in ("serial_greedy", "async_linear")}  # fmt: skip
-    picture = hs.plots.batches(runs)
-    panels = np.array(picture.axes).reshape(4, 2)
+    panels = np.array(hs.plots.batches(runs).figure().axes).reshape(4, 2)
     for (name, run), column in zip(runs.items(), panels.T, strict=True):
         assert column[0].get_title(loc="left") == name
         tasks = run.tasks

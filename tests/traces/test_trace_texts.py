@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
 
 from hetsim.cli import console
 from hetsim.model.ragged import Ragged
-from hetsim.plots.style import BLUE, MUTED, ORANGE, VERMILION
+from hetsim.results.colors import BLUE, MUTED, ORANGE, VERMILION
+from hetsim.results.panels import Boxes, Line, Panel, Picture, settled
 from hetsim.traces import from_log, waits_page, waits_report
 from hetsim.traces.contents import contents, text_of
 from hetsim.traces.from_log import Compared, Variant, compare, document_of, inferred_nodes, take_in_limits
@@ -261,101 +261,105 @@ def _cells(page: str) -> list[str]:
 # Pictures ---------------------------------------------------------------------------------------------------------
 
 
-def drawn(ax: Axes) -> list[tuple[Any, ...]]:
+def lines_of(panel: Panel) -> list[tuple[Any, ...]]:
     """Of each line the name, color, width and points."""
-    return [(line.get_label(), line.get_color(), line.get_linewidth(), line.get_xydata().tolist()) for line in ax.lines]
+    lines = [mark for mark in panel.marks if isinstance(mark, Line)]
+    return [(line.label, line.color, line.width, np.column_stack([line.x, line.y]).tolist()) for line in lines]
 
 
-def place_of(ax: Axes) -> tuple[int, int, int, int]:
-    """First and last row and column in the picture's grid."""
-    spec = ax.get_subplotspec()
-    assert spec is not None
-    return spec.rowspan.start, spec.rowspan.stop, spec.colspan.start, spec.colspan.stop
+def boxes_of(panel: Panel) -> list[tuple[float, ...]]:
+    """Left, bottom, width and height of all boxes, by row."""
+    boxes = [mark for mark in panel.marks if isinstance(mark, Boxes)]
+    edges = [np.broadcast_arrays(mark.x0, mark.y0, np.subtract(mark.x1, mark.x0), np.subtract(mark.y1, mark.y0))
+             for mark in boxes]  # fmt: skip
+    return [tuple(round(float(value), 9) for value in box) for mark in edges for box in zip(*mark, strict=True)]
 
 
-def bars_of(ax: Axes) -> list[tuple[float, ...]]:
-    return [tuple(round(float(x), 9) for x in (bar.get_x(), bar.get_y(), bar.get_width(), bar.get_height()))
-            for bar in ax.patches]  # type: ignore[attr-defined]  # fmt: skip
+def legend_of(panel: Panel) -> list[str]:
+    (legend,) = (ax.get_legend() for ax in Picture([[panel]]).figure().axes)
+    return [text.get_text() for text in legend.get_texts()]
 
 
 def test_the_picture_of_waits():
-    held, why, long = waits_page.draw(explained_waits(), compared_waits()).axes
-    assert [place_of(ax) for ax in (held, why, long)] == [(0, 1, 0, 2), (1, 2, 0, 1), (1, 2, 1, 2)]
-    assert [ax.get_title(loc="left") for ax in (held, why, long)] == [
+    picture = waits_page.draw(explained_waits(), compared_waits())
+    held, why, long = picture.panels
+    assert [len(row) for row in picture.rows] == [1, 2]
+    assert [panel.title for panel in picture.panels] == [
         "4 jobs from their recorded starts on", "why jobs waited", "how long they waited"]  # fmt: skip
     steps = [[10, 2], [30, 6], [40, 7], [60, 6], [70, 7], [90, 3], [100, 2], [110, 0], [110, 0]]
-    capacity = [[10, 8], [50, 6], [110, 6]]
-    assert drawn(held) == [("held", BLUE, 1.0, steps), ("capacity, as inferred", VERMILION, 1.6, capacity)]
-    assert (held.get_xlim(), held.get_ylim(), held.get_ylabel()) == ((10, 110), (0, pytest.approx(8.64)), "GPUs")
-    assert bars_of(held) == [(10, 0, 15, 1)]
-    assert bars_of(why) == [(0, row - 0.35, 100 * share, 0.7) for row, share in enumerate((.5, 0, 0, .2, 0, 0, 0, .3))]
-    assert [bar.get_facecolor() == why.patches[0].get_facecolor() for bar in why.patches] == [True] * 7 + [False]
-    assert [(text.get_text(), text.get_position()) for text in why.texts][3] == ("20.0 %", (4, 0))
-    assert (why.get_xlim(), why.yaxis_inverted(), why.get_xlabel()) == ((0, 60), True, "of all waiting (%)")
+    capacity = [[10, 8], [50, 8], [50, 6], [110, 6], [110, 6]]
+    assert lines_of(held) == [("held", BLUE, 1.0, steps), ("capacity, as inferred", VERMILION, 1.6, capacity)]
+    assert (held.x.low, held.x.high, held.y.low, held.y.high) == (10, 110, 0, pytest.approx(8.64))
+    assert held.y.label == "GPUs"
+    assert boxes_of(settled(held, 1000)) == [(10, 0, 15, 8.64)]
+    rows = boxes_of(why)
+    assert sorted(rows, key=lambda box: box[1]) == [
+        (0, row - 0.35, 100 * share, 0.7) for row, share in enumerate((.5, 0, 0, .2, 0, 0, 0, .3))]  # fmt: skip
+    assert [mark.color for mark in why.marks[:2]] == [MUTED, BLUE] and len(why.marks[0].x0) == 1
+    assert why.marks[2].texts[3] == "20.0 %"
+    assert (why.x.low, why.x.high, why.x.label) == (0, 60, "of all waiting (%)")
+    assert why.y.low > why.y.high, "from above to below"
     thirds = [100 / 3, 200 / 3, 100]
     points = [[[1, 25], [10, 50], [40, 75], [50, 100]], [[1, 25], [2, 50], [8, 75], [20, 100]],
               [list(pair) for pair in zip((3, 9, 30), thirds, strict=True)]]  # fmt: skip
     names = ["recorded", "simulated, as it stands", "simulated, with all that was kept"]
-    for line, name, expected in zip(drawn(long), names, points, strict=True):
+    for line, name, expected in zip(lines_of(long), names, points, strict=True):
         assert (line[0], line[2]) == (name, 1.6) and np.allclose(line[3], expected)
-    assert (long.get_xscale(), long.get_ylim()) == ("log", (0, 101))
-    legends = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in (held, long)]
-    assert legends == [["held", "capacity, as inferred", "head of the log"], names]
+    assert long.x.log and (long.y.low, long.y.high) == (0, 101)
+    assert legend_of(long) == names
+    assert sorted(legend_of(held)) == sorted(["held", "capacity, as inferred", "head of the log"])
 
 
 def test_the_picture_of_waits_without_simulated_ones():
-    plain = waits_page.draw(explained_waits(warm_end=10.0, shares=dict.fromkeys(REASONS, 0.0))).axes
-    assert drawn(plain[2])[0][3] == [[1, 25], [1, 50], [10, 75], [40, 100]] and len(plain[2].lines) == 1
-    assert not plain[0].patches and plain[1].get_xlim() == (0, 1.2)
-    assert MUTED != BLUE
+    plain = waits_page.draw(explained_waits(warm_end=10.0, shares=dict.fromkeys(REASONS, 0.0))).panels
+    assert lines_of(plain[2])[0][3] == [[1, 25], [1, 50], [10, 75], [40, 100]] and len(plain[2].marks) == 1
+    assert not boxes_of(plain[0]) and (plain[1].x.low, plain[1].x.high) == (0, 1.2)
 
 
 def test_the_picture_of_a_trace():
-    load, long, sizes = picture_of(jobs_table()).axes
-    assert [place_of(ax) for ax in (load, long, sizes)] == [(0, 1, 0, 2), (1, 2, 0, 1), (1, 2, 1, 2)]
-    area, edge = load.patches
-    for patch in (area, edge):
-        values, edges, _ = patch.get_data()  # type: ignore[attr-defined]
-        assert np.allclose(edges, np.linspace(0, 96, 201))
-        exact = np.interp(edges, [0, 24, 48, 60, 72, 96], [0, 24, 72, 102, 126, 126])
-        assert np.allclose(values, np.diff(exact) / 0.48)
-    assert (area.get_fill(), edge.get_fill()) == (True, False)
-    assert (load.get_ylabel(), load.get_xlim(), load.get_ylim()[0]) == ("GPUs held", (0, 96), 0)
-    assert load.get_title(loc="left") == "4 tasks, each from its submission on"
-    assert drawn(long)[0][1:] == (BLUE, 1.6, [[12, 0.25], [24, 0.5], [36, 0.75], [48, 1]])
-    assert (long.get_xscale(), long.get_xlabel(), long.get_ylim()) == ("log", "duration", (0, 1.01))
+    picture = picture_of(jobs_table())
+    load, long, sizes = picture.panels
+    assert [len(row) for row in picture.rows] == [1, 2]
+    area, edge = load.marks
+    exact = np.diff(np.interp(np.linspace(0, 96, 201), [0, 24, 48, 60, 72, 96], [0, 24, 72, 102, 126, 126])) / 0.48
+    for x, values in ((area.x, area.high), (edge.x, edge.y)):
+        assert np.allclose(x, np.linspace(0, 96, 201))
+        assert np.allclose(values, [*exact, exact[-1]])
+    assert (load.y.label, load.x.low, load.x.high, load.y.low) == ("GPUs held", 0, 96, 0)
+    assert load.title == "4 tasks, each from its submission on"
+    assert lines_of(long)[0][1:] == (BLUE, 1.6, [[12, 0.25], [24, 0.5], [36, 0.75], [48, 1]])
+    assert (long.x.log, long.x.label, long.y.low, long.y.high) == (True, "duration", 0, 1.01)
     work = (0, 6 / 126, 24 / 126, 96 / 126)
     expected = [(n - 0.39, 0, 0.38, 0.25) for n in range(4)] + [(n + 0.01, 0, 0.38, work[n]) for n in range(4)]
-    assert np.allclose(bars_of(sizes), expected)
-    assert [label.get_text() for label in sizes.get_xticklabels()] == ["none", "fraction", "1", "2"]
-    assert [text.get_text() for text in sizes.get_legend().get_texts()] == ["tasks", "GPU time"]
+    assert np.allclose(boxes_of(sizes), expected)
+    assert [text for _, text in sizes.x.ticks] == ["none", "fraction", "1", "2"]
+    assert legend_of(sizes) == ["tasks", "GPU time"]
 
 
 def test_the_picture_of_a_trace_with_recorded_starts():
-    recorded = picture_of(jobs_table(extra={"recorded_start": np.zeros(4)})).axes[0]
-    assert recorded.get_title(loc="left") == "4 tasks, each from its recorded start on"
+    recorded = picture_of(jobs_table(extra={"recorded_start": np.zeros(4)})).panels[0]
+    assert recorded.title == "4 tasks, each from its recorded start on"
 
 
 def test_the_picture_of_a_trace_without_gpus():
-    load, _, sizes = picture_of(cores_table()).axes
-    assert not load.patches  # all arrive at once
-    assert [label.get_text() for label in sizes.get_xticklabels()] == ["below 1", "1", "2"]
-    assert (sizes.get_xlabel(), sizes.get_legend().get_texts()[1].get_text()) == ("cores of a task, from", "core time")
+    load, _, sizes = picture_of(cores_table()).panels
+    assert not load.marks  # all arrive at once
+    assert [text for _, text in sizes.x.ticks] == ["below 1", "1", "2"]
+    assert (sizes.x.label, sizes.marks[1].label) == ("cores of a task, from", "core time")
 
 
 def test_the_picture_of_a_trace_of_cores_over_time():
     later = cores_table()
     later.arrival = np.array([0.0, 1, 2, 200])
-    load = picture_of(later).axes[0]
-    assert load.get_ylabel() == "cores held"
-    assert load.patches[0].get_facecolor()[:3] != BLUE and ORANGE != BLUE
+    load = picture_of(later).panels[0]
+    assert load.y.label == "cores held" and load.marks[0].color == ORANGE
 
 
 def test_a_picture_of_many_tasks_has_two_thousand_points():
     """At most some more: every n-th of the sorted times, the shortest drawn as 1 ms."""
     times = np.random.default_rng(1).permutation(np.arange(5000.0))
-    long = picture_of(TaskTable("x", {"cpu_time": times}, np.zeros(5000))).axes[1]
-    points = drawn(long)[0][3]
+    long = picture_of(TaskTable("x", {"cpu_time": times}, np.zeros(5000))).panels[1]
+    points = lines_of(long)[0][3]
     assert len(points) == 2500
     assert (points[0], points[1], points[-1]) == ([1e-3, 1 / 5000], [2, 3 / 5000], [4998, 4999 / 5000])
 

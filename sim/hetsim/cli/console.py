@@ -17,9 +17,8 @@ from hetsim.errors import DamageWarning, PictureWarning, RunError, UnknownInputs
 from hetsim.model.files import write_whole
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from hetsim.experiment.progress import TerminalBar
+    from hetsim.results.panels import Picture
 
 
 PALETTE: dict[str, dict[str, Any]] = {
@@ -73,10 +72,10 @@ def check_replaceable(target: Path | None, force: bool) -> None:
         raise click.UsageError(f"{target} exists; --force replaces it")
 
 
-def picture(target: Path | None, draw: Callable[[], Figure], quiet: bool = False) -> None:
-    """Write a figure, whole or not at all, and say where; nothing without a target."""
+def picture(target: Path | None, draw: Callable[[], Picture], quiet: bool = False) -> None:
+    """Write a picture, whole or not at all, and say where; nothing without a target."""
     if target is not None:
-        write_whole(target, lambda file: draw().savefig(file))
+        write_whole(target, lambda file: draw().save(file))
         note(f"picture: {target}", quiet)
 
 

@@ -23,7 +23,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import pandas as pd
 
@@ -42,9 +42,6 @@ from hetsim.results.one_run.store import MARK, versions, write_csv, write_direct
 from hetsim.results.pictures import drawn, write_picture
 from hetsim.scenario.scenario import Overrides, Scenario
 from hetsim.scenario.scenario import load as load_scenario
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Groups = Mapping[str, pd.DataFrame]
 """By what tasks are grouped -> the table of `hetsim.results.many_runs.groups.table_of_groups`."""
@@ -312,7 +309,4 @@ def _draw(outcome: Result | Replications, path: Path, until: float | None = None
 
 
 def _save_figure(name: str, results: Any, path: Path, **options: Any) -> None:
-    def draw() -> Figure:
-        return drawn(name, results, **options)
-
-    write_picture(draw, path)
+    write_picture(lambda: drawn(name, results, **options), path)

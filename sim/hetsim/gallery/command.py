@@ -201,5 +201,5 @@ def _write(done: list[tuple[Entry, Outcome, pd.DataFrame]], out: Path, quiet: bo
             picture = bars(comparison, table)
             if picture is not None:
                 path = out / f"{entry.name}-{table.name.replace(' ', '-')}.png"
-                write_whole(path, lambda file, shown=picture: shown.savefig(file))  # type: ignore[misc]
+                write_whole(path, lambda file, shown=picture: shown.save(file))  # type: ignore[misc]
                 console.note(f"picture: {path}", quiet)

@@ -160,14 +160,13 @@ def picture(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: b
 
 
 def figure_of(draw: Callable[[], Any], optional: bool) -> Any:
-    """The figure that `draw` gives, or that of its axes; None if it refuses and may."""
+    """The figure of the picture that `draw` gives; None if it refuses and may."""
     try:
-        drawn = draw()
+        return draw().figure()
     except UsageError:
         if not optional:
             raise
         return None
-    return (drawn.get_figure(root=True) if hasattr(drawn, "get_figure") else drawn) or drawn
 
 
 def code(text: str, summary: str = "") -> str:

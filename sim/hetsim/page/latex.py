@@ -72,7 +72,7 @@ class Latex:
 
     def picture(self, draw: Callable[[], Any], alt: str, caption: str = "", *, optional: bool = False) -> str:
         """Write a float with the figure of `draw`; nothing but a warning if that fails."""
-        from hetsim.plots.style import on_paper  # matplotlib is large
+        from hetsim.plots.draw import on_paper  # matplotlib is large
 
         name, drawn = self._next("figure"), list[float]()
 

@@ -18,10 +18,9 @@ from hetsim.report import terminal
 from hetsim.results.declared import THROUGHPUT
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from hetsim.pipelines.layer_cuts import Cuts
     from hetsim.pipelines.partition import EqualDevices, NetworkLevel, PipelinePartition
+    from hetsim.results.panels import Picture
 
 MAX_DEVICES = 64
 """More devices on a level are refused: time grows with their square."""
@@ -105,7 +104,7 @@ def partition(
 def _drawn(
     profile: Path, cuts: Cuts, found: PipelinePartition, groups: list[EqualDevices], levels: list[NetworkLevel],
     inference: bool, ignore_activations: bool,
-) -> Figure:  # fmt: skip
+) -> Picture:  # fmt: skip
     """Draw enough micro-batches in the stages to show the pipeline full."""
     from hetsim.pipelines.partition import EqualDevices, StageWay, slower_link
     from hetsim.pipelines.schedule import partition_schedule
@@ -119,7 +118,7 @@ def _drawn(
         ways=(lambda a, b: StageWay()) if ignore_activations else slower_link,
     )  # fmt: skip
     name = f"{profile.name}, an item every {terminal.seconds(found.seconds)}"
-    return pipeline(replace(schedule, name=name)).get_figure(root=True)  # type: ignore[return-value]
+    return pipeline(replace(schedule, name=name))
 
 
 def _parsed(option: str, text: str, read: Callable[[str], float]) -> float:

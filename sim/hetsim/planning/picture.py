@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_rgb
-from matplotlib.patches import Patch
 
 from hetsim.errors import UsageError
 from hetsim.model.exchange import Exchange
 from hetsim.pipelines.schedule import PipelineSchedule, step_schedule
-from hetsim.plots.gantt import bar_boxes, label_lanes
-from hetsim.plots.style import BLUE, GREEN, INK, ORANGE, PURPLE, describe, own_axes, tidy, time_axis, title
+from hetsim.plots.gantt import lanes_axis, rules
+from hetsim.plots.style import describe
+from hetsim.results.colors import BLUE, GREEN, INK, ORANGE, PURPLE
 from hetsim.results.formatting import SECONDS, several
 from hetsim.results.one_run.explain import find_tasks
 from hetsim.results.one_run.result import Result
+from hetsim.results.panels import Boxes, Panel, Picture, Texts, row_boxes, time_axis
 
 IDLE, UPDATE = "#E9E9E9", "#7F7F7F"
 NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved", "forward": "forward only"}
@@ -30,7 +28,7 @@ WIDE = 60
 """More micro-batches than this, times the chunks, take a wider picture."""
 
 
-def pipeline(found: Result | PipelineSchedule, ax: Axes | None = None, *, task: Any = None) -> Axes:
+def pipeline(found: Result | PipelineSchedule, *, task: Any = None) -> Picture:
     """Draw one step of a training job's pipeline: a row a stage, a bar a micro-batch.
 
     What is grey is the bubble.  The passes contain the all-reduces of tensor parallelism; stages send and receive
@@ -39,8 +37,8 @@ def pipeline(found: Result | PipelineSchedule, ax: Axes | None = None, *, task: 
     many are drawn.
 
     Parameters: found: a run, or a schedule (`hetsim.pipelines.schedule`), which is drawn as it is; task: of a
-        run, without it the job with the most GPU time; ax: axes to draw on, else those of a new figure.
-    Returns: the axes.
+        run, without it the job with the most GPU time.
+    Returns: the picture.
     """
     if isinstance(found, PipelineSchedule):
         schedule, name = found, found.name
@@ -51,21 +49,16 @@ def pipeline(found: Result | PipelineSchedule, ax: Axes | None = None, *, task: 
     rows = {pair: row for row, pair in enumerate(pairs)}
     total = sum(stage.replicas for stage in schedule.stages)
     wide = 14 if schedule.micro_batches * schedule.chunks > WIDE or total > WIDE else 10
-    ax = own_axes(ax, wide, min(14.0, 1.7 + 0.34 * max(total, 3)))
-    end = schedule.makespan or 1.0
-    legend = _bars(ax, schedule, rows, end)
-    _numbers(ax, schedule, rows, end)
-    labels = [(rows[stage, 0] + (one.replicas - 1) / 2, f"{stage + 1} {one.name}".strip())
-              for stage, one in enumerate(schedule.stages)]  # fmt: skip
-    label_lanes(ax, labels, [*(rows[stage, 0] for stage in range(len(schedule.stages))), total])
-    ax.set_ylabel("stage", fontsize=9, color=INK)
-    time_axis(ax, 0.0, end)
-    tidy(ax, grid="")
-    ax.tick_params(axis="y", length=0)
-    title(ax, " · ".join(part for part in (name, _told(schedule)) if part), pad=24)
-    ax.legend(handles=legend, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=len(legend), frameon=False, fontsize=9,
-              borderaxespad=0.2, handlelength=1.2, columnspacing=1.2)  # fmt: skip
-    return ax
+    high, end = min(14.0, 1.7 + 0.34 * max(total, 3)), schedule.makespan or 1.0
+    first = [rows[stage, 0] for stage in range(len(schedule.stages))]
+    names = [(at + (given.replicas - 1) / 2, f"{stage + 1} {given.name}".strip())
+             for stage, (at, given) in enumerate(zip(first, schedule.stages, strict=True))]  # fmt: skip
+    y = lanes_axis(names, total)
+    y.label = "stage"
+    marks = [*_bars(schedule, rows, end), *_numbers(schedule, rows, end, (0.71 * wide, 0.62 * high))]
+    title = " · ".join(part for part in (name, _told(schedule)) if part)
+    panel = Panel([*rules([*first, total]), *marks], time_axis(0.0, end), y, title, grid="", legend="above")
+    return Picture([[panel]], wide, high)
 
 
 def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedule, str]:
@@ -130,84 +123,65 @@ def _told(schedule: PipelineSchedule) -> str:
     return ", ".join(parts)
 
 
-def _lighter(color: str, chunk: int, chunks: int) -> tuple[float, float, float]:
+def _lighter(color: str, chunk: int, chunks: int) -> str:
     """The color of a chunk: later ones towards white, so that all are told apart."""
     share = 0.0 if chunks == 1 else 0.55 * chunk / (chunks - 1)
-    red, green, blue = (part + (1 - part) * share for part in to_rgb(color))
-    return red, green, blue
+    parts = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * share):02X}" for part in parts)
 
 
-def _bars(ax: Axes, schedule: PipelineSchedule, rows: dict[tuple[int, int], int], end: float) -> list[Patch]:
-    """Idle time behind, passes in front; return the entries of the legend."""
-    slots = schedule.slots
+def _bars(schedule: PipelineSchedule, rows: dict[tuple[int, int], int], end: float) -> list[Boxes]:
+    """Idle time behind, passes in front, and entries of the legend that have no bars."""
+    slots, every = schedule.slots, np.array(sorted(rows.values()))
     row = np.array([rows[slot.stage, slot.replica] for slot in slots])
     begin, done, free = (np.array([getattr(slot, name) for slot in slots]) for name in ("begin", "end", "free"))
     edge = 0.4 if len(slots) < 3000 else 0.0
-
-    def add(since: Any, until: Any, at: Any, color: Any, half: float = HALF, z: int = 2) -> None:
-        boxes = bar_boxes(np.asarray(since), np.asarray(until), np.asarray(at), half)
-        width = edge if color != ORANGE and z == 2 else 0.0
-        bars = PolyCollection(boxes, facecolors=color, edgecolors="white", linewidths=width, zorder=z)
-        bars.set_snap(False)  # else of bars thinner than a pixel some are seen and others not
-        ax.add_collection(bars)
-
-    every = np.array(sorted(rows.values()))
-    add(np.zeros(len(every)), np.full(len(every), end), every, IDLE, z=1)
-    legend = []
+    idle = "" if schedule.bubble <= 1e-9 else "idle" if schedule.order == "forward" else "idle (bubble)"
+    marks, look = [row_boxes(0 * every, 0 * every + end, every, HALF, color=IDLE)], dict[str, Any]()
     forward, chunk = np.array([slot.forward for slot in slots]), np.array([slot.chunk for slot in slots])
     for label, color, mine in (("forward", BLUE, forward), ("backward", GREEN, ~forward)):
-        for one in range(schedule.chunks):
-            if (chosen := mine & (chunk == one)).any():
-                add(begin[chosen], done[chosen], row[chosen], _lighter(color, one, schedule.chunks))
-        if mine.any():
-            legend.append(Patch(facecolor=color, label=label))
+        for number in range(schedule.chunks):
+            if (chosen := mine & (chunk == number)).any():
+                paint = _lighter(color, number, schedule.chunks)
+                look = {"label": "" if number else label, "color": paint, "edge": edge}
+                marks.append(row_boxes(begin[chosen], done[chosen], row[chosen], HALF, **look))
     if schedule.chunks > 1:
-        legend.append(Patch(facecolor=_lighter(BLUE, 1, 2), label="lighter: later chunks"))
-    sending = free > done
-    if sending.any() or schedule.transfers:
-        legend.append(Patch(facecolor=ORANGE, label="sending and receiving"))
-    if sending.any():
-        add(done[sending], free[sending], row[sending], ORANGE, z=3)
+        marks.append(Boxes([], [], [], [], label="lighter: later chunks", color=_lighter(BLUE, 1, 2)))
+    if (sending := free > done).any():
+        look = {"label": "sending and receiving", "color": ORANGE}
+        marks.append(row_boxes(done[sending], free[sending], row[sending], HALF, **look))
     else:
-        _between(schedule, rows, add)
-    last = {at: float(free[row == at].max(initial=0.0)) for at in every.tolist()}
+        marks += _between(schedule, rows)
+    last = np.array([free[row == at].max(initial=0.0) for at in every])
     for label, seconds in schedule.after:
         color = PURPLE if label == "gradients" else UPDATE
-        since = np.array([last[at] for at in every.tolist()])
-        add(since, since + seconds, every, color)
-        last = {at: time + seconds for at, time in last.items()}
-        if seconds > SEEN * end:
-            legend.append(Patch(facecolor=color, label=label))
-    if schedule.bubble > 1e-9:
-        legend.append(Patch(facecolor=IDLE, label="idle" if schedule.order == "forward" else "idle (bubble)"))
-    return legend
+        look = {"label": label if seconds > SEEN * end else "", "color": color, "edge": edge}
+        marks.append(row_boxes(last, last + seconds, every, HALF, **look))
+        last = last + seconds
+    return marks + [Boxes([], [], [], [], label=idle, color=IDLE)] * bool(idle)
 
 
-def _between(schedule: PipelineSchedule, rows: dict[tuple[int, int], int], add: Any) -> None:
+def _between(schedule: PipelineSchedule, rows: dict[tuple[int, int], int]) -> list[Boxes]:
     """Transfers behind computing, between the rows of two stages."""
-    for forward in (True, False):
-        sent = [one for one in schedule.transfers if one.forward is forward]
-        if sent:
-            edges = np.array([rows[max(one.source, one.target), 0] - 0.5 for one in sent])
-            at = edges + (-0.04 if forward else 0.04)
-            add([one.begin for one in sent], [one.end for one in sent], at, color=ORANGE, half=0.035, z=3)
+    sent = schedule.transfers
+    at = np.array([rows[max(each.source, each.target), 0] - (0.54 if each.forward else 0.46) for each in sent])
+    begin, end = ([getattr(each, name) for each in sent] for name in ("begin", "end"))
+    return [row_boxes(begin, end, at, 0.035, label="sending and receiving", color=ORANGE)] if sent else []
 
 
-def _numbers(ax: Axes, schedule: PipelineSchedule, rows: dict[tuple[int, int], int], end: float) -> None:
+def _numbers(
+    schedule: PipelineSchedule, rows: dict[tuple[int, int], int], end: float, inches: tuple[float, float]
+) -> list[Texts]:
     """Numbers of micro-batches, from 1, in the bars that have room for them."""
-    picture = ax.get_figure(root=True)
-    inches = 0.92 * ax.get_position().width * picture.get_figwidth()  # type: ignore[union-attr]
-    height = 0.8 * ax.get_position().height * picture.get_figheight()  # type: ignore[union-attr]
-    size = min(8.0, 72 * height / (len(rows) + 1) * 0.62)
-    length = float(np.median([slot.end - slot.begin for slot in schedule.slots if slot.end > slot.begin] or [0.0]))
-    widest = str(schedule.micro_batches)
-    if size < SMALLEST or 72 * inches * length / end < SMALLEST * (0.62 * len(widest) + 0.15):
-        return
-    for slot in schedule.slots:
-        text = str(slot.micro_batch + 1)
-        room = 72 * inches * (slot.end - slot.begin) / end
-        fits = min(size, room / (0.62 * len(text) + 0.15))
-        if fits >= SMALLEST:
-            dark = slot.chunk / max(1, schedule.chunks - 1) > 0.6 if schedule.chunks > 1 else False
-            ax.text((slot.begin + slot.end) / 2, rows[slot.stage, slot.replica], text, ha="center", va="center",
-                    fontsize=fits, color=INK if dark else "white", zorder=4, clip_on=True)  # fmt: skip
+    size = min(8.0, 72 * inches[1] / (len(rows) + 1) * 0.62)
+    lengths = [slot.end - slot.begin for slot in schedule.slots]
+    middle = float(np.median([length for length in lengths if length > 0] or [0.0]))
+    widest = 0.62 * len(str(schedule.micro_batches)) + 0.15
+    if size < SMALLEST or 72 * inches[0] * middle / end < SMALLEST * widest:
+        return []
+    dark = [schedule.chunks > 1 and slot.chunk / (schedule.chunks - 1) > 0.6 for slot in schedule.slots]
+    inks = [INK if one else "#FFFFFF" for one in dark]
+    return [Texts([(slot.begin + slot.end) / 2 for slot in schedule.slots],
+                  [rows[slot.stage, slot.replica] for slot in schedule.slots],
+                  [str(slot.micro_batch + 1) for slot in schedule.slots], color=inks, size=size, align="center",
+                  room=lengths)]  # fmt: skip

@@ -14,9 +14,8 @@ from hetsim.errors import UsageError
 from hetsim.report import terminal
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from hetsim.planning.training_plans import PlanCandidate
+    from hetsim.results.panels import Picture
 
 MAX_GPUS = 1_000_000
 
@@ -69,12 +68,12 @@ def _numbers(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _drawn(name: str, one: PlanCandidate) -> Figure:
+def _drawn(name: str, one: PlanCandidate) -> Picture:
     from hetsim.planning.picture import pipeline
 
     plan = one.plan
     text = f"{name}: tensor {plan.tensor}, data {plan.data}, micro-batch {plan.micro_batch}"
-    return pipeline(replace(one.schedule(), name=text)).get_figure(root=True)  # type: ignore[return-value]
+    return pipeline(replace(one.schedule(), name=text))
 
 
 def _figures(one: PlanCandidate) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """Pictures of results.
 
-    hetsim.plots.save(hetsim.plots.gantt(result), "gantt.png")
+    hetsim.plots.gantt(result).save("gantt.png")
 
-`shelves` draws a plan of `dual_approximation` as its proof sees it.  Each function draws on the axes given, or on a
-figure of its own, and returns the axes.  matplotlib is used through its objects only: no window opens, no global state
-changes, and any number of pictures can be made.
+Each function returns a picture as data (`hetsim.results.panels`): notebooks show it, `save` writes it, `figure` and
+`draw` are for users of matplotlib.  `shelves` draws a plan of `dual_approximation` as its proof sees it.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ from hetsim.plots.links import links
 from hetsim.plots.over_time import batches, fragmentation, over_time, power
 from hetsim.plots.serving import serving
 from hetsim.plots.shelves import shelves
-from hetsim.plots.style import save
 from hetsim.plots.sweeps import against, sweep_map
 from hetsim.plots.tradeoff import pareto, regret
 from hetsim.registry import load_object
@@ -31,7 +29,7 @@ _OF_ROOMS = {"decision": "hetsim.search.picture:decision", "pipeline": "hetsim.p
 
 __all__ = [
     "against", "batches", "cdf", "comparison", "default", "distributions", "fragmentation", "gantt", "groups",
-    "links", "over_time", "pareto", "pipeline", "power", "regret", "save", "serving", "shelves",
+    "links", "over_time", "pareto", "pipeline", "power", "regret", "serving", "shelves",
     "sweep_map", "timeline",
 ]  # fmt: skip
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullLocator
 
 from hetsim.errors import UsageError, suggestion
 from hetsim.model.record import UNFINISHED
-from hetsim.plots.style import INK, MUTED, describe, line_looks, log_time_axis, name_axes, own_axes, tidy, time_axis
+from hetsim.plots.style import describe, line_looks
+from hetsim.results.colors import MUTED
 from hetsim.results.one_run.result import Result
+from hetsim.results.panels import ROUND_TIMES, Axis, Line, Panel, Picture, Texts, time_axis
 
 MAX_POINTS = 2000
 FEW_LINES = 6
@@ -23,44 +23,38 @@ WIDE = 50.0
 _TIMES = ("response", "wait", "overhead", "upload", "compute", "download")
 
 
-def cdf(
-    results: Result | Iterable[Result] | Mapping[str, Result], column: str = "response", ax: Axes | None = None
-) -> Axes:
+def cdf(results: Result | Iterable[Result] | Mapping[str, Result], column: str = "response") -> Picture:
     """Draw the share of tasks with `column` at most x, a line for every run.
 
     Of tasks in the window.  Unfinished tasks count as +∞: a line that ends below 100 % has some.
 
-    Parameters: results: runs, with labels if in a mapping; column: of `tasks`; ax: axes to draw on, else those of a new
-        figure.
-    Returns: the axes.
+    Parameters: results: runs, with labels if in a mapping; column: of `tasks`.
+    Returns: the picture.
     """
-    lines = {label: _values(result, column) for label, result in labeled(results).items()}
-    ax = own_axes(ax)
-    everything = np.concatenate([values for values, _ in lines.values()])
-    looks = line_looks(list(lines))
+    return Picture([[shares(labeled(results), column)]])
+
+
+def shares(runs: Mapping[str, Result], column: str, *, small: bool = False) -> Panel:
+    """The panel of `cdf`."""
+    lines = {label: _values(result, column) for label, result in runs.items()}
+    looks, marks = line_looks(list(lines)), list[Any]()
     for label, (values, total) in lines.items():
-        share = 100 * np.arange(1, len(values) + 1) / max(total, 1)
-        kept = _thinned(len(values))
+        share, kept = 100 * np.arange(1, len(values) + 1) / max(total, 1), _thinned(len(values))
         look = looks[label]
-        if len(values) < total and look["label"] and look["zorder"] > 1:
+        if len(values) < total and "dash" in look:
             look = look | {"label": f"{look['label']} ({_percent(1 - len(values) / total)} unfinished)".strip()}
         # From 0 % on: of one task, or of many with the same value, the rise is all there is to see.
-        ax.plot(np.append(values[:1], values[kept]), np.append([0.0] * len(values[:1]), share[kept]),
-                drawstyle="steps-post", linewidth=1.6, **look)  # fmt: skip
-    _x_axis(ax, everything, column)
+        x, y = np.append(values[:1], values[kept]), np.append([0.0] * len(values[:1]), share[kept])
+        marks.append(Line(x, y, steps=True, width=1.6, **look))
+    everything = np.concatenate([values for values, _ in lines.values()])
+    x_axis, legend = _x_axis(everything, column), "lower right" if len(lines) <= FEW_LINES else "right"
+    title = marks[-1].label if len(lines) == 1 else ""
     if not everything.any():
         reason = f"{column.replace('_', ' ')} is 0 for all" if len(everything) else "none has come to its end"
-        ax.text(0.5, 0.5, reason, transform=ax.transAxes, ha="center", va="center", fontsize=9, color=MUTED)
-        ax.set_xticks([])  # there is nothing to read off
-    ax.set_ylim(0, 101)
-    tidy(ax, grid="both", y="tasks (%)")
-    if 1 < len(lines) <= FEW_LINES:
-        ax.legend(frameon=False, fontsize=9, loc="lower right")
-    elif len(lines) > 1:
-        ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    else:
-        ax.set_title(str(ax.lines[-1].get_label()), loc="left", fontsize=11, color=INK)
-    return ax
+        marks.append(Texts([0.5], [0.5], [reason], MUTED, size=9, align="center", inside="xy"))
+        x_axis.ticks = []  # there is nothing to read off
+    return Panel(marks, x_axis, Axis("tasks (%)", 0, 101), title, grid="both", legend="" if title else legend,
+                 small=small or len(lines) > FEW_LINES)  # fmt: skip
 
 
 def _percent(value: float) -> str:
@@ -107,21 +101,13 @@ def _thinned(count: int) -> np.ndarray:
     return np.unique(np.concatenate([np.linspace(0, count - 1, half).astype(int), np.arange(count - half, count)]))
 
 
-def _x_axis(ax: Axes, values: np.ndarray, column: str) -> None:
+def _x_axis(values: np.ndarray, column: str) -> Axis:
     label = column.replace("_", " ")
     positive = values[values > 0]
     small = float(np.quantile(positive, 0.05)) if len(positive) else 0.0
-    wide = len(positive) > 0 and float(positive.max()) > WIDE * small > 0
-    if column in _TIMES:
-        if wide:
-            log_time_axis(ax, label)
-        else:
-            time_axis(ax, 0.0, 1.02 * float(values.max(initial=0.0)) or 1.0, label)
-        return
-    if wide:
-        ax.set_xscale("log")
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        ax.xaxis.set_minor_locator(NullLocator())
-    elif len(values) and float(np.ptp(values)) <= 1e-9 * float(np.abs(values).max()):
-        ax.set_xlim(0, 2 * float(values.max()) or 1.0)  # one value: axes around it would magnify its rounding
-    name_axes(ax, label)
+    is_wide = len(positive) > 0 and float(positive.max()) > WIDE * small > 0
+    if column in _TIMES and not is_wide:
+        return time_axis(0.0, 1.02 * float(values.max(initial=0.0)) or 1.0, label)
+    if not is_wide and len(values) and float(np.ptp(values)) <= 1e-9 * float(np.abs(values).max()):
+        return Axis(label, 0, 2 * float(values.max()) or 1.0)  # axes around one value would magnify its rounding
+    return Axis(label, log=is_wide, ticks=ROUND_TIMES if column in _TIMES else None)

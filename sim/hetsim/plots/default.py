@@ -5,23 +5,21 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from hetsim.plots.cdf import cdf
+from hetsim.plots.cdf import shares
 from hetsim.plots.gantt import gantt, timeline
-from hetsim.plots.style import BLUE, INK, MUTED, figure, tidy, title
+from hetsim.results.colors import INK, MUTED
 from hetsim.results.declared import DEFAULT_METRIC
 from hetsim.results.formatting import SECONDS, fitting, pair, with_unit
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run.result import Result
+from hetsim.results.panels import Axis, Boxes, Line, Panel, Picture, Points
 
 FEW_LAUNCHES = 250
 FEW_DEVICES = 32
 
 
-def default(outcome: Result | Replications) -> Figure:
+def default(outcome: Result | Replications) -> Picture:
     """Draw a suitable picture of a run or of replications.
 
     A small run is shown as a Gantt chart; a large one, or one of language models (their launches are busy periods that
@@ -29,7 +27,7 @@ def default(outcome: Result | Replications) -> Figure:
     with the mean response of each next to it.
 
     Parameters: outcome: the run, or the replications.
-    Returns: the figure.
+    Returns: the picture.
     """
     return _of_replications(outcome) if isinstance(outcome, Replications) else _of_run(outcome)
 
@@ -40,50 +38,37 @@ def _small(result: Result) -> bool:
     return few and not result.record.input.language
 
 
-def _of_run(result: Result) -> Figure:
+def _of_run(result: Result) -> Picture:
     if _small(result):
-        return gantt(result).get_figure(root=True)  # type: ignore[return-value]
-    picture = figure(10, 7)
-    above, below = picture.subfigures(2, 1, height_ratios=[1.5, 1], squeeze=False)[:, 0]
-    upper, lower = above.subplots(2, 1, sharex=True)
-    timeline(result, (upper, lower))
-    left_axes, right = below.subplots(1, 2, sharey=True)
+        return gantt(result)
     waits = np.nan_to_num(result.measured.column("wait")).any()
-    for ax, column in ((left_axes, "response"), (right, "wait" if waits else "slowdown")):
-        cdf({column: result}, column, ax)
-        ax.set_title(ax.get_title(loc="left"), loc="left", fontsize=9)
-    right.set_ylabel("")
-    return picture
+    columns = "response", "wait" if waits else "slowdown"
+    below = [shares({column: result}, column, small=True) for column in columns]
+    below[1].y.bare = True
+    return Picture([*timeline(result).rows, below], 10, 7, heights=(1, 1, 1.33))
 
 
-def _of_replications(runs: Replications) -> Figure:
-    first = runs.results[0] if runs.results else None
-    picture = figure(10, 6.5 if first is not None else 3.2)
-    if first is None:
-        _spread(runs, picture.add_subplot())
-        return picture
-    above, below = picture.subfigures(2, 1, height_ratios=[1.7, 1], squeeze=False)[:, 0]
-    upper, lower = above.subplots(2, 1, sharex=True)
-    timeline(first, (upper, lower))
-    title(upper, f"{upper.get_title(loc='left')} · replication 0 of {len(runs)}")
-    left_axes, right = below.subplots(1, 2)
-    cdf({"response": first}, "response", left_axes)
-    left_axes.set_title(left_axes.get_title(loc="left"), loc="left", fontsize=9)
-    _spread(runs, right)
-    return picture
+def _of_replications(runs: Replications) -> Picture:
+    if not runs.results:
+        return Picture([[_spread(runs)]], 10, 3.2)
+    rows = timeline(runs.results[0]).rows
+    rows[0][0].title += f" · replication 0 of {len(runs)}"
+    below = [shares({"response": runs.results[0]}, "response", small=True), _spread(runs)]
+    return Picture([*rows, below], 10, 6.5, heights=(1, 1, 1.18))
 
 
-def _spread(runs: Replications, ax: Axes) -> None:
+def _spread(runs: Replications) -> Panel:
     """The mean response of every replication, and the interval for its expectation."""
     values = runs.values[DEFAULT_METRIC]
     factor, unit = fitting(values.tolist(), SECONDS)
-    ax.plot(values.index, values / factor, "o", color=BLUE, markersize=4, alpha=0.8)
+    finite = values[np.isfinite(values)] / factor
+    y = Axis(f"mean response ({unit})", 0, 1.08 * finite.max() if len(finite) else 1)
+    panel = Panel([Points(finite.index, finite, alpha=0.8)], Axis("replication", count=8, integer=True), y, small=True)
     interval = runs.interval(DEFAULT_METRIC) if values.notna().sum() > 1 else None
     if interval is not None and math.isfinite(interval.mean):
         mean, half = interval.mean / factor, interval.half_width / factor
-        ax.axhline(mean, color=INK, linewidth=1)
-        ax.axhspan(interval.low / factor, interval.high / factor, color=MUTED, alpha=0.18, linewidth=0)
-        ax.set_title(f"mean {with_unit(pair(mean, half), unit)} (95 %)", loc="left", fontsize=9)
-    ax.set_ylim(0, 1.08 * values[np.isfinite(values)].max() / factor if np.isfinite(values).any() else 1)
-    ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    tidy(ax, x="replication", y=f"mean response ({unit})")
+        ends = [interval.low / factor], [interval.high / factor]
+        panel.marks += [Boxes([-math.inf], [math.inf], *ends, "", MUTED, alpha=0.18),
+                        Line([-math.inf, math.inf], [mean, mean], color=INK, width=1)]  # fmt: skip
+        panel.title = f"mean {with_unit(pair(mean, half), unit)} (95 %)"
+    return panel

@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from matplotlib.axes import Axes
 
 from hetsim.errors import UsageError
 from hetsim.model.exchange import link_names
-from hetsim.plots.style import INK, VERMILION, averaged, describe, means_told, own_axes, plain, short, time_axis, title
+from hetsim.plots.style import describe, short
+from hetsim.results.colors import VERMILION
 from hetsim.results.one_run.network import series
 from hetsim.results.one_run.result import Result
+from hetsim.results.panels import Axis, Boxes, Panel, Picture, Shades, averaged, time_axis
 
-MAX_NAMES = 40
 MAX_LINKS = 32
 
 
-def _shades(ax: Axes, edges: np.ndarray, shares: np.ndarray, names: list[str], label: str) -> None:
-    """A row of shades for each name, from 0 to 1 between the edges, and their scale."""
-    rows = len(names)
-    # cividis reads alike with all kinds of color vision, and in print.
-    mesh = ax.pcolormesh(
-        edges, np.arange(rows + 1), 100 * shares, cmap="cividis", vmin=0, vmax=100, linewidth=0, rasterized=True
-    )
-    ax.invert_yaxis()
-    shown = range(0, rows, max(1, -(-rows // MAX_NAMES)))
-    ax.set_yticks([row + 0.5 for row in shown], [plain(short(names[row], 30)) for row in shown],
-                  fontsize=7 if rows > 20 else 8.5)  # fmt: skip
-    ax.tick_params(axis="y", length=0, colors=INK)
-    time_axis(ax, 0.0, edges[-1], told=means_told(edges))
-    ax.spines[:].set_visible(False)
-    bar = ax.get_figure(root=True).colorbar(mesh, ax=ax, fraction=0.03, pad=0.015)  # type: ignore[union-attr]
-    bar.outline.set_visible(False)
-    bar.set_label(label, fontsize=9, color=INK)
-    bar.ax.tick_params(labelsize=8, length=0)
-
-
-def links(result: Result, ax: Axes | None = None, *, bins: int = 160) -> Axes:
+def links(result: Result, *, bins: int = 160) -> Picture:
     """Draw the utilization of each link over time, with shared times marked.
 
     Links that jobs shared come first, then the busiest; uplinks are named by their rack.
 
-    Parameters: result: a run; ax: axes to draw on, else those of a new figure; bins: stretches of time.
-    Returns: the axes.
+    Parameters: result: a run; bins: stretches of time.
+    Returns: the picture.
     Raises: UsageError: no job sends anything between nodes.
     """
     columns = series(result.record)
@@ -54,12 +36,14 @@ def links(result: Result, ax: Axes | None = None, *, bins: int = 160) -> Axes:
     shown = order[:MAX_LINKS]
     busy = np.array([averaged(columns[link][0], columns[link][1], edges, end) for link in shown])
     shared = np.array([averaged(columns[link][0], columns[link][2] > 1, edges, end) for link in shown])
-    ax = own_axes(ax, 9, 1.9 + 0.26 * max(len(shown), 4))
-    for row, together in enumerate(shared):
-        for place in np.flatnonzero(together > 0.5):
-            ax.plot(edges[place : place + 2], [row + 0.06] * 2, color=VERMILION, linewidth=2.2, solid_capstyle="butt")
-    shown_names = [names[link] for link in shown]
-    _shades(ax, edges, np.minimum(busy, 1.0), names=shown_names, label="rate in use (%), red: shared")
+    row, place = np.nonzero(shared > 0.5)
+    label, rates = "rate in use (%), red: shared", 100 * np.minimum(busy, 1.0)
+    marks: list[Any] = [
+        Shades(edges, np.arange(len(shown) + 1), rates, (0, 100), label=label),
+        Boxes(edges[place], edges[place + 1], row, row + 0.12, color=VERMILION),
+    ]
     more = f" · {len(order) - len(shown)} more links" if len(order) > len(shown) else ""
-    title(ax, describe(result) + more)
-    return ax
+    rows = [(at + 0.5, short(names[link], 30)) for at, link in enumerate(shown)]
+    panel = Panel(marks, time_axis(0.0, edges[-1], means=edges), Axis("", len(shown), 0, rows), describe(result) + more,
+                  grid="")  # fmt: skip
+    return Picture([[panel]], 9, 1.9 + 0.26 * max(len(shown), 4))

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from scipy.stats import binned_statistic
 
 from hetsim.errors import UsageError
-from hetsim.plots import style
 from hetsim.plots.cdf import labeled
+from hetsim.plots.style import describe, line_looks, look, short, until
+from hetsim.results.colors import PALETTE, VERMILION
 from hetsim.results.formatting import SECONDS, energy, fitting
 from hetsim.results.one_run.calls import RATES, rates_over
 from hetsim.results.one_run.over_bins import power_over_time
 from hetsim.results.one_run.result import Result
+from hetsim.results.panels import Axis, Band, Line, Panel, Picture, averaged, time_axis
 
 STRETCHES = 150
 """Lines are means over this many equal stretches of time: steps of several policies over one another hide all."""
@@ -25,7 +26,7 @@ _PARTS = (("sleep", 0.25), ("idle", 0.5), ("work", 1.0))
 """From the bottom up, with how strongly each is painted."""
 
 
-def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figure:
+def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Picture:
     """Draw panels of GPUs, queue and fragmentation, with a line for every run.
 
     On clusters without GPUs the cores take their place.  Lines are means over 150th parts of the longest run;
@@ -33,24 +34,25 @@ def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figu
     out or try again.
 
     Parameters: results: runs, with labels if in a mapping.
-    Returns: the figure.
+    Returns: the picture.
     """
     runs = labeled(results)
-    end = max(run.end for run in runs.values())
-    end = end if end > 0 else 1.0
-    edges = np.linspace(0.0, end, STRETCHES + 1)
+    edges = np.linspace(0.0, max(run.end for run in runs.values()) or 1.0, STRETCHES + 1)
     lines = {label: _lines(run, edges) for label, run in runs.items()}
-    names, looks = _panels(lines), style.line_looks(list(runs))
-    picture = style.figure(9.5, 1.0 + 1.45 * len(names))
-    panels = picture.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
-    for name, ax in zip(names, panels, strict=True):
-        for label, columns in lines.items():
-            if name in columns:
-                ax.plot((edges[:-1] + edges[1:]) / 2, columns[name], linewidth=1.4, **looks[label])
-        _dress(ax, name, end, style.means_told(edges))
-    style.one_time_axis(panels[:-1])
-    style.legend_above(picture, panels[0])
-    return picture
+    looks, middle = line_looks(list(runs)), (edges[:-1] + edges[1:]) / 2
+    panels = []
+    for name in _panels(lines):
+        marks = [Line(middle, columns[name], **looks[label]) for label, columns in lines.items() if name in columns]
+        top = float(np.nanmax(np.concatenate([mark.y for mark in marks]), initial=0.0))
+        y = Axis(name, 0, count=4, integer=True)
+        if name == FRAGMENTATION and top < 60:  # often far below 100 %: the axis ends where it does
+            y = Axis(name, 0, max(1.1 * top, 1.0), count=4)
+        elif "%" in name:
+            y = Axis(name, 0, 103, [(at, str(at)) for at in (0, 50, 100)])
+        panels.append(Panel(list(marks), time_axis(0.0, edges[-1], means=edges), y))
+    for panel in panels[:-1]:
+        panel.x.bare = True
+    return Picture([[panel] for panel in panels], 9.5, 1.0 + 1.45 * len(panels), legend=True)
 
 
 FRAGMENTATION = "fragmentation (%)"
@@ -71,7 +73,7 @@ def _lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
         cores = sum(node.cpus for node in cluster.nodes)
         columns["cores busy (%)"] = 100 * table["busy_cores"].to_numpy() / max(cores, 1)
     means = rates_over(run.record, run.modes, edges)
-    means |= {name: style.averaged(time, values, edges, run.end) for name, values in columns.items()}
+    means |= {name: averaged(time, values, edges, run.end) for name, values in columns.items()}
     fragmented = run.fragmentation_between(edges) if gpus else np.array([])
     return means | ({FRAGMENTATION: 100 * fragmented} if np.nan_to_num(fragmented).any() else {})
 
@@ -91,53 +93,31 @@ def _panels(lines: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
     return names
 
 
-def _dress(ax: Axes, name: str, end: float, told: str) -> None:
-    style.tidy(ax, y=name)
-    style.time_axis(ax, 0.0, end, told=told)
-    if "%" in name:
-        ax.set_ylim(0, 103)
-        ax.set_yticks([0, 50, 100])
-        if name == FRAGMENTATION:
-            _close(ax)
-    else:
-        ax.set_ylim(bottom=0)
-        ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-
-
-def _close(ax: Axes) -> None:
-    """Fragmentation is often far below 100 %: the axis ends where it does."""
-    values = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in ax.lines])
-    top = float(np.nanmax(values, initial=0.0))
-    if top < 60:
-        ax.set_ylim(0, max(1.1 * top, 1.0))
-        ax.yaxis.set_major_locator(MaxNLocator(4))
-
-
 BATCH_STRETCHES, TIMES = 60, ("GPU time a batch", "latency")
 
 
-def batches(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figure:
+def batches(results: Result | Iterable[Result] | Mapping[str, Result]) -> Picture:
     """Draw batch size, GPU time a batch, latency and throughput over time.
 
     Batches count where their upload starts, latencies where the request arrives, throughput where it ends.
 
     Parameters: results: runs, with labels if in a mapping.
-    Returns: the figure.
+    Returns: the picture.
     """
     runs = labeled(results)
     edges = np.linspace(0.0, max(run.end for run in runs.values()), BATCH_STRETCHES + 1)
-    lines = [_batch_lines(run, edges) for run in runs.values()]
-    picture = style.figure(1.0 + 4.0 * len(runs), 8.2)
-    columns = picture.subplots(4, len(runs), sharex=True, sharey="row", squeeze=False).T
-    for number, (label, panels) in enumerate(zip(runs, columns, strict=True)):
-        for ax, (name, values) in zip(panels, lines[number].items(), strict=True):
-            factor, unit = fitting([np.nanmax(one[name]) for one in lines], SECONDS) if name in TIMES else (1.0, "")
-            ax.plot((edges[:-1] + edges[1:]) / 2, values / factor, color=style.look(number)["color"])
-            ax.set_ylim(bottom=0)
-            style.tidy(ax, y="" if number else f"{name} ({unit})" if unit else name)
-        style.title(panels[0], label)
-        style.time_axis(panels[-1], 0.0, edges[-1], told=style.means_told(edges))
-    return picture
+    lines, middle = [_batch_lines(run, edges) for run in runs.values()], (edges[:-1] + edges[1:]) / 2
+    rows: list[Any] = []
+    for name in lines[0]:
+        peaks = [float(np.nanmax(one[name])) for one in lines]
+        factor, unit = fitting(peaks, SECONDS) if name in TIMES else (1.0, "")
+        y = Axis(f"{name} ({unit})" if unit else name, 0, 1.05 * max(peaks) / factor)
+        x = replace(time_axis(0.0, edges[-1], means=edges), bare=True)
+        curves = [Line(middle, one[name] / factor, color=look(n)["color"]) for n, one in enumerate(lines)]
+        rows.append([Panel([curve], replace(x), replace(y, bare=n > 0)) for n, curve in enumerate(curves)])
+    for label, first, last in zip(runs, rows[0], rows[-1], strict=True):
+        first.title, last.x.bare = label, False
+    return Picture(rows, 1.0 + 4.0 * len(runs), 8.2)
 
 
 def _batch_lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
@@ -155,72 +135,57 @@ def _batch_lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
     return binned | {"requests served a second": np.histogram(done["finish"], edges)[0] / np.diff(edges)}
 
 
-def power(result: Result, ax: Axes | None = None, *, bins: int = 200) -> Axes:
+def power(result: Result, *, bins: int = 200) -> Picture:
     """Draw the watts of each device type, stacked: asleep, idle, and for work.
 
     The title tells the energy of the whole run, which is the area.
 
-    Parameters: result: a run; ax: axes to draw on, else those of a new figure; bins: stretches of time.
-    Returns: the axes.
+    Parameters: result: a run; bins: stretches of time.
+    Returns: the picture.
     """
-    ax = style.own_axes(ax)
-    table = power_over_time(result, bins)
-    edges = np.append(table["time"].to_numpy(), result.end or 1.0)
-    columns = table.drop(columns="time")
+    table, end = power_over_time(result, bins), result.end or 1.0
+    edges, columns = np.append(table["time"].to_numpy(), end), table.drop(columns="time")
     total = columns.sum(axis=1)
     factor, unit = fitting([float(total.max())], WATTS)
-    floor = np.zeros(len(edges))
+    floor, marks = np.zeros(len(edges)), list[Any]()
     kinds = list(dict.fromkeys(str(name).rpartition(".")[0] for name in columns if columns[name].any()))
     for number, kind in enumerate(kinds):
         for part, strength in _PARTS:
             watts = columns[f"{kind}.{part}"].to_numpy() / factor
-            if not watts.any():
-                continue
-            top = floor + np.append(watts, watts[-1:])
-            label = f"{style.plain(style.short(kind, 24))} {'at work' if part == 'work' else part}"
-            color = style.PALETTE[number % len(style.PALETTE)]
-            ax.fill_between(edges, floor, top, step="post", linewidth=0, color=color, alpha=strength, label=label)
-            floor = top
-    ax.set_ylim(0, 1.05 * float(floor.max()) if floor.any() else 1.0)
-    style.time_axis(ax, 0.0, result.end or 1.0, told=style.means_told(edges))
-    style.tidy(ax, y=f"power ({unit})")
+            if watts.any():
+                top = floor + np.append(watts, watts[-1:])
+                label = f"{short(kind, 24)} {'at work' if part == 'work' else part}"
+                color = PALETTE[number % len(PALETTE)]
+                marks.append(Band(edges, floor, top, label, color=color, alpha=strength, steps=True))
+                floor = top
     spent = float((total * np.diff(edges)).sum()) if result.end > 0 else 0.0
     subtitle = energy(spent) if total.any() else "no power is given"
-    style.title(ax, f"{style.short(style.describe(result), 70)} · {subtitle}")
-    handles, labels = ax.get_legend_handles_labels()
-    if labels:
-        ax.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return ax
+    y = Axis(f"power ({unit})", 0, 1.05 * float(floor.max()) if floor.any() else 1.0)
+    title = f"{short(describe(result), 70)} · {subtitle}"
+    # From above to below, as they lie.
+    return Picture([[Panel(marks[::-1], time_axis(0.0, end, means=edges), y, title, legend="right")]])
 
 
-def fragmentation(result: Result, ax: Axes | None = None) -> Axes:
+def fragmentation(result: Result) -> Picture:
     """Draw the allocated GPUs, and above them the free GPUs that fit no request.
 
     Both are in percent of the GPUs that are up; what lies between the upper line and 100 % is free and of use.
 
-    Parameters: result: a run; ax: axes to draw on, else those of a new figure.
-    Returns: the axes.
+    Parameters: result: a run.
+    Returns: the picture.
     Raises: UsageError: the cluster has no GPUs.
     """
     if not any(device.type.kind != "cpu" for device in result.record.input.cluster.devices):
         raise UsageError("there are no GPUs here, so none of them can be left over")
-    ax = style.own_axes(ax, 9, 4)
     table, end = result.fragmentation_over_time, result.end
     up = (table["allocated_gpus"] + table["unallocated_gpus"]).to_numpy()
-    time = table["time"].to_numpy()
     allocated = 100 * table["allocation"].fillna(0.0).to_numpy()
     stranded = 100 * table["fragmented_gpus"].to_numpy() / up.clip(min=1e-12)
-    low, high = allocated, allocated + stranded
-    edges = style.intervals(ax, end, low, high)
-    if edges is not None:
-        low, high, time = style.averaged(time, low, edges, end), style.averaged(time, high, edges, end), edges[:-1]
-    time, low, high = np.append(time, end), np.append(low, low[-1:]), np.append(high, high[-1:])
-    ax.fill_between(time, low, step="post", color=style.BLUE, alpha=0.25, linewidth=0, label="allocated")
-    ax.fill_between(time, low, high, step="post", color=style.VERMILION, alpha=0.45, linewidth=0,
-                    label="free, but of no use to the mix")  # fmt: skip
-    ax.set_ylim(0, 105)
-    ax.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.1)
-    style.tidy(ax, y=style.steps_label("GPUs (%)", edges))
-    style.time_axis(ax, 0.0, end if end > 0 else 1.0)
-    style.title(ax, style.describe(result), pad=24)
-    return ax
+    time, low, high = until(end, table["time"].to_numpy(), allocated, allocated + stranded)
+    marks = [
+        Band(time, 0.0, low, "allocated", alpha=0.25, steps=True),
+        Band(time, low, high, "free, but of no use to the mix", color=VERMILION, alpha=0.45, steps=True),
+    ]
+    panel = Panel(list(marks), time_axis(0.0, end if end > 0 else 1.0), Axis("GPUs (%)", 0, 105), describe(result),
+                  legend="above", means=True)  # fmt: skip
+    return Picture([[panel]], 9, 4)

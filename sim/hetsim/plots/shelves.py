@@ -3,71 +3,61 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
-from matplotlib.patches import Patch
 
 from hetsim.errors import UsageError
-from hetsim.plots import style
-from hetsim.plots.gantt import bar_boxes, label_lanes
+from hetsim.plots.gantt import lanes_axis
+from hetsim.plots.style import describe, short
+from hetsim.results.colors import BLUE, MUTED, ORANGE, SKY, VERMILION
 from hetsim.results.formatting import seconds
 from hetsim.results.one_run.gantt_rows import device_bars
 from hetsim.results.one_run.result import Result
+from hetsim.results.panels import Line, Panel, Picture, Texts, row_boxes, time_axis
 
 CLASSES = (
-    ("long: more than 2λ/3", 2 / 3, style.BLUE), ("medium: more than λ/3", 1 / 3, style.ORANGE),
-    ("small", 0.0, style.SKY),
+    ("long: more than 2λ/3", 2 / 3, BLUE), ("medium: more than λ/3", 1 / 3, ORANGE),
+    ("small", 0.0, SKY),
 )  # fmt: skip
 LINES = (("λ/3", 1 / 3), ("2λ/3", 2 / 3), ("λ", 1.0), ("4λ/3", 4 / 3))
 ROUNDING = 1e-9
 """A task with a time of a third of the guess, but for rounding, is small."""
 
 
-def shelves(result: Result, ax: Axes | None = None, *, guess: float | None = None) -> Axes:
+def shelves(result: Result, *, guess: float | None = None) -> Picture:
     """Draw the schedule of `dual_approximation` as its proof sees it.
 
     A task is long, medium or small by its time on the device where it ran: the proof gives a device one long task or
     two medium ones at most, and fills up with small ones to 4λ/3.
 
-    Parameters: result: a run; ax: axes to draw on, else those of a new figure; guess: λ in seconds, without it the one
-        that the algorithm accepted last (`result.notes["guess"]`).
-    Returns: the axes.
+    Parameters: result: a run; guess: λ in seconds, without it the one that the algorithm accepted last
+        (`result.notes["guess"]`).
+    Returns: the picture.
     Raises: UsageError: the policy tells no guess, or it is not above 0.
     """
     guess = _guess(result) if guess is None else guess
     if not (guess > 0 and math.isfinite(guess)):
         raise UsageError(f"shelves need a guess above 0 s, not {guess:g}")
     bars, lanes = _lanes(result)
-    ax = style.own_axes(ax, 10, min(14.0, 1.9 + 0.3 * max(len(lanes), 3)))
     begin, end, row = (bars[name].to_numpy(dtype=float) for name in ("compute_start", "compute_end", "row"))
-    remaining, legend = np.ones(len(bars), dtype=bool), []
+    remaining, marks = np.ones(len(bars), dtype=bool), list[Any]()
     for name, above, color in CLASSES:
         chosen = remaining & (end - begin > above * guess * (1 + ROUNDING))
         remaining &= ~chosen
         if chosen.any():
-            boxes = bar_boxes(begin[chosen], end[chosen], row[chosen], 0.4)
-            ax.add_collection(PolyCollection(boxes, facecolors=color, edgecolors="white", linewidths=0.5, zorder=2))
-            legend.append(Patch(facecolor=color, label=name))
-    last = max(float(end.max(initial=0.0)), 4 / 3 * guess)
-    label_lanes(ax, [(float(number), name) for number, name in enumerate(lanes)], list(range(len(lanes) + 1)))
-    style.time_axis(ax, 0.0, 1.02 * last)
-    style.tidy(ax, grid="")
+            look = {"label": name, "color": color, "edge": 0.5}
+            marks.append(row_boxes(begin[chosen], end[chosen], row[chosen], 0.4, **look))
     for text, part in LINES:
-        ax.axvline(
-            part * guess, color=style.VERMILION if part == 1 else style.MUTED, linewidth=1.2, linestyle=(0, (4, 2)),
-            zorder=3
-        )
-        ax.annotate(text, (part * guess, 1.0), xycoords=ax.get_xaxis_transform(), xytext=(0, 2), ha="center",
-                    textcoords="offset points", fontsize=9, color=style.INK)  # fmt: skip
-    ax.tick_params(axis="y", length=0)
-    style.title(ax, f"{style.short(style.describe(result), 44)} · λ = {seconds(guess)}", pad=18)
-    if legend:
-        ax.legend(handles=legend, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(legend), frameon=False,
-                  fontsize=9, borderaxespad=1.8, handlelength=1.2, columnspacing=1.2)  # fmt: skip
-    return ax
+        at, color = part * guess, VERMILION if part == 1 else MUTED
+        marks += [Line([at, at], [-math.inf, math.inf], color=color, dash=1, width=1.2),
+                  Texts([at], [1.01], [text], size=9, align="center", rise="bottom", inside="y")]  # fmt: skip
+    last = max(float(end.max(initial=0.0)), 4 / 3 * guess)
+    title = f"{short(describe(result), 44)} · λ = {seconds(guess)}"
+    panel = Panel(marks, time_axis(0.0, 1.02 * last), lanes_axis(list(enumerate(lanes)), len(lanes)), title,
+                  grid="", legend="above right", room=16)  # fmt: skip
+    return Picture([[panel]], 10, min(14.0, 1.9 + 0.3 * max(len(lanes), 3)))
 
 
 def _guess(result: Result) -> float:

@@ -7,105 +7,96 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter
 
 from hetsim.errors import UsageError
-from hetsim.plots.style import INK, line_looks, name_axes, own_axes, plain, possible, short, tidy, title
+from hetsim.plots.style import line_looks, possible, short
+from hetsim.results.colors import INK, VERMILION
 from hetsim.results.declared import DEFAULT_METRIC, has_direction, higher_is_better
 from hetsim.results.formatting import figures, fitting, metric_name, units_of
 from hetsim.results.many_runs.point_differences import rows_where
 from hetsim.results.many_runs.sweep import Sweep
+from hetsim.results.panels import Axis, Band, Line, Panel, Picture, Shades, Texts, row_boxes
 
 WIDE = 50.0
 """Above this ratio of the largest to the least value an axis is logarithmic."""
 
 
 def against(
-    sweep: Sweep, x: str, metric: str = DEFAULT_METRIC, ax: Axes | None = None, *, by: str = "policy",
-    where: Mapping[str, Any] | None = None,
-) -> Axes:  # fmt: skip
+    sweep: Sweep, x: str, metric: str = DEFAULT_METRIC, *, by: str = "policy", where: Mapping[str, Any] | None = None
+) -> Picture:
     """Draw a metric against a key, a line for each policy, with 95 % intervals.
 
-    Parameters: sweep: its result; x, metric: what is drawn; ax: axes to draw on, else those of a new figure; by:
-        another key may tell the lines apart; where: fixes other columns of the sweep's table.
-    Returns: the axes.
+    Parameters: sweep: its result; x, metric: what is drawn; by: another key may tell the lines apart; where: fixes
+        other columns of the sweep's table.
+    Returns: the picture.
     """
     frame = _chosen(sweep, metric, where)
     _needs(sweep, frame, (x, by))
-    ax = own_axes(ax)
     factor, unit = fitting(frame[metric].tolist(), units_of(metric))
     numbers, written = pd.api.types.is_numeric_dtype(frame[x]), list(dict.fromkeys(frame[x]))
-    looks = line_looks(list(map(str, frame[by].drop_duplicates())))
+    looks, marks = line_looks(list(map(str, frame[by].drop_duplicates()))), list[Any]()
     for label, mine in frame.groupby(by, sort=False, observed=True):
         mine = mine.sort_values(x) if numbers else mine
         value = mine[metric].to_numpy(dtype=float) / factor
         at = mine[x].to_numpy(dtype=float) if numbers else np.array([written.index(v) for v in mine[x]])
         look = looks[str(label)]
-        ax.plot(at, value, marker="o", markersize=4, linewidth=1.6, **look)
+        marks.append(Line(at, np.where(np.isfinite(value), value, np.nan), marker="o", width=1.6, **look))
         if f"{metric}_ci_low" in mine:
             ends = (mine[f"{metric}_ci_{end}"].to_numpy(dtype=float) / factor for end in ("low", "high"))
             low, high = (np.clip(end, *possible(metric, value, factor)) for end in ends)
-            ax.fill_between(at, low, high, color=look["color"], alpha=0.18, linewidth=0)
-    _value_axis(ax, frame[metric].to_numpy(dtype=float) / factor)
+            marks.append(Band(at, low, high, color=look["color"], alpha=0.18))
+    values = frame[metric].to_numpy(dtype=float) / factor
+    log = is_wide(values, WIDE)
     if numbers:
-        _key_axis(ax, sweep, x)
+        x_axis = _key_axis(sweep, x)
     else:
-        names = [plain(short(str(value), 24)) for value in written]
-        ax.set_xticks(range(len(names)), names, fontsize=9)
-    tidy(ax, grid="both", x=key_name(x, sweep.keys), y=metric_name(metric) + (f" ({unit})" if unit else ""))
-    title(ax, sweep.name)
-    if frame[by].nunique() > 1:
-        ax.legend(frameon=False, fontsize=9)
-    return ax
+        x_axis = Axis(ticks=[(at, short(str(value), 24)) for at, value in enumerate(written)])
+    x_axis.label = key_name(x, sweep.keys)
+    y_axis = Axis(metric_name(metric) + (f" ({unit})" if unit else ""), None if log else 0, log=log)
+    legend = "inside" if frame[by].nunique() > 1 else ""
+    return Picture([[Panel(marks, x_axis, y_axis, sweep.name, grid="both", legend=legend)]])
 
 
 def sweep_map(
-    sweep: Sweep, x: str, y: str, metric: str = DEFAULT_METRIC, ax: Axes | None = None, *,
-    where: Mapping[str, Any] | None = None,
-) -> Axes:  # fmt: skip
+    sweep: Sweep, x: str, y: str, metric: str = DEFAULT_METRIC, *, where: Mapping[str, Any] | None = None
+) -> Picture:
     """Draw a metric over two keys as shades with values; the best is framed.
 
-    Parameters: sweep: its result; x, y, metric: what is drawn; ax: axes to draw on, else those of a new figure; where:
-        fixes other columns of the sweep's table; needed for one policy of several ({"policy": "sjf"}).
-    Returns: the axes.
+    Parameters: sweep: its result; x, y, metric: what is drawn; where: fixes other columns of the sweep's table; needed
+        for one policy of several ({"policy": "sjf"}).
+    Returns: the picture.
     """
     frame = _chosen(sweep, metric, where)
     _needs(sweep, frame, (x, y))
     grid = sweep.pivot(x, y, metric, where)
     factor, unit = fitting(grid.to_numpy().ravel().tolist(), units_of(metric))
     values = grid.to_numpy(dtype=float) / factor
-    ax = own_axes(ax, 2.6 + 0.85 * grid.shape[1], 1.6 + 0.42 * grid.shape[0])
-    sound = values[np.isfinite(values)]
-    wide = len(sound) > 0 and sound.min() > 0 and sound.max() > WIDE * sound.min()
-    shades = np.log(values) if wide else values
-    image = ax.imshow(shades, cmap="cividis", aspect="auto", origin="lower")
-    middle = np.nanmean([np.nanmin(shades), np.nanmax(shades)]) if len(sound) else 0.0
-    for row, column in np.ndindex(values.shape):
-        value = float(values[row, column])
-        text = "–" if np.isnan(value) else figures(value)
-        ax.text(column, row, text, ha="center", va="center", fontsize=8.5,
-                color="#111111" if np.isfinite(value) and shades[row, column] > middle else "white" if
-                np.isfinite(value) else INK)  # fmt: skip
-    _frame_best(ax, metric, values)
-    ax.set_xticks(range(grid.shape[1]), _labels(sweep, x, grid.columns), fontsize=8.5)
-    ax.set_yticks(range(grid.shape[0]), _labels(sweep, y, grid.index), fontsize=8.5)
-    ax.tick_params(length=0, colors=INK)
-    ax.spines[:].set_visible(False)
-    name_axes(ax, key_name(x, sweep.keys), key_name(y, sweep.keys))
+    finite, sides = np.isfinite(values), [np.arange(size + 1) - 0.5 for size in values.shape]
+    shades = np.where(finite, np.log(values) if is_wide(values, WIDE) else values, np.nan)
+    low, high = (float(np.nanmin(shades)), float(np.nanmax(shades))) if finite.any() else (0.0, 1.0)
+    cells = [(column, row, "–" if np.isnan(values[row, column]) else figures(float(values[row, column])),
+              INK if not finite[row, column] else "#111111" if shades[row, column] > (low + high) / 2 else "#FFFFFF")
+             for row, column in np.ndindex(values.shape)]  # fmt: skip
+    at, up, texts, inks = zip(*cells, strict=True)
+    marks: list[Any] = [Shades(sides[1], sides[0], shades, (low, high)),
+                        Texts(at, up, texts, color=inks, size=8.5, align="center")]  # fmt: skip
+    if has_direction(metric) and finite.any():  # a frame around the best
+        find = np.nanargmax if higher_is_better(metric) else np.nanargmin
+        row, column = np.unravel_index(find(np.where(finite, values, np.nan)), values.shape)
+        marks.append(row_boxes([column - 0.5], [column + 0.5], [row], 0.5, color=VERMILION, edge=2, hollow=True))
+    across, upward = (
+        Axis(key_name(key, sweep.keys), -0.5, len(index) - 0.5, list(enumerate(_labels(sweep, key, index))))
+        for key, index in ((x, grid.columns), (y, grid.index))
+    )
     fixed = "".join(f" · {value}" for value in (where or {}).values())
-    title(ax, f"{metric_name(metric)}" + (f" ({unit})" if unit else "") + fixed)
-    image.set_rasterized(True)
-    return ax
+    panel = Panel(marks, across, upward, metric_name(metric) + (f" ({unit})" if unit else "") + fixed, grid="")
+    return Picture([[panel]], 2.6 + 0.85 * grid.shape[1], 1.6 + 0.42 * grid.shape[0])
 
 
-def _frame_best(ax: Axes, metric: str, values: np.ndarray) -> None:
-    if not has_direction(metric) or not np.isfinite(values).any():
-        return
-    find = np.nanargmax if higher_is_better(metric) else np.nanargmin
-    row, column = np.unravel_index(find(np.where(np.isfinite(values), values, np.nan)), values.shape)
-    ax.add_patch(Rectangle((float(column) - 0.5, float(row) - 0.5), 1, 1, fill=False, edgecolor="#D55E00", linewidth=2))
+def is_wide(values: Any, ratio: float) -> bool:
+    """Return True if values are so far apart that their axis is to be logarithmic."""
+    finite = np.asarray(values, float)[np.isfinite(values)]
+    return bool(len(finite) and finite.min() > 0 and finite.max() > ratio * finite.min())
 
 
 def _chosen(sweep: Sweep, metric: str, where: Mapping[str, Any] | None) -> pd.DataFrame:
@@ -129,11 +120,11 @@ def _needs(sweep: Sweep, frame: pd.DataFrame, columns: tuple[str, str]) -> None:
 def _labels(sweep: Sweep, key: str, values: Any) -> list[str]:
     """The values as they were written."""
     if key not in sweep.keys:
-        return [plain(short(str(value), 24)) for value in values]
+        return [short(str(value), 24) for value in values]
     first = sweep.table.drop_duplicates("point")
     texts = sweep.points[key].astype(str).tolist()
     written = {value: texts[point] for point, value in zip(first["point"].tolist(), first[key].tolist(), strict=True)}
-    return [plain(short(written.get(value, str(value)), 24)) for value in values]
+    return [short(written.get(value, str(value)), 24) for value in values]
 
 
 def key_name(key: str, others: Iterable[str] = ()) -> str:
@@ -160,20 +151,9 @@ def _without_places(key: str) -> str:
     return " ".join(names[-3:]) or key
 
 
-def _key_axis(ax: Axes, sweep: Sweep, key: str) -> None:
+def _key_axis(sweep: Sweep, key: str) -> Axis:
     """Ticks at the values of the key, as they were written, where these are few."""
     values = sorted(set(sweep.table[key].dropna().tolist()))
-    if len(values) > 1 and min(values) > 0 and max(values) > WIDE * min(values):
-        ax.set_xscale("log")
-        ax.minorticks_off()
-    if key in sweep.keys and len(values) <= 10:
-        ax.set_xticks(values, _labels(sweep, key, values), fontsize=9)
-
-
-def _value_axis(ax: Axes, values: np.ndarray) -> None:
-    sound = values[np.isfinite(values)]
-    if len(sound) and sound.min() > 0 and sound.max() > WIDE * sound.min():
-        ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    else:
-        ax.set_ylim(bottom=0)
+    few = key in sweep.keys and len(values) <= 10
+    ticks = list(zip(values, _labels(sweep, key, values), strict=True)) if few else None
+    return Axis(ticks=ticks, log=is_wide(values, WIDE), count=8)

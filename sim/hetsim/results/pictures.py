@@ -12,17 +12,15 @@ from hetsim.errors import PictureWarning
 from hetsim.model.files import write_whole
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from hetsim.results.panels import Picture
 
-PLOTS = "hetsim.plots."
+PLOTS = "hetsim.plots"
 """A package above this one: loaded by name when a picture is asked for, so that other programs need no matplotlib."""
 
 
-def drawn(name: str, results: Any, **options: Any) -> Figure:
+def drawn(name: str, results: Any, **options: Any) -> Picture:
     """Draw the picture of this name in `hetsim.plots`."""
-    module, _, function = (PLOTS + name).rpartition(".")
-    result = registry.load_object(f"{module}:{function}")(results, **options)
-    return result.get_figure(root=True)  # of axes; a figure gives itself
+    return registry.load_object(f"{PLOTS}:{name}")(results, **options)
 
 
 def attempt(name: str, draw: Callable[[], Any]) -> str | None:
@@ -39,6 +37,6 @@ def attempt(name: str, draw: Callable[[], Any]) -> str | None:
 
 
 def write_picture(draw: Callable[[], Any], path: Path) -> bool:
-    """Write a figure to a file; return whether it was drawn."""
+    """Write a picture to a file; return whether it was drawn."""
 
-    return attempt(str(path), lambda: write_whole(path, lambda file: draw().savefig(file))) is None
+    return attempt(str(path), lambda: write_whole(path, lambda file: draw().save(file))) is None

@@ -43,7 +43,7 @@ from hetsim.scenario.schema.sweep import Range, is_range, read_range
 from hetsim.search.targets import MET, NO_SIZES, OPEN, UNDEFINED, Judge, Target, TargetsTrial
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from hetsim.results.panels import Picture
 
 PRICE, TOTAL = "price", "total"
 """Objectives that are known before anything runs."""
@@ -202,7 +202,7 @@ class Decision:
             "candidates": [candidate(one) for one in self.candidates], "sentences": self.sentences,
         }  # fmt: skip
 
-    def plot(self) -> Figure:
+    def plot(self) -> Picture:
         """Draw the objective against the first target's metric."""
         return drawn("decision", self)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from hetsim.page.elements import Cell, Section, items, page, picture, table, warnings, write_page
-from hetsim.plots import style
+from hetsim.plots.style import look, until
 from hetsim.report import terminal
+from hetsim.results.colors import BLUE, GRID, MUTED, VERMILION
+from hetsim.results.panels import ROUND_TIMES, Axis, Band, Boxes, Line, Panel, Picture, Texts, row_boxes, time_axis
 from hetsim.traces import waits_report
 from hetsim.traces.from_log import Compared
 from hetsim.workload.logs.recorded_log import HeldOverTime
@@ -58,54 +59,42 @@ def _variants(compared: Compared) -> str:
     return table(titles, rows, under)
 
 
-def draw(explained: Explained, compared: Compared | None = None) -> Figure:
+def draw(explained: Explained, compared: Compared | None = None) -> Picture:
     """Draw the held part of the capacity, reasons of waits, and their distribution."""
-    picture = style.figure(9, 7)
-    grid = picture.add_gridspec(2, 2)
-    _held(picture.add_subplot(grid[0, :]), explained)
-    _reasons(picture.add_subplot(grid[1, 0]), explained)
-    _waits(picture.add_subplot(grid[1, 1]), explained, compared)
-    return picture
+    return Picture([[_held(explained)], [_reasons(explained), _waits(explained, compared)]], 9, 7)
 
 
-def _held(ax: Axes, explained: Explained) -> None:
+def _held(explained: Explained) -> Panel:
     jobs = explained.jobs
     occupancy = HeldOverTime(jobs.start, jobs.end, jobs.amount)
     low, high = float(jobs.arrival[0]), float(jobs.end.max())
-    times, level = occupancy.times, occupancy.level
-    # Shaded up to the highest level of each interval: what matters is how near it comes to the capacity.
-    edges = style.intervals(ax, high - low, level)
-    edges = None if edges is None else low + edges
-    style.draw_steps(ax, times, level, end=high, edges=edges, fill=True, color=style.BLUE, linewidth=1.0, label="held")
-    points = [*explained.curve, (high, explained.curve[-1][1])]
-    at, up = zip(*points, strict=True)
-    ax.step(at, up, where="post", color=style.VERMILION, linewidth=1.6, label="capacity, as inferred")
-    if explained.warm_end > low:
-        ax.axvspan(low, explained.warm_end, color=style.GRID, zorder=0, label="head of the log")
-    ax.set_ylim(0, 1.08 * explained.capacity)
-    ax.set_ylabel(style.steps_label(jobs.unit, edges, shaded=True), fontsize=9, color=style.INK)
-    style.time_axis(ax, low, high)
-    style.tidy(ax)
-    style.title(ax, f"{len(jobs):,} jobs from their recorded starts on", pad=18)
-    ax.legend(frameon=False, fontsize=9, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1)
+    time, level = until(high, occupancy.times, occupancy.level)
+    at, up = zip(*explained.curve, (high, explained.curve[-1][1]), strict=True)
+    head = [Boxes([low], [explained.warm_end], [-np.inf], [np.inf], label="head of the log", color=GRID)]
+    marks: list[Any] = [
+        *head * (explained.warm_end > low),
+        # Shaded up to the highest level of each interval: what matters is how near it comes to the capacity.
+        Band(time, 0.0, level, alpha=0.15, steps=True, peak=True), Line(time, level, "held", width=1.0, steps=True),
+        # Each step as a line of its own: these are not averaged.
+        Line(np.repeat(at, 2)[1:], np.repeat(up, 2)[:-1], "capacity, as inferred", VERMILION, width=1.6),
+    ]  # fmt: skip
+    return Panel(marks, time_axis(low, high), Axis(jobs.unit, 0, 1.08 * explained.capacity),
+                 f"{len(jobs):,} jobs from their recorded starts on", legend="above right", means=True)  # fmt: skip
 
 
-def _reasons(ax: Axes, explained: Explained) -> None:
-    place = np.arange(len(REASONS))
-    shares = [100 * explained.shares[reason] for reason in REASONS]
-    colors = [style.MUTED if reason == "held back" else style.BLUE for reason in REASONS]
-    ax.barh(place, shares, color=colors, height=0.7)
-    for row, share in zip(place, shares, strict=True):
-        ax.annotate(f"{share:.1f} %", (share, row), (4, 0), textcoords="offset points", va="center", fontsize=9)
-    ax.set_yticks(place, REASONS)
-    ax.invert_yaxis()
-    ax.set_xlim(0, 1.2 * max(*shares, 1.0))
-    ax.set_xlabel("of all waiting (%)", fontsize=9, color=style.INK)
-    style.tidy(ax, grid="x")
-    style.title(ax, "why jobs waited")
+def _reasons(explained: Explained) -> Panel:
+    place, shares = np.arange(len(REASONS)), np.array([100 * explained.shares[reason] for reason in REASONS])
+    marks: list[Any] = [
+        row_boxes(0 * shares[mine], shares[mine], place[mine], 0.35, color=color)
+        for color, mine in ((MUTED, np.array(REASONS) == "held back"), (BLUE, np.array(REASONS) != "held back"))
+    ]  # fmt: skip
+    marks.append(Texts(shares, place, [f"{share:.1f} %" for share in shares], size=9, shift=(4, 0)))
+    y = Axis("", len(REASONS) - 0.5, -0.5, list(enumerate(REASONS)))
+    x = Axis("of all waiting (%)", 0, 1.2 * max(*shares, 1.0))
+    return Panel(marks, x, y, "why jobs waited", grid="x", small=True)
 
 
-def _waits(ax: Axes, explained: Explained, compared: Compared | None) -> None:
+def _waits(explained: Explained, compared: Compared | None) -> Panel:
     run = [one for one in (compared.variants if compared is not None else []) if one.waits is not None and one.jobs]
     lines = {"recorded": run[0].waits[0] if run and run[0].waits is not None else explained.jobs.wait}
     best = [number for number, one in enumerate(run) if one.kept]
@@ -113,15 +102,12 @@ def _waits(ax: Axes, explained: Explained, compared: Compared | None) -> None:
         waits = run[one].waits
         assert waits is not None
         lines["simulated, as it stands" if one == 0 else "simulated, with all that was kept"] = waits[1]
+    marks = []
     for number, (label, values) in enumerate(lines.items()):
         ordered = np.maximum(np.sort(values), SHORTEST)
         share = 100 * np.arange(1, len(ordered) + 1) / max(1, len(ordered))
         step = max(1, len(ordered) // 2000)
-        look = style.look(number)
-        ax.plot(ordered[::step], share[::step], drawstyle="steps-post", linewidth=1.6, label=label, **look)
-    style.log_time_axis(ax, f"wait (at most; none is drawn as {SHORTEST:g} s)")
-    ax.set_ylim(0, 101)
-    ax.set_ylabel("jobs (%)", fontsize=9, color=style.INK)
-    style.tidy(ax, grid="both")
-    style.title(ax, "how long they waited")
-    ax.legend(frameon=False, fontsize=8, loc="upper left")
+        marks.append(Line(ordered[::step], share[::step], label, steps=True, width=1.6, **look(number)))
+    x = Axis(f"wait (at most; none is drawn as {SHORTEST:g} s)", ticks=ROUND_TIMES, log=True)
+    title = "how long they waited"
+    return Panel(list(marks), x, Axis("jobs (%)", 0, 101), title, grid="both", legend="inside", small=True)

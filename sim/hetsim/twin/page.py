@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetsim.page.elements import Section, items, page, picture, table, warnings, write_page
-from hetsim.plots.style import BLUE, INK, MUTED, VERMILION, figure, plain, short, tidy, time_axis, title
+from hetsim.plots.style import short
+from hetsim.results.colors import BLUE, MUTED, VERMILION
+from hetsim.results.panels import Axis, Band, Line, Panel, Picture, Points, time_axis
 from hetsim.twin import report
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from hetsim.twin.forecast import TwinForecast
 
 MAX_DRAWN = 25
 """Jobs and nodes that are drawn."""
+QUARTERS = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def write_twin(
@@ -43,70 +43,64 @@ def write_twin(
     write_page(path, page(head, report.summary(told, now), sections))
 
 
-def draw(told: TwinForecast, other: TwinForecast | None = None) -> Figure:
+def draw(told: TwinForecast, other: TwinForecast | None = None) -> Picture:
     """Draw occupancy over time, starts of waiting jobs, and free nodes."""
     jobs, nodes = min(MAX_DRAWN, len(told.jobs)), min(MAX_DRAWN, len(told.free))
     rows = max(jobs, nodes, 4)
-    picture = figure(9, 4.2 + 0.24 * rows)
-    grid = picture.add_gridspec(2, 2, height_ratios=[3.2, 0.24 * rows + 0.6], width_ratios=[3, 2])
-    _held(picture.add_subplot(grid[0, :]), told, other)
-    _starts(picture.add_subplot(grid[1, 0]), told, other, jobs)
-    _free(picture.add_subplot(grid[1, 1]), told, nodes)
-    return picture
+    below = [_starts(told, other, jobs), _free(told, nodes)]
+    heights = [3.2, 0.24 * rows + 0.6]
+    return Picture([[_held(told, other)], below], 9, 4.2 + 0.24 * rows, heights=heights, widths=[3, 2])
 
 
-def _held(ax: Axes, told: TwinForecast, other: TwinForecast | None) -> None:
+def _held(told: TwinForecast, other: TwinForecast | None) -> Panel:
+    marks, capacity = list[Any](), 0.0
     for one, color, name in ((told, BLUE, "as it is"), (other, VERMILION, "changed")):
-        if one is None:
-            continue
-        low, half, high = np.quantile(one.occupied, (0.05, 0.5, 0.95), axis=0)
-        ax.fill_between(one.times, low, high, color=color, alpha=0.2, linewidth=0, label=f"{name}: 90 % of samples")
-        ax.plot(one.times, half, color=color, linewidth=1.6, label=f"{name}: median")
-        ax.axhline(one.capacity, color=color if other is not None else MUTED, linewidth=0.9, linestyle=(0, (5, 2)))
-    ax.set_ylim(0, 1.08 * max(one.capacity for one in (told, other) if one is not None))
-    ax.set_ylabel(f"{told.unit} held (dashed: all)", fontsize=9, color=INK)
-    time_axis(ax, 0.0, told.horizon, "time from now")
-    tidy(ax)
-    title(ax, f"{told.unit} held in the next {told.horizon / 3600:g} h", pad=18)
-    ax.legend(frameon=False, fontsize=8, ncols=4, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1)
+        if one is not None:
+            low, half, high = np.quantile(one.occupied, (0.05, 0.5, 0.95), axis=0)
+            limit = color if other is not None else MUTED
+            marks += [
+                Band(one.times, low, high, label=f"{name}: 90 % of samples", color=color),
+                Line(one.times, half, f"{name}: median", color, width=1.6),
+                Line([-np.inf, np.inf], [one.capacity] * 2, color=limit, dash=1, width=0.9),
+            ]
+            capacity = max(capacity, one.capacity)
+    y = Axis(f"{told.unit} held (dashed: all)", 0, 1.08 * capacity)
+    title = f"{told.unit} held in the next {told.horizon / 3600:g} h"
+    return Panel(marks, time_axis(0.0, told.horizon, "time from now"), y, title, legend="above right")
 
 
-def _starts(ax: Axes, told: TwinForecast, other: TwinForecast | None, count: int) -> None:
-    places = {} if other is None else {job.id: place for place, job in enumerate(other.jobs)}
+def _starts(told: TwinForecast, other: TwinForecast | None, count: int) -> Panel:
+    places, marks = {} if other is None else {job.id: place for place, job in enumerate(other.jobs)}, list[Any]()
     for row, job in enumerate(told.jobs[:count]):
-        _interval(ax, told, row, y=row - (0.16 if other is not None else 0.0), color=BLUE)
+        quantiles = [(told.quantiles(row, QUARTERS), row - (0.16 if other is not None else 0.0), BLUE)]
         if other is not None and job.id in places:
-            _interval(ax, other, places[job.id], y=row + 0.16, color=VERMILION)
-        limit = told.by_limits[row]
-        if np.isfinite(limit):
-            ax.plot([limit], [row], marker="|", color=MUTED, markersize=9, markeredgewidth=1.4)
-    ax.set_yticks(range(count), [plain(short(job.id, 14)) for job in told.jobs[:count]], fontsize=8)
-    ax.set_ylim(max(count, 1) - 0.4, -0.6)
-    time_axis(ax, 0.0, told.horizon, "start, from now")
-    tidy(ax, grid="x")
+            quantiles.append((other.quantiles(places[job.id], QUARTERS), row + 0.16, VERMILION))
+        for values, y, color in quantiles:
+            cut = np.minimum(values, told.horizon)
+            marks += [*_interval(cut[::2], y, told.horizon, color),
+                      Line(cut[[1, 3]], [y, y], color=color, width=4, alpha=0.55)]  # fmt: skip
+        if np.isfinite(limit := told.by_limits[row]):
+            marks.append(Points([limit], [row], color=MUTED, marker="|", size=9))
     more = f", first {count} of {len(told.jobs):,}" if len(told.jobs) > count else ""
-    title(ax, f"When waiting jobs start{more}")
+    return Panel(marks, time_axis(0.0, told.horizon, "start, from now"), _rows([job.id for job in told.jobs[:count]]),
+                 f"When waiting jobs start{more}", grid="x")  # fmt: skip
 
 
-def _interval(ax: Axes, told: TwinForecast, job: int, y: float, color: str) -> None:
-    """90 % thin, 50 % thick, the median a dot; cut at the horizon."""
-    low, first, half, third, high = np.minimum(told.quantiles(job, (0.05, 0.25, 0.5, 0.75, 0.95)), told.horizon)
-    ax.plot([low, high], [y, y], color=color, linewidth=1.1)
-    ax.plot([first, third], [y, y], color=color, linewidth=4, alpha=0.55, solid_capstyle="butt")
-    if half < told.horizon:
-        ax.plot([half], [y], marker="o", color=color, markersize=4)
+def _interval(values: np.ndarray, y: float, horizon: float, color: str = BLUE) -> list[Any]:
+    """A thin line, and a dot for the median, if this is before the horizon."""
+    dot = [Points(values[1:2], [y], color=color)] * bool(values[1] < horizon)
+    return [Line(values[::2], [y, y], color=color, width=1.1), *dot]
 
 
-def _free(ax: Axes, told: TwinForecast, count: int) -> None:
-    names = list(told.free)[:count]
+def _rows(names: list[str]) -> Axis:
+    return Axis("", max(len(names), 1) - 0.4, -0.6, [(row, short(name, 14)) for row, name in enumerate(names)])
+
+
+def _free(told: TwinForecast, count: int) -> Panel:
+    names, marks = list(told.free)[:count], list[Any]()
     for row, name in enumerate(names):
-        low, half, high = np.minimum(np.quantile(told.free[name], (0.05, 0.5, 0.95)), told.horizon)
-        ax.plot([low, high], [row, row], color=BLUE, linewidth=1.1)
-        if half < told.horizon:
-            ax.plot([half], [row], marker="o", color=BLUE, markersize=4)
-    ax.set_yticks(range(len(names)), ["all nodes" if name == "all" else plain(short(name, 14)) for name in names],
-                  fontsize=8)  # fmt: skip
-    ax.set_ylim(max(len(names), 1) - 0.4, -0.6)
-    time_axis(ax, 0.0, told.horizon, "free, from now")
-    tidy(ax, grid="x")
-    title(ax, "When nodes are free, drained now")
+        quantiles = np.quantile(told.free[name], (0.05, 0.5, 0.95))
+        marks += _interval(np.minimum(quantiles, told.horizon), row, told.horizon)
+    return Panel(marks, time_axis(0.0, told.horizon, "free, from now"),
+                 _rows(["all nodes" if name == "all" else name for name in names]), "When nodes are free, drained now",
+                 grid="x")  # fmt: skip

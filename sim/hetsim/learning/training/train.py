@@ -40,8 +40,7 @@ from hetsim.results.many_runs.compare import compare as evaluate
 from hetsim.results.one_run.metrics import metric
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+    from hetsim.results.panels import Picture
     from hetsim.scenario.scenario import Scenario
 
 REWARD = {SCHEDULING: Slowdown.name, ADMISSION: Goodput.name}
@@ -82,7 +81,7 @@ class Training:
         agent_files.save(self.policy, path)
         return Path(path)
 
-    def plot(self) -> Figure:
+    def plot(self) -> Picture:
         """Return the learning curve."""
         from hetsim.learning.picture import learning_curve
 

@@ -35,7 +35,7 @@ from hetsim.results.statistics import student_interval
 from hetsim.results.stored_files import check_names, read_json, reading_stored
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from hetsim.results.panels import Picture
 
 COMPARISON = "comparison.json"
 PLAN_TITLES = ("planned makespan", "simulated makespan", "lower bound", "ratio", "planning time")
@@ -179,7 +179,7 @@ class Comparison:
                     raise UnknownName("metric of groups", name, compared)
         return table[table["metric"].isin(names)].reset_index(drop=True)
 
-    def plot(self) -> Figure:
+    def plot(self) -> Picture:
         """Return a figure: a panel a metric, in it each policy's mean and interval."""
         return drawn("comparison", self)
 

@@ -23,7 +23,7 @@ from hetsim.results.statistics import Interval, deviation, student_interval
 from hetsim.results.stored_files import read_frame, reading_stored
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from hetsim.results.panels import Picture
 
 COMMON_END = (ENERGY, "energy_idle_j")
 """What is taken to one common end where policies are compared."""
@@ -276,7 +276,7 @@ class Replications:
         }
         return {"scenario": self.name, "seed": self.seed, "summary": summary}
 
-    def plot(self) -> Figure:
+    def plot(self) -> Picture:
         """Return a picture of the first run, with all mean responses."""
         return drawn("default", self)
 

@@ -36,7 +36,7 @@ from hetsim.results.statistics import Interval
 from hetsim.results.stored_files import reading_stored
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from hetsim.results.panels import Picture
 
 
 UNFINISHED_WARNING = 0.01
@@ -366,7 +366,7 @@ class Result:
             return lower_bound(float(values.max()) if len(values) else value, units_of(name))
         return formatter(name)(value)
 
-    def plot(self) -> Figure:
+    def plot(self) -> Picture:
         """Return the picture that suits this run (`hetsim.plots` has others)."""
         return drawn("default", self)
 

@@ -1,0 +1,370 @@
+"""Pictures as data: panels of marks along two axes.
+
+Nothing is drawn here: `hetsim.plots.draw` draws a picture for print, the script of a report's page on a canvas.  Limits
+and ticks are settled here, so that both show the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from hetsim import registry
+from hetsim.results.colors import BLUE, INK
+from hetsim.results.formatting import SECONDS, fitting, seconds
+
+DRAWING = "hetsim.plots.draw"
+"""Above this module: loaded by name when a picture is drawn, so that other programs need no matplotlib."""
+
+
+@dataclass
+class Line:
+    """A line through points; dash: number of a pattern; steps: level until the next."""
+
+    x: Any
+    y: Any
+    label: str = ""
+    color: str = BLUE
+    dash: int = 0
+    width: float = 1.4
+    steps: bool = False
+    alpha: float = 1.0
+    marker: str = ""
+    behind: bool = False
+
+
+@dataclass
+class Band:
+    """The area between two lines; peak: where means are drawn its top is the maximum."""
+
+    x: Any
+    low: Any
+    high: Any
+    label: str = ""
+    color: str = BLUE
+    alpha: float = 0.2
+    steps: bool = False
+    peak: bool = False
+
+
+@dataclass
+class Points:
+    """Single points; `across`, `up`: errors, of below and above; hollow: rings."""
+
+    x: Any
+    y: Any
+    label: str = ""
+    color: str = BLUE
+    marker: str = "o"
+    size: float = 4.0
+    alpha: float = 1.0
+    across: Any = None
+    up: Any = None
+    hollow: bool = False
+
+
+@dataclass
+class Boxes:
+    """Boxes from x0 to x1 and y0 to y1, with edges of a width; hollow: edges alone."""
+
+    x0: Any
+    x1: Any
+    y0: Any
+    y1: Any
+    label: str = ""
+    color: str = BLUE
+    edge: float = 0.0
+    alpha: float = 1.0
+    hollow: bool = False
+
+
+def row_boxes(x0: Any, x1: Any, row: Any, half: float, **look: Any) -> Boxes:
+    """Bars along rows, up to `half` above and below."""
+    return Boxes(x0, x1, np.asarray(row) - half, np.asarray(row) + half, **look)
+
+
+@dataclass
+class Texts:
+    """Texts at points, `shift` points of type away; inside: x, y or both are shares.
+
+    align: left, center or right; rise: bottom, center or top; room: widths along x that the texts have, which
+    are left out where they are too wide.  free: each is put where it lies on no point, or left out.
+    """
+
+    x: Any
+    y: Any
+    texts: Sequence[str]
+    color: str | Sequence[str] = INK
+    size: float | Sequence[float] = 8.0
+    align: str = "left"
+    rise: str = "center"
+    shift: tuple[float, float] = (0.0, 0.0)
+    inside: str = ""
+    room: Any = math.inf
+    free: bool = False
+
+
+@dataclass
+class Shades:
+    """Colors of values (rows along y) between edges; label: of their scale."""
+
+    x: Any
+    y: Any
+    values: Any
+    scale: tuple[float, float]
+    label: str = ""
+
+
+Mark = Line | Band | Points | Boxes | Texts | Shades
+
+
+@dataclass
+class Axis:
+    """A side of a panel; low, high, ticks: from the marks where None.
+
+    bare: a neighbor has the name and the texts at the ticks.
+    """
+
+    label: str = ""
+    low: Any = None
+    high: Any = None
+    ticks: Sequence[tuple[float, str]] | None = None
+    log: bool = False
+    count: int = 6
+    integer: bool = False
+    bare: bool = False
+
+
+@dataclass
+class Panel:
+    """Marks along two axes; those in front come last.
+
+    grid: x, y, both or empty; legend: inside, lower right, right, above, above right or empty; means: steps that change
+    too often to be seen are drawn as means; room: points of type above for texts there.
+    """
+
+    marks: list[Any] = field(default_factory=list)
+    x: Axis = field(default_factory=Axis)
+    y: Axis = field(default_factory=Axis)
+    title: str = ""
+    grid: str = "y"
+    legend: str = ""
+    means: bool = False
+    room: float = 0.0
+    small: bool = False
+
+
+@dataclass(repr=False)
+class Picture:
+    """Panels in rows, on a sheet of a size in inches; None leaves a place empty.
+
+    Notebooks show it; `save` writes it as PNG, PDF or SVG, `figure` gives it to users of matplotlib, and `draw` draws
+    its panels on axes of theirs.
+    """
+
+    rows: list[list[Any]]
+    width: float = 9.0
+    height: float = 4.5
+    heights: Sequence[float] | None = None
+    widths: Sequence[float] | None = None
+    legend: bool = False
+    """One above all panels, of the lines in the first."""
+    note: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Picture: {', '.join(filter(None, (panel.title or panel.y.label for panel in self.panels)))}>"
+
+    @property
+    def panels(self) -> list[Panel]:
+        """All panels, row by row."""
+        return [panel for row in self.rows for panel in row if panel is not None]
+
+    def figure(self) -> Any:
+        """Return a new matplotlib figure of it, independent of pyplot."""
+        return registry.load_object(f"{DRAWING}:drawing")(self)
+
+    def draw(self, *axes: Any) -> None:
+        """Draw its panels on these axes of matplotlib, one each."""
+        for panel, ax in zip(self.panels, axes, strict=True):
+            registry.load_object(f"{DRAWING}:draw_panel")(panel, ax)
+
+    def save(self, file: Any, **options: Any) -> None:
+        """Write it; the file's suffix says the format, options are of `savefig`."""
+        self.figure().savefig(file, **options)
+
+    def _repr_png_(self) -> bytes:
+        return bytes(self.figure()._repr_png_())
+
+
+# Limits and ticks -------------------------------------------------------------------------------------------------
+
+
+def time_axis(low: float, high: float, label: str = "time", means: np.ndarray | None = None) -> Axis:
+    """Seconds in the unit that suits the range; means: edges of what is averaged."""
+    factor, name = fitting([high - low], SECONDS)
+    steps = (1, 1.5, 2, 3, 6, 10) if name in ("min", "h") else STEPS
+    ticks = [(tick * factor, f"{tick:g}") for tick in round_values(low / factor, high / factor, 8, steps=steps)]
+    more = "" if means is None else f" · {mean_over(means)}"
+    return Axis(f"{label} ({name}){more}", low, high, ticks)
+
+
+def mean_over(edges: np.ndarray) -> str:
+    """The part of an axis label that says that means are drawn."""
+    return f"mean over {seconds(float(edges[1] - edges[0]))}"
+
+
+ROUND_TIMES = [
+    *((10.0**power * size, f"{10**power} {unit}") for size, unit in ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"))
+      for power in range(3)),
+    (1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"), (600.0, "10 min"), (3600.0, "1 h"), (18000.0, "5 h"),
+    (86400.0, "1 d"), (864000.0, "10 d"), (8640000.0, "100 d"), (86400000.0, "1000 d"),
+]  # fmt: skip
+"""Times that people know, a factor of five to ten apart."""
+
+
+STEPS = (1, 2, 2.5, 5, 10)
+
+
+def round_values(
+    low: float, high: float, count: int, integer: bool = False, *, steps: Sequence[float] = STEPS
+) -> list[float]:
+    """Round values from `low` to `high`, or back, about `count` of them."""
+    low, high = min(low, high), max(low, high)
+    raw = (high - low) / count
+    if not (raw > 0 and math.isfinite(raw)):
+        return [low]
+    size = 10.0 ** math.floor(math.log10(raw))
+    step = next(size * one for one in steps if size * one >= raw * (1 - 1e-9))
+    step = max(1.0, math.ceil(step)) if integer else step
+    numbers = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    return [round(n * step, 12 - math.floor(math.log10(step))) + 0.0 for n in numbers]
+
+
+def _magnitudes(low: float, high: float, count: int) -> list[float]:
+    """Powers of ten around two limits, and 2 and 5 times these if they are few."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    every, factors = max(1, math.ceil((last - first) / count)), (1, 2, 5) if last - first <= 2 else (1,)
+    return [factor * 10.0**power for power in range(first, last + 1, every) for factor in factors]
+
+
+def _extent(marks: Iterable[Any], side: str) -> np.ndarray:
+    """All values of marks along x or y that the limits of an axis are to contain."""
+    names, error = (("x", "x0", "x1"), "across") if side == "x" else (("y", "low", "high", "y0", "y1"), "up")
+    values = [np.empty(0)]
+    for mark in marks:
+        if not isinstance(mark, Texts):
+            values += [np.ravel(getattr(mark, name)).astype(float) for name in names if hasattr(mark, name)]
+            if (half := getattr(mark, error, None)) is not None:
+                values += [values[-1] - half[0], values[-1] + half[1]]
+    return np.concatenate(values)
+
+
+def _settled_axis(axis: Axis, marks: list[Any], side: str) -> Axis:
+    low, high, ticks = axis.low, axis.high, axis.ticks
+    if low is None or high is None:
+        values, (to, back) = _extent(marks, side), (np.log, np.exp) if axis.log else (float, float)
+        values = values[np.isfinite(values) & ((values > 0) | (not axis.log))]
+        first, last = (to(values.min()), to(values.max())) if len(values) else (0.0, 1.0)
+        first, last = first if low is None else to(low), last if high is None else to(high)
+        room = 0.05 * (last - first) or 0.05 * abs(last) or 1.0
+        low = float(back(first - room)) if low is None else low
+        high = float(back(last + room)) if high is None else high
+    if ticks is None:
+        at = _magnitudes(low, high, axis.count) if axis.log else round_values(low, high, axis.count, axis.integer)
+        ticks = [(value, f"{value:,.10g}") for value in at]
+    return replace(axis, low=low, high=high, ticks=[tick for tick in ticks if not axis.log or low <= tick[0] <= high])
+
+
+# Step functions over time: every change where there is room, else means.
+#
+# A line that changes more often than every few pixels paints its panel all over: nothing can be read from it, and it
+# hides the lines below.  Such a line is drawn as its means over equal intervals, exact and weighted by time, and the
+# label of its axis says so.
+
+PIXELS_A_CHANGE = 3
+"""A line with less room than this for each of its changes is drawn as means."""
+PIXELS_A_STROKE = 12
+"""The same for each stroke over the whole height of the panel, which is three pixels wide itself."""
+PIXELS_A_MEAN = 8
+"""How wide each of these means is."""
+
+
+def settled(panel: Panel, pixels: float) -> Panel:
+    """The panel with limits, ticks, and means of steps with no room in the pixels."""
+    marks, label = panel.marks, panel.y.label
+    edges = _means_edges(panel, pixels) if panel.means else None
+    if edges is not None:
+        marks = [_mean_steps(mark, edges) if getattr(mark, "steps", False) else mark for mark in marks]
+        peaks = any(getattr(mark, "peak", False) for mark in marks)
+        label += f"\n({mean_over(edges)}" + (";\nshaded: maximum)" if peaks else ")")
+    x, y = (_settled_axis(axis, marks, side) for axis, side in ((panel.x, "x"), (panel.y, "y")))
+    return replace(panel, marks=[_within(mark, x, y) for mark in marks], x=x, y=replace(y, label=label))
+
+
+def _within(mark: Any, x: Any, y: Any) -> Any:
+    """The mark with the limits of its axes in place of infinite ends."""
+    ends = {}
+    for name in ("x", "y", "x0", "x1", "y0", "y1") if isinstance(mark, Line | Boxes) else ():
+        if (values := getattr(mark, name, None)) is not None:
+            low, high = sorted((x.low, x.high) if name[0] == "x" else (y.low, y.high))
+            ends[name] = np.nan_to_num(np.atleast_1d(values).astype(float), nan=np.nan, posinf=high, neginf=low)
+    return replace(mark, **ends) if ends else mark
+
+
+def _values(mark: Line | Band) -> dict[str, np.ndarray]:
+    """The values of steps by name, without the last, which repeats at the end."""
+    names = [name for name in ("y", "low", "high") if np.ndim(getattr(mark, name, 0.0))]
+    return {name: getattr(mark, name)[:-1] for name in names}
+
+
+def _means_edges(panel: Panel, pixels: float) -> np.ndarray | None:
+    """Edges of averaging intervals for all steps; None if every change fits."""
+    series = [values for mark in panel.marks if getattr(mark, "steps", False) for values in _values(mark).values()]
+    low, high = panel.x.low or 0.0, panel.x.high or 0.0
+    if all(_is_roomy(values, pixels) for values in series) or not (math.isfinite(high) and high > low):
+        return None
+    return np.linspace(low, high, max(2, int(pixels / PIXELS_A_MEAN)) + 1)
+
+
+def _is_roomy(values: np.ndarray, pixels: float) -> bool:
+    """Return True if a panel from 0 to the greatest value has few enough changes."""
+    changes = np.abs(np.diff(values))
+    strokes = changes.sum() / max(float(np.max(values, initial=0.0)), 1e-300)
+    return bool(np.count_nonzero(changes) * PIXELS_A_CHANGE <= pixels and strokes * PIXELS_A_STROKE <= pixels)
+
+
+def _mean_steps(mark: Any, edges: np.ndarray) -> Any:
+    """The steps as means between the edges, and peaks as maxima."""
+    time, end, made = mark.x[:-1], float(mark.x[-1]), {}
+    for name, values in _values(mark).items():
+        is_peak = name == "high" and mark.peak
+        means = highest(time, values, edges) if is_peak else averaged(time, values, edges, end)
+        made[name] = np.append(means, means[-1:])
+    return replace(mark, x=edges, **made)
+
+
+def averaged(time: np.ndarray, value: np.ndarray, edges: np.ndarray, end: float) -> np.ndarray:
+    """Means of a step function between the edges, before `end`; NaN where none.
+
+    The steps are 0 before the first.
+    """
+    area = np.concatenate([[0.0], np.cumsum(value * np.diff(time, append=end))])
+    inside = np.minimum(edges, end)
+    span = np.diff(inside)
+    area_between = np.diff(np.interp(inside, np.append(time, end), area))
+    return np.divide(area_between, span, out=np.full(len(span), np.nan), where=span > 0)
+
+
+def highest(time: np.ndarray, value: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Maximum of a step function between the edges; 0 before the first step."""
+    before = np.searchsorted(time, edges, side="right") - 1
+    greatest = np.where(before[:-1] >= 0, value[np.maximum(before[:-1], 0)], 0.0)
+    last = np.searchsorted(time, edges[-1], side="left")
+    inside = np.searchsorted(edges, time[:last], side="right") - 1
+    seen = inside >= 0
+    np.maximum.at(greatest, inside[seen], value[:last][seen])
+    return greatest
