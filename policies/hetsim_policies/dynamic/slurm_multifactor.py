@@ -271,11 +271,11 @@ class SlurmMultifactor(Scheduler):
         """Tier, ready time, owner, own priority, and the sum of the constant factors."""
         partition = task.shape.modes[0].partition
         size = min(1.0, task.modes[task.modes_by_speed()[0]].gpu_share / self._gpus)
-        constant = (
-            self.weights["size"] * (1.0 - size if self.small_first else size)
-            + self.weights["partition"] * self.partitions.get(task.partition or task.class_, 0.0)
-            + self.weights["service"] * self.tiers.tier(task).priority
-        )
+        constant = self.weights["size"] * (1.0 - size if self.small_first else size)
+        if self.partitions:
+            constant += self.weights["partition"] * self.partitions.get(task.partition or task.class_, 0.0)
+        if self.tiers.tiers:
+            constant += self.weights["service"] * self.tiers.tier(task).priority
         tier = 0.0 if partition is None else partition.tier
         return tier, task.ready, self._codes[self._owner(task)], max(0.0, task.priority), constant
 
@@ -295,7 +295,7 @@ class SlurmMultifactor(Scheduler):
         if self._highest > 0:
             score = score + own * (self.weights["own"] / self._highest)
         if fair is not None:
-            score = score + self.weights["fair"] * fair[int(owner) if alone else owner.astype(int)]
+            score = score + self.weights["fair"] * (fair.item(int(owner)) if alone else fair[owner.astype(int)])
         return score
 
     def schedule(self, view: View) -> Iterator[Decision]:
@@ -380,7 +380,11 @@ class SlurmMultifactor(Scheduler):
         """
         if self.tiers.tiers or self._limited or self.rule is not None:
             return False
-        return not any(self._fits_somewhere(demand, view) for demand in self._demands if demand not in self._full)
+        full = self._full
+        for demand in self._demands:  # a loop, as this is asked in each round
+            if demand not in full and self._fits_somewhere(demand, view):
+                return False
+        return True
 
     def _fits_somewhere(self, demand: Demand, view: View) -> bool:
         if demand in self._full:
@@ -499,11 +503,12 @@ class SlurmMultifactor(Scheduler):
                 demand = task.shape if task.allowed is None else demand_of(task)
                 until = ends.get(demand)
                 if until is None:
-                    fits = self._fits_somewhere(demand, view)
-                    until = ends[demand] = max(map(profile.open_until, task.modes)) if fits else -math.inf
+                    until = ends[demand] = max(map(profile.open_until, task.shape.modes))
                 alone = len(task.shape.modes) == 1
                 if now + task.shortest_remaining <= until and (alone or profile.could_start(task)):
-                    return fitting[-1]
+                    if self._fits_somewhere(demand, view):
+                        return fitting[-1]
+                    ends[demand] = -math.inf
             fitting.pop()
         return -1
 

@@ -111,7 +111,7 @@ class RankedQueue:
                     self._keys[row] = key
         new.clear()
         if len(first) < min(needed, len(self.tasks)):
-            first[:] = self._sorted(count + count // 4 + 1)
+            first[:] = self._sorted(2 * count)
             self._keys = {key[3]: key for key in first}
 
     def _sorted(self, count: int) -> list[Key]:

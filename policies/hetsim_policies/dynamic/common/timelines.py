@@ -127,8 +127,10 @@ class Timeline:
 
     def copy(self, now: float) -> Timeline:
         """A copy without past spans."""
-        past = max(0, bisect_right(self.times, now) - 1)
-        copy = Timeline(self.fields, self.times[past:], self.free[past:])
+        times, past = self.times, 0
+        if len(times) > 1 and times[1] <= now:
+            past = bisect_right(times, now) - 1
+        copy = Timeline(self.fields, times[past:], self.free[past:])
         if self.shares:
             copy.shares = list(map(_copied, self.shares[past:]))
         return copy
@@ -146,19 +148,19 @@ class Timeline:
             self.known_windows.clear()
             self._amounts.clear()
         free, times = self.free, self.times
+        demand = self.fields.packed.get((mode, count)) or self.fields.demand(mode, count)
         first = bisect_left(times, start)
         if first and (first == len(times) or times[first] > start):
             times.insert(first, start)
             free.insert(first, free[first - 1])
             if self.shares:
                 self.shares.insert(first, _copied(self.shares[first - 1]))
-        last = bisect_left(times, end)
-        if end < math.inf and last and (last == len(times) or times[last] > end):
+        last = bisect_left(times, end, first)
+        if last and (last == len(times) or times[last] > end) and end < math.inf:
             times.insert(last, end)
             free.insert(last, free[last - 1])
             if self.shares:
                 self.shares.insert(last, _copied(self.shares[last - 1]))
-        demand = self.fields.packed.get((mode, count)) or self.fields.demand(mode, count)
         for span in range(first, last):
             free[span] -= demand
         if mode.share != WHOLE and mode.gpus:
@@ -239,15 +241,15 @@ class Timeline:
         return windows
 
     def first_time(self, mode: Mode, now: float) -> float:
-        """When the mode first has room; inf if never."""
+        """When the mode first has room; inf if never.  From now on room only grows, unless fractions are taken."""
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:
             return next((begin for begin, end in self.windows(mode) if end > now), math.inf)
-        times, (need, mask) = self.times, plain
-        for time, free in islice(zip(times, self.free, strict=True), max(0, bisect_right(times, now) - 1), None):
-            if free >= need and (not mask or (free - need) & mask == mask):
-                return time
-        return math.inf
+        times, free, (need, mask) = self.times, self.free, plain
+        place = bisect_left(free, need, max(0, bisect_right(times, now) - 1))
+        while mask and place < len(free) and (free[place] - need) & mask != mask:
+            place += 1
+        return times[place] if place < len(times) else math.inf
 
     def first_gap(self, mode: Mode, duration: float, since: float, until: float, low: float = 0) -> tuple[float, float]:
         """When a mode first has room, and first for long enough.
