@@ -445,8 +445,8 @@ class SlurmMultifactor(Scheduler):
                     silent.pop()
             elif position <= last:
                 keeps = not max_kept or ahead[partition_of(task)] < max_kept
-                if keeps and profile.version != checked:
-                    last = self._last_fitting(fitting, order, view, first=position, profile=profile)
+                if profile.version != checked:
+                    last = self._last_fitting(fitting, order, view.now, first=position, profile=profile)
                     checked = profile.version
                 reservation = placement = None
                 asked = keeps or (self._fits_somewhere(demand_of(task), view) and profile.could_start(task))
@@ -459,8 +459,6 @@ class SlurmMultifactor(Scheduler):
                     profile.occupy(reservation if plain else self._kept(reservation, task, placement))
                 if placement is not None:
                     yield self._begin(task, placement)
-                    last = self._last_fitting(fitting, order, view, first=position, profile=profile)
-                    checked = profile.version
                 elif keeps and max_kept:
                     ahead[partition_of(task)] += 1
                 if one_queue and not keeps:  # no job behind gets a reservation: on to the next that may start
@@ -489,26 +487,25 @@ class SlurmMultifactor(Scheduler):
         return ()
 
     def _last_fitting(
-        self, fitting: list[int], order: list[Task], view: View, *, first: int, profile: FreeProfile
+        self, fitting: list[int], order: list[Task], now: float, *, first: int, profile: FreeProfile
     ) -> int:
-        """The last position from `first` on of a waiting task that fits, or -1.
+        """The last position from `first` on of a waiting task that could start, or -1.
 
         fitting: the positions in question; those behind that position are taken out.
         profile: whose reservations leave room for it now.
         """
-        ends, now = dict[Demand, float](), view.now
+        ends = dict[Demand, float]()
         while fitting and fitting[-1] >= first:
             task = order[fitting[-1]]
             if task.state == WAITING:
                 demand = task.shape if task.allowed is None else demand_of(task)
                 until = ends.get(demand)
                 if until is None:
-                    until = ends[demand] = max(map(profile.open_until, task.shape.modes))
-                alone = len(task.shape.modes) == 1
-                if now + task.shortest_remaining <= until and (alone or profile.could_start(task)):
-                    if self._fits_somewhere(demand, view):
+                    none = demand in self._full
+                    until = ends[demand] = -math.inf if none else max(map(profile.open_until, task.shape.modes))
+                if now + task.shortest_remaining <= until:
+                    if len(task.shape.modes) == 1 or profile.could_start(task):
                         return fitting[-1]
-                    ends[demand] = -math.inf
             fitting.pop()
         return -1
 
