@@ -75,6 +75,9 @@ class FreeProfile:
             elif now > self._made:
                 timeline.forget(now)
             timeline.occupy(start, end, mode, count)
+            if mode in timeline.fields.alone and (order := self._order.get(mode)) and order[0] == (start, number):
+                del order[0]  # the node had no room before, and has none until the end
+                insort(order, (end, number))
             for other, ends in self._open.items() if number in self._is_open else ():
                 if number in ends:
                     until = timeline.open_until(other, now)
@@ -166,7 +169,7 @@ class FreeProfile:
             if own is None and time > -math.inf:  # next to running tasks it has room from then on
                 start = time if time > now else now
             else:
-                first, start = (own or self._timeline(number)).first_gap(mode, duration, now, best, low=time)
+                first, start = (own or self._timeline(number)).first_gap(mode, duration, now, best, time)
                 if first > time:
                     del order[place]
                     insort(order, (first, number), place)

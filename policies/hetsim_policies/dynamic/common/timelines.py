@@ -65,6 +65,8 @@ class Fields:
         self.one_field = len(self.offsets) == 1  # nothing but accelerators of one type was ever taken
         self.packed: dict[tuple[Mode, int], int] = {}
         self.needs: dict[Mode, tuple[int, int] | None] = {}
+        self.alone: dict[Mode, None] = {}
+        """Modes of which two launches never have room at once, as far as any was asked for."""
 
     def need(self, mode: Mode) -> tuple[int, int] | None:
         """A launch's demand on this node alone, and its `mask`.
@@ -78,6 +80,8 @@ class Fields:
             if need is not None and self.one_field and mode.gpus and not (mode.millicores or mode.memory):
                 need = self.spare + self.free % (1 << 2 * WIDTH) + need[0], 0  # cores and memory stay as they are
             self.needs[mode] = need
+            if plain and mode.gpus and 2 * mode.gpus > (self.free >> self.offsets[mode.type.name]) % (1 << WIDTH):
+                self.alone[mode] = None
         return need
 
     def allows(self, mode: Mode) -> bool:
