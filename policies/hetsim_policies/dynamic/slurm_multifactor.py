@@ -40,25 +40,10 @@ from hetsim.model.cluster import WHOLE, Device, Partition
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
 from hetsim.model.units import Seconds
-from hetsim.policy import (
-    EVERYWHERE,
-    WAIT_FOR_READY,
-    Annotate,
-    Decision,
-    Demand,
-    PlacementRule,
-    PlanProblem,
-    Scheduler,
-    Start,
-    Stop,
-    View,
-    Wait,
-    claims_of,
-    demand_fits_nowhere,
-    demand_of,
-    fits_nowhere,
-    partition_of,
-)
+from hetsim.policy import WAIT_FOR_READY, Annotate, Decision, Scheduler, Start, Stop, View, Wait
+from hetsim.policy.backfilling import Demand, demand_fits_nowhere, demand_of, fits_nowhere
+from hetsim.policy.contract import PlacementRule, PlanProblem
+from hetsim.policy.queues import EVERYWHERE, claims_of, partition_of
 from hetsim_policies.dynamic.common.fair_tree import Account, DecayedUsage, FairTree, Member
 from hetsim_policies.dynamic.common.occupancy import Occupancy, amounts_of
 from hetsim_policies.dynamic.common.ranked_queue import RankedQueue
@@ -380,9 +365,8 @@ class SlurmMultifactor(Scheduler):
         """
         if self.tiers.tiers or self._limited or self.rule is not None:
             return False
-        full = self._full
-        for demand in self._demands:  # a loop, as this is asked in each round
-            if demand not in full and self._fits_somewhere(demand, view):
+        for demand in self._demands:  # noqa: SIM110 (asked in each round)
+            if demand not in self._full and self._fits_somewhere(demand, view):
                 return False
         return True
 
@@ -434,7 +418,7 @@ class SlurmMultifactor(Scheduler):
         silent = [place for place in reversed(fitting) if causes.get(order[place].index) != "reservation"]
         self._occupancy.update()
         profile, checked = FreeProfile(self._occupancy, view), -1  # the version that `last` is of
-        position, ahead = 0, Counter[Partition | None]()
+        position, ahead, exact = 0, Counter[Partition | None](), not self.bf_resolution
         while position <= last or (limits and position < len(order)):  # behind the last no reservation can matter
             task = order[position]
             while silent and silent[-1] < position:
@@ -448,15 +432,14 @@ class SlurmMultifactor(Scheduler):
                 if profile.version != checked:
                     last = self._last_fitting(fitting, order, view.now, first=position, profile=profile)
                     checked = profile.version
-                reservation = placement = None
+                placement = None
                 asked = keeps or (self._fits_somewhere(demand_of(task), view) and profile.could_start(task))
-                if asked and position <= last:
-                    reservation = profile.find(task, view)
-                if reservation is not None and reservation.time <= now:
-                    placement = reservation.placement(task, view)
-                if reservation is not None and (keeps or reservation.time <= now):
-                    plain = not self.bf_resolution and (placement is None or len(reservation.nodes) == 1)
-                    profile.occupy(reservation if plain else self._kept(reservation, task, placement))
+                if asked and position <= last and (reservation := profile.find(task, view)) is not None:
+                    if reservation.time <= now:
+                        placement = reservation.placement(task, view)
+                    if keeps or reservation.time <= now:
+                        plain = exact and (placement is None or len(reservation.nodes) == 1)
+                        profile.occupy(reservation if plain else self._kept(reservation, task, placement))
                 if placement is not None:
                     yield self._begin(task, placement)
                 elif keeps and max_kept:
@@ -503,9 +486,9 @@ class SlurmMultifactor(Scheduler):
                 if until is None:
                     none = demand in self._full
                     until = ends[demand] = -math.inf if none else max(map(profile.open_until, task.shape.modes))
-                if now + task.shortest_remaining <= until:
-                    if len(task.shape.modes) == 1 or profile.could_start(task):
-                        return fitting[-1]
+                alone = len(task.shape.modes) == 1
+                if now + task.shortest_remaining <= until and (alone or profile.could_start(task)):
+                    return fitting[-1]
             fitting.pop()
         return -1
 

@@ -105,11 +105,10 @@ class FreeProfile:
         ends = self._open.get(mode)
         if ends is None:
             now, ends = self._view.now, {}
-            order = self._order_of(mode)
-            for number in sorted(number for _, number in order[: bisect_right(order, (now, math.inf))]):
-                timeline = self._timeline(number)
-                alone = number not in self._reserved and number not in self._occupancy.shared  # there is ever more room
-                ends[number] = math.inf if alone else timeline.open_until(mode, now)
+            order, reserved, shared = self._order_of(mode), self._reserved, self._occupancy.shared
+            for number in sorted([number for _, number in order[: bisect_right(order, (now, math.inf))]]):
+                limited = number in reserved or number in shared  # elsewhere there is ever more room
+                ends[number] = self._timeline(number).open_until(mode, now) if limited else math.inf
             self._open[mode] = ends
             self._is_open.update(ends)
         return max(ends.values(), default=-math.inf)

@@ -131,10 +131,8 @@ class Timeline:
 
     def copy(self, now: float) -> Timeline:
         """A copy without past spans."""
-        times, past = self.times, 0
-        if len(times) > 1 and times[1] <= now:
-            past = bisect_right(times, now) - 1
-        copy = Timeline(self.fields, times[past:], self.free[past:])
+        past = max(0, bisect_right(self.times, now) - 1)
+        copy = Timeline(self.fields, self.times[past:], self.free[past:])
         if self.shares:
             copy.shares = list(map(_copied, self.shares[past:]))
         return copy
@@ -245,7 +243,10 @@ class Timeline:
         return windows
 
     def first_time(self, mode: Mode, now: float) -> float:
-        """When the mode first has room; inf if never.  From now on room only grows, unless fractions are taken."""
+        """When the mode first has room; inf if never.
+
+        From now on room must only grow, unless fractions are taken.
+        """
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:
             return next((begin for begin, end in self.windows(mode) if end > now), math.inf)
