@@ -168,7 +168,7 @@ class FreeProfile:
             if own is None and time > -math.inf:  # next to running tasks it has room from then on
                 start = time if time > now else now
             else:
-                first, start = (own or self._timeline(number)).first_gap(mode, duration, now, best, time)
+                first, start = (own or self._timeline(number)).first_gap(mode, duration, now, best, low=time)
                 if first > time:
                     del order[place]
                     insort(order, (first, number), place)
