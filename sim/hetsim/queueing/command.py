@@ -14,6 +14,7 @@ from hetsim.report import terminal
 
 if TYPE_CHECKING:
     from hetsim.queueing.facts import Match
+    from hetsim.queueing.keys_to_drop import Drop
     from hetsim.queueing.model_check import PredictionCheck
 
 VERDICTS = {
@@ -22,6 +23,8 @@ VERDICTS = {
     "matches no exact model|has no steady state|^FAILS(?= )|not covered$": "bad",
 }
 COVERED = {True: "covered", False: "not covered", None: "no interval"}
+
+IS = {"matches": "is", "nearly": "is nearly", "approximation": "is only approximated by"}
 
 MAX_NAMED = 6
 """Assumptions that the first sentence names; the table below it has all."""
@@ -48,6 +51,7 @@ def theory(
     A scenario nearly matches where the error of the prediction is known to be 10 % at most.
     """
     from hetsim.experiment.run import prepare
+    from hetsim.queueing.keys_to_drop import keys_to_drop
     from hetsim.queueing.matching import match
     from hetsim.queueing.model_check import simulate
 
@@ -57,13 +61,14 @@ def theory(
     if model_match.rows and not predict_only:
         with console.progress(quiet) as options["progress"]:
             beside = simulate(loaded, model_match.rows, **options)
+    drop = None if model_match.rows else keys_to_drop(loaded, model_match)
     if as_json:
-        console.as_json(_json(loaded, model_match, beside))
+        console.as_json(_json(loaded, model_match, beside, drop))
     else:
-        console.lines(_text(loaded, model_match, beside), VERDICTS)
+        console.lines(_text(loaded, model_match, beside, drop), VERDICTS)
 
 
-def _json(scenario: Any, found: Match, beside: list[PredictionCheck]) -> dict[str, Any]:
+def _json(scenario: Any, found: Match, beside: list[PredictionCheck], drop: Drop | None) -> dict[str, Any]:
     from hetsim.results.formatting import json_number, json_values
 
     intervals = {one.row: one for one in beside}
@@ -84,16 +89,21 @@ def _json(scenario: Any, found: Match, beside: list[PredictionCheck]) -> dict[st
         "formula_error": json_number(found.formula_error),
         "assumptions": [{**one._asdict(), "error": json_number(one.error)} for one in found.assumptions],
         "figures": figures,
+        "drop": drop and {"keys": list(drop[0]), "model": drop[1].model, "verdict": drop[1].verdict},
     }
 
 
-def _text(scenario: Any, found: Match, beside: list[PredictionCheck]) -> list[str]:
+def _text(scenario: Any, found: Match, beside: list[PredictionCheck], drop: Drop | None) -> list[str]:
     from hetsim.queueing.facts import NEARLY
     rows = []
     for one in found.assumptions:
         state = "holds" if one.holds else "near" if one.soft and one.error <= NEARLY else "FAILS"
         rows.append([state, one.text, f"{one.key}: {one.value}".strip(": ")])
-    lines = [*terminal.wrapped(_headline(scenario, found)), "", *terminal.table(rows)]
+    headline = _headline(scenario, found)
+    if drop is not None:
+        keys, other = ", ".join(drop[0]), drop[1]
+        headline = f"{headline.rstrip('.')}. Drop {keys}, and the scenario {IS[other.verdict]} {other.model}."
+    lines = [*terminal.wrapped(headline), "", *terminal.table(rows)]
     if found.rows:
         lines += ["", *_figures(found, beside)]
     return lines
@@ -108,8 +118,7 @@ def _headline(scenario: Any, found: Match) -> str:
         parts = [f'"{one.text}" does not hold ({_error(one.error)})' for one in found.failed]
         if found.formula_error:
             parts.insert(0, f"the mean wait by its formula is not exact ({_error(found.formula_error)})")
-        near = "is nearly" if found.verdict == "nearly" else "is only approximated by"
-        return f"{scenario.name} {near} {found.model}: {'; '.join(parts)}."
+        return f"{scenario.name} {IS[found.verdict]} {found.model}: {'; '.join(parts)}."
     load = next((one for one in found.failed if one.text == STABLE), None)
     if load is not None and sum(not one.soft for one in found.failed) == 1:
         return (

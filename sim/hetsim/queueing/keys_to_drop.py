@@ -1,0 +1,69 @@
+"""The keys without which a scenario that matches no model has a prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hetsim.errors import HetsimError
+from hetsim.queueing.facts import Match
+from hetsim.queueing.matching import match
+from hetsim.scenario.scenario import Scenario, from_document
+
+MAX_TRIALS = 16
+"""Sets of keys that are tried, at most: each trial builds the scenario."""
+
+Drop = tuple[tuple[str, ...], Match]
+"""Keys to drop, and the match without them."""
+
+
+def keys_to_drop(scenario: Scenario, refused: Match) -> Drop | None:
+    """Find the fewest keys without which a scenario has a prediction.
+
+    Keys of failed assumptions are taken away, first one, then one more of those that still fail, and so on; each
+    answer was tried: the scenario was loaded without these keys, and matched.
+    Returns: the keys with the match without them; None if no scenario remains, or none that has a prediction.
+    """
+    tried = {frozenset[str]()}
+    queue: list[Drop] = [((), refused)]
+    for dropped, failing in queue:  # which grows
+        for key in dict.fromkeys(one.key for one in failing.failed if one.key and not one.soft):
+            keys = (*dropped, key)
+            if frozenset(keys) in tried or len(tried) > MAX_TRIALS:
+                continue
+            tried.add(frozenset(keys))
+            other = _without(scenario, keys)
+            if other is not None and other.rows:
+                return keys, other
+            queue += [(keys, other)] if other is not None else []  # else a scenario needs the key
+    return None
+
+
+def _without(scenario: Scenario, keys: Iterable[str]) -> Match | None:
+    """The match without these keys; None if there is no such scenario."""
+    document = scenario.document.copy()
+    if not all(_remove(document.data, key.split(".")) for key in keys):
+        return None
+    try:
+        return match(from_document(document, scenario.base))
+    except HetsimError:
+        return None
+
+
+def _remove(here: Any, parts: list[str]) -> bool:
+    """Take a key out of plain data; False if it is not there.
+
+    Where no entry of a list is named it is taken out of each.
+    """
+    if isinstance(here, list):
+        if not parts[0].isdigit():
+            return sum(_remove(one, parts) for one in here) > 0
+        return int(parts[0]) < len(here) and len(parts) > 1 and _remove(here[int(parts[0])], parts[1:])
+    if not isinstance(here, dict):
+        return False
+    if parts[0] == "0" and len(parts) > 1 and "0" not in here:
+        return _remove(here, parts[1:])  # one entry may stand without the list around it
+    names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))  # `gpu_time.a100` is one key
+    key = next((name for name in names if name in here), "")
+    rest = parts[key.count(".") + 1 :]
+    return bool(key) and (_remove(here[key], rest) if rest else here.pop(key, key) is not key)
