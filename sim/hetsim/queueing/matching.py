@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
+
 from hetsim.errors import UsageError
 from hetsim.model.batch_times import StageTable
 from hetsim.model.tasks import Mode
@@ -126,13 +128,16 @@ def _delay(facts: Facts, _: str) -> Match:
         facts.suppose("a server is one whole GPU", alone, f"{facts.customers[0].key}.gpus", str(facts.mode))
         law = facts.whole_time
     rate, arrivals = facts.rate, cast(Any, facts.model.workload[0].arrivals)
-    varied, memory = law, 0.0
+    varied, memory, phases = law, 0.0, None if moves else facts.phases
     if getattr(arrivals, "process", None) == "mmpp":
-        facts.exponential(law)
+        if law.kind != "exponential" and _phases_fit(len(arrivals.rates), phases, servers):
+            facts.suppose("service has phases", True, facts.time_key, law.shown)
+        else:
+            facts.exponential(law)
         more, memory = levels.modulation(arrivals.rates, arrivals.switching_rates)
         varied = law._replace(scv=law.scv + more)
     _need(facts.steady(rate * law.mean, servers, varied, memory=memory))
-    prediction = _delay_system(facts, rate, law, servers, phases=None if moves else facts.phases)
+    prediction = _delay_system(facts, rate, law, servers, phases=phases)
     if law.kind == "general" and servers == 1 and order == "blind":
         prediction = replace(prediction, wait_above=None, response_above=None)
     rows = _rows(facts, prediction, rate * compute.mean, order == "fcfs")
@@ -142,7 +147,10 @@ def _delay(facts: Facts, _: str) -> Match:
 def _delay_system(facts: Facts, rate: float, law: Law, servers: int, phases: levels.PhaseType | None) -> Prediction:
     arrivals: Any = facts.model.workload[0].arrivals
     if arrivals.process == "mmpp":
-        return levels.mmpp_mc(arrivals.rates, arrivals.switching_rates, law.mean, servers)
+        if law.kind == "exponential" or not _phases_fit(len(arrivals.rates), phases, servers):
+            return levels.mmpp_mc(arrivals.rates, arrivals.switching_rates, law.mean, servers)
+        chain = levels.map_phc(arrivals.switching_rates, np.diag(arrivals.rates), cast(Any, phases), servers)
+        return replace(chain, model=f"MMPP/PH/{servers}")
     if arrivals.process == "poisson":
         if law.kind == "exponential":
             return queues.mmc(rate, law.mean, servers)
@@ -150,17 +158,26 @@ def _delay_system(facts: Facts, rate: float, law: Law, servers: int, phases: lev
             return general.md1(rate, law.mean) if law.kind == "constant" else general.mg1(rate, law.mean, law.scv)
         if law.kind == "constant":
             return general.mdc(rate, law.mean, servers)
-        if phases is not None and levels.is_quick(levels.states_of(phases, servers), servers):
-            return levels.mphc(rate, phases, servers)
+        if _phases_fit(1, phases, servers):
+            return levels.mphc(rate, cast(Any, phases), servers)
         figures = {"arrival_scv": 1.0, "service_scv": law.scv, "service_third": law.third}
         prediction = general.allen_cunneen(rate, law.mean, servers, **figures)
         return replace(prediction, model=f"M/G/{servers} (Allen and Cunneen)")
     scv = 0.0 if arrivals.process == "deterministic" else float(arrivals.scv)
     if servers == 1 and law.kind == "exponential":
         return general.gim1(rate, law.mean, _gap_complement(arrivals, rate, scv), "D/M/1" if scv == 0 else "GI/M/1")
+    gaps = declared.phases_of(arrivals.gaps, 1.0) if scv > 0 else None
+    if gaps is not None and _phases_fit(len(gaps.start), phases, servers):
+        chain = levels.map_phc(gaps.onward, np.outer(gaps.ends, gaps.start), cast(Any, phases), servers)
+        return replace(chain, model=f"PH/PH/{servers}")
     prediction = general.allen_cunneen(rate, law.mean, servers, arrival_scv=scv, service_scv=law.scv)
     # An scv of 1 does not make arrivals Poisson: never exact here, and the error was not measured.
     return replace(prediction, model=f"G/G/{servers} (Allen and Cunneen)", error=math.inf)
+
+
+def _phases_fit(states: int, phases: levels.PhaseType | None, servers: int) -> bool:
+    """Return True if a chain of these phases takes about a second."""
+    return phases is not None and levels.is_quick(states * levels.states_of(phases, servers), servers)
 
 
 def _unlike(facts: Facts, model: str) -> Match:
@@ -409,6 +426,7 @@ def _priorities(facts: Facts, model: str) -> Match:
     facts.open_door()
     facts.undisturbed()
     facts.one_in_flight()
+    facts.free_taken()
     aging = facts.parameter("scheduler", "aging", 0)
     facts.suppose("priorities do not change", not aging, "policy.scheduler.aging", f"{aging:g}/s")
     levels = sorted({one.priority for one in facts.customers}, reverse=True)
@@ -420,8 +438,10 @@ def _priorities(facts: Facts, model: str) -> Match:
     ordered = sorted(facts.customers, key=lambda one: -one.priority)
     classes = [priorities.Class(one.rate, one.law.mean, one.law.scv) for one in ordered if one.law is not None]
     if servers > 1:
-        common = all(one.law == ordered[0].law for one in ordered) and facts.law.kind == "exponential"
-        text = "at several servers: one exponential service for all"
+        kinds = {one.law for one in ordered}
+        common = all(law is not None and law.kind == "exponential" for law in kinds)
+        common = common and len(kinds) <= (2 if len(ordered) == 2 else 1)
+        text = "at several servers: exponential service, the same for all or of two classes"
         _need(facts.suppose(text, common, facts.time_key, facts.law.shown))
     _need(facts.steady(facts.rate * facts.law.mean, servers, facts.law))
     solve = priorities.preemptive_resume if preemptive else priorities.nonpreemptive

@@ -25,8 +25,8 @@ __all__ = [  # noqa: PLE0604
     "BatchBounds", "BatchPrediction", "Class", "Losses", "Network", "PhaseType", "Prediction", "SizePrediction",
     "Staffing", "Station", "Stream", "Thresholds", "allen_cunneen", "birth_death", "bulk_service", "closed_loop",
     "erlang_b", "erlang_c", "gim1", "greedy_batches", "halfin_whitt", "inoue_bounds", "jackson", "kaufman_roberts",
-    "las", "load_for_delay", "load_for_loss", "md1", "mdc", "mg1", "mg1_ps", "mm1", "mmc", "mmc_abandonment", "mmck",
-    "mmpp_mc", "mphc", "naor", "nonpreemptive", "phase_type", "preemptive_resume", "psjf", "servers_for_delay",
+    "las", "load_for_delay", "load_for_loss", "map_phc", "md1", "mdc", "mg1", "mg1_ps", "mm1", "mmc", "mmc_abandonment",
+    "mmck", "mmpp_mc", "mphc", "naor", "nonpreemptive", "phase_type", "preemptive_resume", "psjf", "servers_for_delay",
     "servers_for_loss", "servers_for_wait", "sjf", "srpt", "stationary", "tandem", "token_bucket", "trunk_reservation",
     "unlike_servers", "workload_limit",
 ]  # fmt: skip
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         servers_for_wait,
     )
     from hetsim.theory.general import allen_cunneen, gim1, md1, mdc, mg1, mg1_ps
-    from hetsim.theory.levels import PhaseType, mmpp_mc, mphc, phase_type, unlike_servers
+    from hetsim.theory.levels import PhaseType, map_phc, mmpp_mc, mphc, phase_type, unlike_servers
     from hetsim.theory.networks import Network, Station, jackson, tandem
     from hetsim.theory.optimal_pricing import Thresholds, naor
     from hetsim.theory.prediction import Prediction

@@ -99,18 +99,8 @@ def mphc(rate: float, service: PhaseType, servers: int) -> Prediction:
     servers, mean = int(servers), service.mean
     name = f"M/PH/{servers}"
     stable(rate * mean, servers, name)
-    phases = len(service.start)
-    _bounded(name, states_of(service, servers))
-    states = [_occupancies(busy, phases) for busy in range(servers + 1)]
-    idle = np.zeros((phases + 1, phases + 1))
-    begins, goes_on, ends = idle.copy(), idle.copy(), idle.copy()
-    begins[-1, :-1], goes_on[:-1, :-1], ends[:-1, -1] = rate * service.start, service.onward, service.ends
-    levels = [Level(_moves(here, above, begins), _moves(here, here, goes_on), _moves(here, below, ends))
-              for below, here, above in zip([states[0], *states], states, states[1:], strict=False)]  # fmt: skip
-    last, taken_up = states[-1], idle.copy()  # where customers wait, the end of a service begins the next
-    taken_up[:-1, :-1] = np.outer(service.ends, service.start)
-    alike = Level(rate * np.eye(len(last)), _moves(last, last, goes_on), _moves(last, last, taken_up))
-    chances, powers = _solved([*levels, alike._replace(down=_moves(last, states[-2], ends))], alike)
+    levels, alike = _map_levels(name, np.zeros((1, 1)), np.full((1, 1), rate), service=service, servers=servers)
+    chances, powers = _solved(levels, alike)
     drain = _generator(alike.within, alike.down.sum(axis=1)) + powers @ alike.down  # λ (I - R^-1), without an inverse
     return _waits(name, rate, service, servers=servers, first=chances[-1], powers=powers, drain=drain,
                   arrivals=np.ones(len(powers)))  # fmt: skip
@@ -135,21 +125,72 @@ def mmpp_mc(
     not_negative(**{f"rate_{number + 1}": float(one) for number, one in enumerate(arrive)})
     if switch.shape != (len(arrive), len(arrive)):
         raise UsageError(f"{len(arrive)} rates need {len(arrive)} rows of {len(arrive)} rates of switching")
-    name = f"MMPP/M/{servers}"
-    _bounded(name, len(arrive))
-    shares = stationary(switch)
+    service = phase_type([1], [[0]], [1 / service_mean])
+    return _map_phc(f"MMPP/M/{servers}", switch, np.diag(arrive), service=service, servers=servers)
+
+
+def map_phc(
+    switching: Sequence[Sequence[float]] | Floats, arriving: Sequence[Sequence[float]] | Floats, service: PhaseType,
+    servers: int,
+) -> Prediction:  # fmt: skip
+    """MAP/PH/c: a Markovian arrival process, phase-type service.
+
+    switching   rates of going from state i to j without an arrival; the diagonal is not looked at
+    arriving    rates of going from state i to j with an arrival, j = i among them
+
+    First come, first served.  Independent gaps of a phase-type distribution are `switching=gaps.onward,
+    arriving=outer(gaps.ends, gaps.start)`. Figures are of customers: `delayed` is the share of arrivals.  Exact, means
+    only but for exponential service; the state of a level is that of the arrivals and how many servers are in each
+    phase, 1,000 at most.
+
+    Raises: UsageError: no steady state, too many states, or a chain that is not whole.
+    Reference: Lucantoni, New Results on the Single Server Queue with a Batch Markovian Arrival Process (1991).
+    """
+    whole_number(1, servers=servers)
+    switch, arrive = np.array(switching, dtype=float), np.array(arriving, dtype=float)
+    if switch.ndim != 2 or switch.shape != arrive.shape or switch.shape[0] != switch.shape[1]:
+        raise UsageError("a Markovian arrival process is given by two square matrices of one size")
+    switch = switch - np.diag(switch.diagonal())
+    if not all(np.isfinite(one).all() and (one >= 0).all() for one in (switch, arrive)):
+        raise UsageError("rates of a Markovian arrival process are numbers not below 0")
+    return _map_phc(f"MAP/PH/{int(servers)}", switch, arrive, service=service, servers=int(servers))
+
+
+def _map_phc(name: str, switch: Floats, arrive: Floats, service: PhaseType, servers: int) -> Prediction:
+    levels, alike = _map_levels(name, switch, arrive, service=service, servers=servers)
+    shares = stationary(switch + arrive)
     if not shares.all():
         raise UsageError(f"{name}: state {int(np.argmin(shares)) + 1} is never returned to; leave it out")
-    rate = float(shares @ arrive)
+    rate = float((shares @ arrive).sum())
     positive(mean_rate=rate)
-    stable(rate * service_mean, servers, name)
-    up, one = np.diag(arrive), np.eye(len(arrive)) / service_mean
-    levels = [Level(up, switch, busy * one) for busy in range(servers + 1)]
-    chances, powers = _solved(levels, levels[-1])
-    drain = -servers / service_mean * (np.eye(len(arrive)) - powers)
-    service = phase_type([1], [[0]], [1 / service_mean])
+    stable(rate * service.mean, servers, name)
+    chances, powers = _solved(levels, alike)
+    drain = -servers / service.mean * (np.eye(len(powers)) - powers) if len(service.start) == 1 else None
+    arrivals = np.kron(arrive.sum(axis=1), np.ones(len(powers) // len(arrive))) / rate
     return _waits(name, rate, service, servers=servers, first=chances[-1], powers=powers, drain=drain,
-                  arrivals=arrive / rate)  # fmt: skip
+                  arrivals=arrivals)  # fmt: skip
+
+
+def _map_levels(name: str, switch: Floats, arrive: Floats, service: PhaseType, servers: int) -> tuple[list, Level]:
+    """Levels up to all servers busy, and those above."""
+    phases, still = len(service.start), np.eye(len(arrive))
+    _bounded(name, len(arrive) * states_of(service, servers))
+    states = [_occupancies(busy, phases) for busy in range(servers + 1)]
+    idle = np.zeros((phases + 1, phases + 1))
+    begins, goes_on, ends, taken_up = idle.copy(), idle.copy(), idle.copy(), idle.copy()
+    begins[-1, :-1], goes_on[:-1, :-1], ends[:-1, -1] = service.start, service.onward, service.ends
+    taken_up[:-1, :-1] = np.outer(service.ends, service.start)  # where customers wait, an end begins the next service
+
+    def level(up: Floats, within: Floats, down: Floats) -> Level:
+        here = np.eye(len(within))
+        return Level(np.kron(arrive, up), np.kron(still, within) + np.kron(switch, here), np.kron(still, down))
+
+    last = states[-1]
+    levels = [level(_moves(here, above, begins), _moves(here, here, goes_on), _moves(here, below, ends))
+              for below, here, above in zip([states[0], *states], states, states[1:], strict=False)]  # fmt: skip
+    busy = _moves(last, last, goes_on)
+    first = level(np.eye(len(last)), busy, _moves(last, states[-2], ends))
+    return [*levels, first], level(np.eye(len(last)), busy, _moves(last, last, taken_up))
 
 
 def unlike_servers(rate: float, kinds: Sequence[tuple[float, int]]) -> Prediction:
@@ -198,6 +239,64 @@ def unlike_servers(rate: float, kinds: Sequence[tuple[float, int]]) -> Predictio
         response_mean=(waiting + busy_mean) / rate, queue_length_mean=waiting, jobs_in_system_mean=waiting + busy_mean,
         throughput=rate, delayed=delayed, wait_above=lambda t: delayed * math.exp(-drain * t),
     )  # fmt: skip
+
+
+def two_priorities(classes: Sequence[Sequence[float]], servers: int, preemptive: bool) -> list[float]:
+    """Mean waits of two classes, (rate, mean service) each, the higher first.
+
+    Services are exponential.  A level is how many of the lower class are in the system, or if the higher one does not
+    preempt how many of it wait.  The line of the higher class ends where it is that long with a probability below
+    1e-14.
+    """
+    longest, edge = 16, 1.0
+    while edge > 1e-14:
+        longest *= 2
+        _bounded(f"two priorities at {servers} servers", longest if preemptive else (servers + 1) * longest)
+        waits, edge = (_preempting if preemptive else _waiting)(classes, servers, longest)
+    return waits
+
+
+def _preempting(classes: Sequence[Sequence[float]], servers: int, longest: int) -> tuple[list[float], float]:
+    """Waits of both, and the chance that the higher class has `longest` in the system."""
+    (high, first), (low, second) = (one[:2] for one in classes)
+    number = np.arange(longest + 1)
+    within = np.diag(np.full(longest, high), 1) + np.diag(np.minimum(number[1:], servers) / first, -1)
+    free = servers - np.minimum(number, servers)
+    levels = [Level(low * np.eye(longest + 1), within, np.diag(np.minimum(free, served) / second))
+              for served in range(servers + 1)]  # fmt: skip
+    inside, by_state = _inside(levels, levels[-1])
+    return [float(by_state @ number) / high - first, inside / low - second], by_state[-1]
+
+
+def _waiting(classes: Sequence[Sequence[float]], servers: int, longest: int) -> tuple[list[float], float]:
+    """Waits of both, and the chance that `longest` of the higher class wait."""
+    (high, first), (low, second) = (one[:2] for one in classes)
+    full = {(busy, line): n for n, (busy, line) in enumerate(product(range(servers + 1), range(longest + 1)))}
+    idle = {(i, j): len(full) + n for n, (i, j) in enumerate(
+        (i, j) for i, j in product(range(servers), repeat=2) if i + j < servers)}  # fmt: skip
+    size, total = len(full), len(full) + len(idle)
+    within, down, ground = np.zeros((size, size)), np.zeros((size, size)), np.zeros((total, total))
+    for (busy, line), here in full.items():
+        if line < longest:
+            within[here, full[busy, line + 1]] = high
+        for gone, rate in ((1, busy / first), (0, (servers - busy) / second)):
+            if rate and line:  # the first of the higher class is next
+                within[here, full[busy - gone + 1, line - 1]] += rate
+            elif rate:  # one of the lower class is, or a server stays free
+                down[here, full[busy - gone, 0]] += rate
+                ground[here, idle[busy - gone, servers - busy - 1 + gone]] += rate
+    for (i, j), here in idle.items():
+        for more, rate in (((i + 1, j), high), ((i, j + 1), low)):
+            ground[here, idle[more] if sum(more) < servers else full[more[0], 0]] += rate
+        for less, rate in (((i - 1, j), i / first), ((i, j - 1), j / second)):
+            ground[here, idle.get(less, here)] += rate  # no service of none ends
+    ground[:size, :size] = within
+    enter = np.vstack([low * np.eye(size), np.zeros((len(idle), size))])
+    alike = Level(low * np.eye(size), within, down)
+    to_ground = np.hstack([down, np.zeros((size, len(idle)))])
+    inside, by_state = _inside([Level(enter, ground, np.zeros((total, 1))), alike._replace(down=to_ground)], alike)
+    lines = np.array([line for _, line in full])
+    return [float(by_state[:size] @ lines) / high, inside / low], by_state[:size][lines == longest].sum()
 
 
 def _with(state: tuple[int, ...], kind: int, busy: int) -> tuple[int, ...]:
@@ -280,6 +379,19 @@ def _solved(levels: list[Level], alike: Level) -> tuple[list[Floats], Floats]:
     return [one / total for one in chances], powers
 
 
+def _inside(levels: list[Level], alike: Level) -> tuple[float, Floats]:
+    """Return the mean level, and the chances of states within it, over all levels."""
+    chances, powers = _solved(levels, alike)
+    apart, last = np.eye(len(powers)) - powers, len(levels) - 1
+    beyond = np.linalg.solve(apart.T, powers.T @ chances[-1])  # all above the last level
+    more = float(np.linalg.solve(apart.T, beyond).sum())  # how far above it
+    mean = sum(number * float(one.sum()) for number, one in enumerate(chances)) + last * float(beyond.sum()) + more
+    by_state = np.zeros(max(map(len, [*chances, beyond])))
+    for one in [*chances, beyond]:
+        by_state[: len(one)] += one
+    return mean, by_state
+
+
 def _first_passage(alike: Level) -> Floats:
     """G: the state in which the level below is first reached."""
     one = np.eye(len(alike.within))
@@ -301,12 +413,13 @@ def _both(matrix: Floats, first: Floats, second: Floats) -> list[Floats]:
 
 
 def _waits(
-    name: str, rate: float, service: PhaseType, servers: int, first: Floats, powers: Floats, drain: Floats,
+    name: str, rate: float, service: PhaseType, servers: int, first: Floats, powers: Floats, drain: Floats | None,
     arrivals: Floats,
 ) -> Prediction:  # fmt: skip
     """The figures, with P(W > t) = π(c) exp(`drain` t) (I - R)^-1 `arrivals`.
 
     `first` is π(c), `powers` R and `arrivals` the rate of arrivals in each state over their mean.
+    Without `drain` there are means only.
     """
     from scipy.linalg import expm
 
@@ -315,7 +428,7 @@ def _waits(
     beyond = np.linalg.solve(apart, arrivals)
     length = float((first @ powers @ np.linalg.solve(apart, np.linalg.solve(apart, np.ones(size)))).sum())
     tails = {}
-    if size <= MAX_TAIL_PHASES:
+    if drain is not None and size <= MAX_TAIL_PHASES:
         # The wait, then the own service: one exponential of both gives ∫ P(W > t - u) dP(S <= u).
         begin, both = np.outer(beyond, service.start), np.zeros((len(service.start), size))
         chain = np.block([[drain, begin], [both, service.generator]])

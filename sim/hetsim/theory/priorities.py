@@ -1,4 +1,4 @@
-"""Priorities at one server; at several, with one exponential service for all."""
+"""Priorities at one server; at several, with exponential service."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ def nonpreemptive(classes: Sequence[Class | tuple[float, ...]], servers: int = 1
 
     E[W_k] = W_0 / ((1 - σ_{k-1}) (1 - σ_k)).
     σ_k is the load of classes 1 to k and W_0 = Σ λ_i E[S_i²] / 2, what an arrival finds left in service.  With several
-    servers W_0 = C(c, a) / (cμ) for one exponential service common to all.  Exact, means only.
+    servers W_0 = C(c, a) / (cμ) for one exponential service common to all; for two classes with services of their own
+    the chain is solved.  Exact, means only.
     Reference: Cobham, Priority Assignment in Waiting Line Problems (1954).
     """
     given = _checked(classes, servers)
+    if servers > 1 and given[0].service_mean != given[-1].service_mean:
+        return _of_chain("non-preemptive", given, servers)
     total = sum(one.rate * one.service_mean for one in given)
     if servers == 1:
         residual = sum(one.rate * one.service_mean**2 * (1 + one.service_scv) / 2 for one in given)
@@ -45,12 +48,15 @@ def preemptive_resume(classes: Sequence[Class | tuple[float, ...]], servers: int
     """Preemptive-resume priorities, the highest first; stopping costs nothing.
 
     One server: E[T_k] = E[S_k] / (1 - σ_{k-1}) + Σ_{i ≤ k} λ_i E[S_i²] / 2 / ((1 - σ_{k-1}) (1 - σ_k)).  Several, with
-    one exponential service common to all: classes 1 to k together are an M/M/c.  Exact, means only; `wait_mean` is
-    response less service, the time suspended included (the simulator's wait ends at the first start).
+    one exponential service common to all: classes 1 to k together are an M/M/c; for two classes with services of their
+    own the chain is solved.  Exact, means only; `wait_mean` is response less service, the time suspended included (the
+    simulator's wait ends at the first start).
     Reference: White and Christie, Queuing with Preemptive Priorities or with Breakdown (1958); Buzen and Bondi, The
     Response Times of Priority Classes under Preemptive Resume in M/M/m Queues (1983).
     """
     given = _checked(classes, servers)
+    if servers > 1 and given[0].service_mean != given[-1].service_mean:
+        return _of_chain("preemptive-resume", given, servers)
     predictions = []
     above = residual = rates = inside = 0.0
     for number, one in enumerate(given, 1):
@@ -70,6 +76,15 @@ def preemptive_resume(classes: Sequence[Class | tuple[float, ...]], servers: int
     return tuple(predictions)
 
 
+def _of_chain(kind: str, given: list[Class], servers: int) -> tuple[Prediction, ...]:
+    """Two classes with exponential services of their own at several servers."""
+    from hetsim.theory.levels import two_priorities
+
+    waits = two_priorities(given, servers, preemptive=kind == "preemptive-resume")
+    both = enumerate(zip(given, waits, strict=True), 1)
+    return tuple(_of_class(kind, number, one, servers=servers, wait=wait) for number, (one, wait) in both)
+
+
 def _of_class(kind: str, number: int, one: Class, servers: int, wait: float) -> Prediction:
     letters = "M/G/1" if servers == 1 else f"M/M/{servers}"
     return steady(f"{letters} {kind}, class {number}", one.rate, one.service_mean, servers=servers, wait=wait)
@@ -83,10 +98,11 @@ def _checked(classes: Sequence[Class | tuple[float, ...]], servers: int) -> list
     for one in given:
         positive(rate=one.rate, service_mean=one.service_mean)
         not_negative(service_scv=one.service_scv)
-    if servers > 1 and any(one.service_mean != given[0].service_mean or one.service_scv != 1 for one in given):
+    alike = len(given) == 2 or all(one.service_mean == given[0].service_mean for one in given)
+    if servers > 1 and not (alike and all(one.service_scv == 1 for one in given)):
         raise UsageError(
-            "priorities at several servers are exact only where all classes have one exponential service; "
-            "give every class the same service_mean and service_scv 1, or one server"
+            "priorities at several servers are exact only where services are exponential, and the same for all classes "
+            "or of two; give every class service_scv 1 and the same service_mean, two classes, or one server"
         )
     load = 0.0
     for number, one in enumerate(given, 1):

@@ -44,13 +44,17 @@ class Renewal(ArrivalProcess):
     def rate_mean(self) -> float:
         return self.rate
 
-    def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
+    @property
+    def gaps(self) -> Hyperexponential | Gamma:
+        """Distribution of the gaps."""
         mean, cv = 1 / self.rate, math.sqrt(self.scv)
         if self.family == "hyperexponential" or (self.family == "auto" and self.scv > 1):
             # model_construct: the figures are validated and in base units already.
-            gaps: Any = Hyperexponential.model_construct(distribution="hyperexponential", mean_given=mean, cv=cv)
-        else:
-            gaps = Gamma.model_construct(distribution="gamma", mean=mean, cv=cv)  # with scv = 1 gamma is exponential
+            return Hyperexponential.model_construct(distribution="hyperexponential", mean_given=mean, cv=cv)
+        return Gamma.model_construct(distribution="gamma", mean=mean, cv=cv)  # with scv = 1 gamma is exponential
+
+    def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
+        gaps = self.gaps
         return summed(lambda n: gaps.sample(rng, n))
 
 
