@@ -136,7 +136,8 @@ def test_a_key_that_is_not_understood_is_named_with_its_place(tmp_path):
     assert one.value == f"{path}:8:33"
     overridden = match(hs.load(path, ["workload.q.stopping.checkpoint=0 s", "workload.q.patience=1 h"]))
     assert overridden.model == "M/M/1+M"  # a checkpoint that takes no time is none
-    faults = match(hs.load(path, {"faults": [{"on": "gpu", "every": "1 h", "repair": "1 min"}]}))
+    failing = [{"on": "gpu", "every": "1 h", "repair": "1 min"}]
+    faults = match(hs.load(path, {"faults": failing, "workload.q.patience": "1 h"}))
     assert "faults" in [one.key for one in faults.failed]
 
 

@@ -769,7 +769,8 @@ CHANGED = [
     ({"workload.0.until": "2000 s"}, "approximation", "workload.0.until"),
     ({"cluster.nodes.0.gpus.preemption": {"kind": "flep", "overhead": "5 %"}}, "none",
      "cluster.nodes.0.gpus.preemption.overhead"),
-    ({"faults": [{"on": "gpu", "every": "1 h", "repair": "1 min"}]}, "none", "faults"),
+    ({"faults": [{"on": "gpu", "every": "1 h", "repair": "1 min"}]}, "none", "faults.0.every"),
+    ({"faults": [{"on": "gpu", "every": "1 h", "repair": "1 min"}], "workload.0.patience": "9 s"}, "none", "faults"),
 ]  # fmt: skip
 
 

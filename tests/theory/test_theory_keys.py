@@ -80,6 +80,11 @@ SHARED = {"streams": 4, "sharing": "mps"}
 TRACE = {"format": "tasks", "path": "tasks.csv"}
 
 
+FAULT = {"on": "gpu", "every": exponential("60 s"), "repair": exponential("5 s")}
+SLEEPS = {"policy": {"scheduler": {"name": "power_down", "patience": "2 s", "safety": 0, "memory": "9 h"}},
+          G + "power": {"idle": "5 W", "busy": "9 W", "sleep": "1 W", "wake": "500 ms"}}
+
+
 def on(key, *values, **more):
     """A case a value."""
     return [{key: value, **more} for value in values]
@@ -147,7 +152,12 @@ CASES = [
                             E + "class": "x"}),
     *on(E + "gpus", 0.5, **{G + "streams": 4, G + "sharing": "mps"}),
     *on(G + "preemption", {"kind": "flep", "overhead": "20%"}, "drain", {"kind": "context_switch", "rate": "1 GB/s"}),
-    *on("faults", [{"on": "gpu", "every": "60 s", "repair": "10 s"}]),
+    *on("faults", *([FAULT | more] for more in (
+        {}, {"repair": "10 s"}, {"name": "heat"}, {"repair": None, "slow": 2, "for": "9 s"}, {"on": "node"})),
+        [FAULT, FAULT | {"every": exponential("90 s")}], [{"file": "down.csv"}],
+        [{"maintenance": {"nodes": ["n0"], "from": "60 s", "for": "60 s"}}]),
+    *on("faults", [FAULT | {"on": "node", "together": 0.5}], **{"cluster.racks": {"nodes": 2}, N + "count": 4}),
+    *on("faults", [FAULT], **{E + "stopping": {"interval": "1 ms"}}),
     *on("data", [{"name": "weights", "size": "0.2 GB"}]),
     *on(E + "reads", ["weights"], data=[{"name": "weights", "size": "0.2 GB"}]),
     *on(E + "writes", ["result"], data=[{"name": "result", "size": "0.2 GB"}]),
@@ -244,6 +254,8 @@ CASES = [
         {"scheduler": {"name": "srtf", "margin": "0.5 s"}}),
     *on(E + "stopping", {"save": "1 s", "restore": "1 s"}, policy="srtf"),
     *on("policy", {"scheduler": {"name": "fcfs", "drop_expired": True}}, **{E + "slo": "0.5 s"}),
+    *({**SLEEPS, "policy": {"scheduler": {**SLEEPS["policy"]["scheduler"], **more}}}
+      for more in ({}, {"patience": None}, {"safety": 1}, {"memory": "1 s"})),
     *on("policy", {"scheduler": {"name": "fcfs"}, "decisions": {"per_cycle": "0.2 s"}}),
     *on("policy", {"scheduler": {"name": "priority", "preemptive": True, "aging": "1/s"}}, **{E + "classes": CLASSES}),
     *LITTLE_ROOM,
@@ -252,6 +264,7 @@ CASES = [
 
 FILES = {
     "times.csv": "t\n" + "\n".join(str(0.3 + 0.37 * k % 2) for k in range(50)),
+    "down.csv": "time,device,event\n100,n0/g0,down\n130,n0/g0,up\n",
     "sizes.csv": "b,t,m\n1,60,x\n4,100,x\n",
     "tasks.csv": "arrival,gpu_time\n" + "\n".join(f"{3 * k},1" for k in range(90)),
     "net.yaml": "service: {compute: {per_item: 10 ms, fixed: 40 ms}}\n",

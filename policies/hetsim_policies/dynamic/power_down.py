@@ -43,6 +43,7 @@ class PowerDown(ListScheduler):
     """
 
     sets_devices = True
+    queueing = "order of arrival, asleep when idle"
 
     def __init__(
         self,

@@ -24,8 +24,9 @@ from hetsim.theory.levels import MAX_PHASES, PhaseType
 ORDER, BLIND = "order of arrival", "blind to sizes"
 PRIORITIES, SHARING = "priorities", "processor sharing"
 SHORTEST, REMAINING, ATTAINED = "shortest job first", "shortest remaining time first", "least attained service"
+ASLEEP = "order of arrival, asleep when idle"
 """What schedulers declare (`queueing`): the order of arrival, another order that does not depend on sizes (the same
-means), priorities, all at once; by size, remaining time, attained service."""
+means), priorities, all at once; by size, remaining time, attained service; on devices that sleep when idle."""
 
 OPEN, LIMIT, BUCKET, TRUNKS, TOLLS, WORK = (
     "open", "limit", "token bucket", "trunk reservation", "optimal pricing", "limit of work",

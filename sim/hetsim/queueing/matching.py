@@ -17,12 +17,14 @@ import numpy as np
 
 from hetsim.errors import UsageError
 from hetsim.model.batch_times import StageTable
+from hetsim.model.faults import FaultProcess
 from hetsim.model.tasks import Mode
 from hetsim.queueing import facts as declared
 from hetsim.queueing.facts import Density, Facts, Law, Match, PredictedRow, Unmatched, density_of, law_of, mixed
 from hetsim.results.declared import RESPONSE_MEAN, THROUGHPUT, WAIT_MEAN
 from hetsim.scenario.scenario import Scenario
 from hetsim.theory import admission, batches, general, levels, networks, optimal_pricing, priorities, queues, sizes
+from hetsim.theory.breakdowns import mg1_breakdowns, mg1_setup, mmc_breakdowns
 from hetsim.theory.prediction import Prediction
 
 
@@ -59,6 +61,10 @@ def _family(facts: Facts) -> str:
         return BY_SIZE[facts.scheduler]
     if facts.scheduler == declared.PRIORITIES and len({one.priority for one in facts.customers}) > 1:
         return "preemptive" if facts.parameter("scheduler", "preemptive", False) else "priorities"
+    if facts.scheduler == declared.ASLEEP:
+        return "setup"
+    if facts.model.faults:
+        return "faults"
     if len({mode.type for mode in facts.modes}) > 1:
         return "unlike"
     return "tandem" if _moves(facts) and facts.mode is not None and facts.mode.type.streams > 1 else "delay"
@@ -402,6 +408,80 @@ def _closed(facts: Facts, _: str) -> Match:
     return _result(facts, prediction.model, prediction, [*rows, PredictedRow(THROUGHPUT, prediction.throughput)])
 
 
+def _faults(facts: Facts, model: str) -> Match:
+    """M/G/1 and M/M/c whose GPUs fail and are repaired."""
+    understood = facts.arrivals() & _common(facts)
+    facts.open_door()
+    facts.one_by_one(blind=False)
+    _need(understood)
+    mode, fault, built = facts.only_mode, facts.model.faults[0], facts.input.faults
+    servers, law = facts.servers, facts.law
+    gpus = [device.index for node in facts.cluster.nodes for device in node.accelerators]
+    alone = not mode.on_cpu and mode.gpus == 1 and mode.whole_devices and servers == len(gpus)
+    facts.suppose("a server is one whole GPU", alone, f"{facts.customers[0].key}.gpus", str(mode))
+    process = built[0] if len(built) == 1 and fault.on is not None else None
+    fails = isinstance(process, FaultProcess) and sorted(process.devices) == gpus
+    facts.suppose("each GPU fails by itself, and nothing else does", fails, "faults")
+    _need(alone, fails)
+    between, repair = law_of(fault.every), law_of(fault.repair)
+    _need(facts.suppose("times to a fault are exponential", between.kind == "exponential", "faults.0.every"))
+    interval = {shape.stopping.interval for shape in facts.input.tasks.shapes}
+    lost = interval == {math.inf}
+    key, share = f"{facts.customers[0].key}.stopping.interval", between.mean / (between.mean + repair.mean)
+    load, memory = facts.rate * law.mean / share, 1 / (1 / between.mean + 1 / repair.mean)
+    if lost and servers == 1:
+        service = law.mean if law.kind == "constant" else facts.phases
+        _need(facts.suppose("service has phases, or is constant", service is not None, facts.time_key, law.shown))
+        try:
+            given = cast(Any, service), between.mean, repair.mean
+            prediction = mg1_breakdowns(facts.rate, *given, repair_scv=repair.scv)
+        except UsageError as error:
+            _need(facts.suppose("there is a mean response", False, "faults.0.every", str(error)))
+        _need(facts.steady(prediction.load, 1, law, memory=memory))
+        rows = _predicted({WAIT_MEAN: prediction.wait_mean})
+    else:
+        _need(facts.suppose("work is kept at a fault, but for one interval", not lost, key, "all is lost"))
+        facts.exponential()
+        _need(facts.suppose("repairs are exponential", repair.kind == "exponential", "faults.0.repair", repair.shown))
+        _need(facts.steady(load, servers, law, memory=memory))
+        repeated = 2 * max(interval) / between.mean / (1 - load / servers)  # twice the load that is added, at most
+        facts.suppose("no work is lost", False, key, f"at most {max(interval):g} s a fault", soft=True,
+                      error=repeated if repeated <= declared.NEARLY else math.inf)  # fmt: skip
+        prediction = mmc_breakdowns(facts.rate, law.mean, servers, uptime_mean=between.mean, repair_mean=repair.mean)
+        rows = []
+    return _result(facts, prediction.model, prediction, [*rows, *_inside(prediction)])
+
+
+def _inside(found: Prediction) -> list[PredictedRow]:
+    """How many are in the system and for how long."""
+    return _predicted({RESPONSE_MEAN: found.response_mean, "jobs_in_system_mean": found.jobs_in_system_mean})
+
+
+def _setup(facts: Facts, model: str) -> Match:
+    """M/G/1 on a GPU that sleeps when it was idle, and takes a while to wake."""
+    understood = facts.arrivals() & _common(facts)
+    facts.open_door()
+    facts.undisturbed()
+    facts.one_in_flight()
+    facts.free_taken()
+    _need(understood)
+    mode, law, rate = facts.only_mode, facts.law, facts.rate
+    devices = [device for node in facts.cluster.nodes for device in node.accelerators]
+    single = not mode.on_cpu and mode.whole_devices and facts.servers == len(devices) == 1
+    _need(facts.suppose("there is one GPU, and a task has all of it", single, "cluster.nodes.gpus.count"))
+    power, memory = mode.type.power, facts.parameter("scheduler", "memory", 3600.0)
+    # What is asked for within the memory, less and less, and 6 deviations of it: a GPU is kept awake from 0.5 on.
+    wanted = power.wake * (rate + 6 * math.sqrt(rate / 2 / memory) + 1 / memory)
+    never = facts.parameter("scheduler", "safety", 1.0) == 0 and wanted < 0.5
+    facts.suppose("the forecast keeps no GPU awake", never, "policy.scheduler.safety", f"wants up to {wanted:.2g}")
+    _need(facts.suppose("the GPU saves energy asleep", power.sleep < power.idle, "cluster.nodes.gpus.power"))
+    patience = facts.parameter("scheduler", "patience", None)
+    after = power.wake * power.idle / (power.idle - power.sleep) if patience is None else patience
+    _need(facts.steady(rate * law.mean, 1, law, memory=power.wake + after))
+    prediction = mg1_setup(rate, law.mean, law.scv, power.wake, sleep_after=after)
+    return _result(facts, prediction.model, prediction, _inside(prediction))
+
+
 def _sharing(facts: Facts, model: str) -> Match:
     """M/G/1-PS on a GPU that shares by time slices."""
     understood = facts.arrivals() & _common(facts)
@@ -606,6 +686,8 @@ FAMILIES: dict[str, tuple[str, Solve]] = {
     "work": ("M/M/1 with a limit on the work ahead", _workload),
     "patience": ("M/M/c+M", _impatient),
     "closed": ("closed loop, M/M/c//N", _closed),
+    "faults": ("M/M/c with breakdowns", _faults),
+    "setup": ("M/G/1 with set-up", _setup),
     "batches": ("greedy batches, M/D^[1,b]/1", _services),
 }
 """By the names under which `hetsim.scenario.readers` has the keys that they understand: what each is called where it

@@ -23,7 +23,7 @@ from hetsim.scenario.schema.whole import ScenarioModel, check
 
 MODELS = (
     "delay", "tandem", "sharing", "priorities", "preemptive", "limit", "bucket", "trunks", "naor", "work", "patience",
-    "closed", "batches", "sjf", "srtf", "las", "unlike",
+    "closed", "batches", "sjf", "srtf", "las", "unlike", "faults", "setup",
 )  # fmt: skip
 """Readers: families of models in `hetsim.queueing`."""
 
@@ -50,7 +50,7 @@ _SETS = {
     "all": {*READERS},
     "but twin": {*READERS} - {TWIN},
     "tasks": {*MODELS, PLAN, VALIDATE} - {"batches"},
-    "never stop": {*MODELS, PLAN, TWIN, VALIDATE} - {"preemptive", "srtf", "las"},
+    "never stop": {*MODELS, PLAN, TWIN, VALIDATE} - {"preemptive", "srtf", "las", "faults"},
     "ask no estimates": {*MODELS, PLAN, VALIDATE} - {"work", "trunks", "naor", "sjf", "srtf"},
     "none": set(),
     **{name: {name} for name in READERS},
@@ -90,7 +90,10 @@ _TABLE = """
     but twin: seed sweep sweep.** replications+ horizon warmup
     plan, plan-training, trace-validate: data+
     plan-training, twin, trace-validate: site site.at_limit site.grace site.partitions+
-    none: faults
+    faults: faults
+faults
+    faults: name on every@ repair@
+    none: slow for together file maintenance
 
 # No model knows tasks that span nodes, or that communicate: what joins nodes and GPUs changes nothing.
 cluster
@@ -137,6 +140,7 @@ workload
     ask no estimates, plan-training: estimates estimates.basis estimates.error@ estimates.factor
     never stop, plan-training: stopping stopping.save stopping.restore stopping.state stopping.input stopping.interval
     never stop, plan-training: stopping.block stopping.idempotent stopping.preemptible
+    faults: stopping stopping.interval
     plan, trace-validate: stopping.checkpoint
     batches, size: service
     none: tokens clients clients.timeout clients.at_timeout clients.give_up_after clients.count clients.retry
@@ -170,6 +174,7 @@ policy
     tasks, size: scheduler.placement scheduler.placement.name scheduler.placement.scores scheduler.discipline
     tasks: scheduler.preemptive scheduler.aging
     las: scheduler.thresholds
+    setup: scheduler.patience scheduler.safety scheduler.memory
     none: scheduler.margin
     plan, twin, trace-validate: scheduler.**
     none: scheduler.drop_expired scheduler.placement.patient placement

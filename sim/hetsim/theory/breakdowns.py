@@ -1,0 +1,113 @@
+"""Servers that fail and are repaired, and a server that sleeps when idle.
+
+Servers fail whether they work or not, each by itself, after an exponential time from its last repair.
+Reference: White and Christie, Queuing with Preemptive Priorities or with Breakdown (1958); Gaver, A Waiting Line with
+Interrupted Service, Including Priorities (1962); Mitrany and Avi-Itzhak, A Many-Server Queue with Service
+Interruptions (1968); Fuhrmann and Cooper, Stochastic Decompositions in the M/G/1 Queue with Generalized Vacations
+(1985).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hetsim.errors import UsageError
+from hetsim.theory.levels import Level, PhaseType, _bounded, _inside
+from hetsim.theory.prediction import Prediction, not_negative, positive, stable, steady, whole_number
+
+
+def mg1_breakdowns(
+    rate: float, service: PhaseType | float, uptime_mean: float, repair_mean: float, repair_scv: float = 1.0
+) -> Prediction:
+    """M/G/1 whose server fails; a failure loses the work of a service.
+
+    service   its phases, or the seconds of a constant one; a customer begins again with the same service
+    First come, first served.  `wait_mean` ends at the first start; `utilization` has the lost work in it.
+    From the first two moments of a completion C, failures and repairs included, with ξ = 1 / uptime:
+    E[T] = E[C] + λ E[C²] / (2 (1 - λ E[C])) + ξ E[R²] / (2 (1 + ξ E[R])).  Exact, means only.
+
+    Raises: UsageError: no steady state, or services so long that E[C²] is infinite.
+    """
+    positive(rate=rate, uptime_mean=uptime_mean, repair_mean=repair_mean)
+    not_negative(repair_scv=repair_scv)
+    fails, square = 1 / uptime_mean, repair_mean**2 * (1 + repair_scv)
+    if not isinstance(service, PhaseType):
+        positive(service_mean=service)
+    elif 2 * fails >= -np.linalg.eigvals(service.generator).real.max():
+        raise UsageError("M/G/1 with lost work: the server fails before long services end, so that the mean response "
+                         "is infinite; longer uptimes or checkpoints are needed")  # fmt: skip
+
+    def moment(*powers: int) -> float:
+        return _divided(service, [power * fails for power in powers])
+
+    working, both = moment(0, 1), moment(0, 1, 2)  # E[(exp(ξS) - 1) / ξ], and half the mean of its square
+    mean = working * (1 + fails * repair_mean)
+    second = 2 * moment(1, 1, 2) + 2 * repair_mean * fails * (4 * both - moment(0, 1, 1))
+    second += fails * square * working + 4 * (fails * repair_mean) ** 2 * both
+    stable(rate * mean, 1, "M/G/1 with breakdowns")
+    down = fails * square / 2 / (1 + fails * repair_mean)
+    wait = rate * second / 2 / (1 - rate * mean) + down
+    return Prediction(
+        model="M/G/1 with breakdowns, work is lost", load=rate * mean, utilization=rate * working, wait_mean=wait,
+        response_mean=wait + mean, queue_length_mean=rate * wait, jobs_in_system_mean=rate * (wait + mean),
+        throughput=rate,
+    )  # fmt: skip
+
+
+def _divided(service: PhaseType | float, points: list[float]) -> float:
+    """The mean, over the service s, of the divided difference of exp(θs) at some θ.
+
+    At 0 and ξ it is (exp(ξs) - 1) / ξ.  As a product of resolvents, or by Opitz's matrix, nothing cancels.
+    """
+    from scipy.linalg import expm
+
+    if not isinstance(service, PhaseType):
+        return float(expm((np.diag(points) + np.eye(len(points), k=1)) * service)[0, -1])
+    vector = service.ends
+    for point in points:
+        vector = np.linalg.solve(-service.generator - point * np.eye(len(vector)), vector)
+    return float(service.start @ vector)
+
+
+def mmc_breakdowns(
+    rate: float, service_mean: float, servers: int, uptime_mean: float, repair_mean: float
+) -> Prediction:
+    """M/M/c whose servers fail; a customer goes on where it was, on any server.
+
+    Repairs are exponential, and all at once.  `wait_mean` is the response less the service: interruptions count.
+    Exact, means only; the state of a level is the number of servers that are up.
+
+    Raises: UsageError: no steady state.
+    """
+    positive(rate=rate, service_mean=service_mean, uptime_mean=uptime_mean, repair_mean=repair_mean)
+    whole_number(1, servers=servers)
+    servers, name = int(servers), f"M/M/{int(servers)} with breakdowns"
+    _bounded(name, servers + 1)
+    stable(rate * service_mean * (1 + repair_mean / uptime_mean), servers, name)
+    up = np.arange(servers + 1)
+    within = np.diag(up[1:] / uptime_mean, -1) + np.diag((servers - up[:-1]) / repair_mean, 1)
+    levels = [Level(rate * np.eye(servers + 1), within, np.diag(np.minimum(up, number) / service_mean))
+              for number in range(servers + 1)]  # fmt: skip
+    inside, _ = _inside(levels, levels[-1])
+    return steady(name, rate, service_mean, servers=servers, wait=inside / rate - service_mean)
+
+
+def mg1_setup(
+    rate: float, service_mean: float, service_scv: float, setup_mean: float, setup_scv: float = 0.0,
+    sleep_after: float = 0.0,
+) -> Prediction:  # fmt: skip
+    """M/G/1 whose server sleeps when idle, and takes a set-up to wake.
+
+    It sleeps after `sleep_after` idle seconds, and an arrival wakes it.  First come, first served; the set-up counts
+    as waiting.  The wait of M/G/1 is longer by p (E[U] + λ E[U²] / 2) / (1 + λ p E[U]), where p = exp(-λ
+    `sleep_after`) is how likely the first customer after an idle time finds the server asleep.  Exact, means only.
+    Reference: Levy and Kleinrock, A Queue with Starter and a Queue with Vacations (1986).
+    """
+    from hetsim.theory.general import mg1
+
+    not_negative(setup_mean=setup_mean, setup_scv=setup_scv, sleep_after=sleep_after)
+    asleep, plain = math.exp(-rate * sleep_after), mg1(rate, service_mean, service_scv)
+    more = asleep * (setup_mean + rate * setup_mean**2 * (1 + setup_scv) / 2) / (1 + rate * asleep * setup_mean)
+    return steady("M/G/1 with set-up", rate, service_mean, servers=1, wait=plain.wait_mean + more)
