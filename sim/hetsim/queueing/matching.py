@@ -385,27 +385,43 @@ def _impatient(facts: Facts, _: str) -> Match:
 
 
 def _closed(facts: Facts, _: str) -> Match:
-    """The machine repair model."""
-    arrivals: Any = facts.model.workload[0].arrivals
-    one = len(facts.model.workload) == 1
-    facts.suppose("one closed loop and nothing else", one, "workload", f"{len(facts.model.workload)} entries")
-    one = one and facts.suppose("the number of clients does not change", len(arrivals.changes) == 1,
-                                "workload.0.arrivals.clients", f"{len(arrivals.changes)} numbers")  # fmt: skip
+    """The machine repair model, or several loops with one service."""
+    entries = facts.model.workload
+    loops: list[Any] = [entry.arrivals for entry in entries if getattr(entry.arrivals, "closed", False)]
+    labels = [one.label for one in facts.customers]
+    one = len(loops) == len(entries) and (len(loops) == 1 or len(labels) == len(set(labels)) == len(loops))
+    facts.suppose("closed loops and nothing else, each of one class if several", one, "workload")
+    changing = next((n for n, loop in enumerate(loops) if len(loop.changes) > 1), None)
+    one = one and facts.suppose("the number of clients does not change", changing is None,
+                                f"workload.{changing or 0}.arrivals.clients")  # fmt: skip
     understood = _common(facts)
     facts.open_door()
     order = facts.one_by_one()
     _need(understood, one)
     law, servers = facts.law, facts.servers
     facts.exponential()
+    horizon = facts.input.horizon
+    clients, think = [loop.changes[0][1] for loop in loops], [law_of(loop.think).mean for loop in loops]
     facts.steady(0, servers, law, bounded=True)
-    prediction = queues.closed_loop(arrivals.changes[0][1], law_of(arrivals.think).mean, law.mean, servers)
-    entry, horizon = facts.model.workload[0], facts.input.horizon
-    early = math.isfinite(horizon) and (entry.count or math.inf) < 1.2 * prediction.throughput * horizon
-    early = early or (entry.until or math.inf) < horizon
-    key = f"workload.0.{'count' if entry.count else 'until'}"
-    facts.suppose("clients send tasks to the end of the run", not early, key if early else "")
-    rows = _rows(facts, prediction, prediction.throughput * law.mean, order == "fcfs")
-    return _result(facts, prediction.model, prediction, [*rows, PredictedRow(THROUGHPUT, prediction.throughput)])
+    if len(loops) > 1:
+        _need(facts.suppose("every loop has clients", min(clients) > 0, "workload"))
+        solved = networks.closed_classes(clients, think, [law.mean] * len(loops), servers)
+        throughputs, model = solved.throughput, f"closed loops of {len(loops)} classes, M/M/{servers}"
+        by_class = zip(solved.response_mean, labels, strict=True)
+        rows = [PredictedRow(RESPONSE_MEAN, each, label) for each, label in by_class]
+        if order == "fcfs":
+            rows += [PredictedRow(WAIT_MEAN, row.value - law.mean, row.class_) for row in rows]
+        rows.append(PredictedRow(facts.busy_metric, facts.busy_share(solved.utilization * servers)))
+    else:
+        prediction = queues.closed_loop(clients[0], think[0], law.mean, servers)
+        throughputs, model = (prediction.throughput,), prediction.model
+        rows = _rows(facts, prediction, prediction.throughput * law.mean, order == "fcfs")
+    for number, (entry, rate) in enumerate(zip(entries, throughputs, strict=True)):
+        early = (entry.until or math.inf) < horizon
+        early = early or (math.isfinite(horizon) and (entry.count or math.inf) < 1.2 * rate * horizon)
+        key = f"workload.{number}.{'count' if entry.count else 'until'}"
+        facts.suppose("clients send tasks to the end of the run", not early, key if early else "")
+    return _result(facts, model, None, [*rows, PredictedRow(THROUGHPUT, sum(throughputs))])
 
 
 def _faults(facts: Facts, model: str) -> Match:

@@ -22,13 +22,14 @@ _FILES = (
 """Where names are looked for, in this order: first in the files that need no NumPy."""
 
 __all__ = [  # noqa: PLE0604
-    "BatchBounds", "BatchPrediction", "Class", "Losses", "Network", "PhaseType", "Prediction", "SizePrediction",
-    "Staffing", "Station", "Stream", "Thresholds", "allen_cunneen", "birth_death", "bulk_service", "closed_loop",
-    "erlang_b", "erlang_c", "gim1", "greedy_batches", "halfin_whitt", "inoue_bounds", "jackson", "kaufman_roberts",
-    "las", "load_for_delay", "load_for_loss", "map_phc", "md1", "mdc", "mg1", "mg1_breakdowns", "mg1_ps", "mg1_setup",
-    "mm1", "mmc", "mmc_abandonment", "mmc_breakdowns", "mmck", "mmpp_mc", "mphc", "naor", "nonpreemptive", "phase_type",
-    "preemptive_resume", "psjf", "servers_for_delay", "servers_for_loss", "servers_for_wait", "sjf", "srpt",
-    "stationary", "tandem", "token_bucket", "trunk_reservation", "unlike_servers", "workload_limit",
+    "BatchBounds", "BatchPrediction", "Class", "ClosedLoops", "Losses", "Network", "PhaseType", "Prediction",
+    "SizePrediction", "Staffing", "Station", "Stream", "Thresholds", "allen_cunneen", "birth_death", "bulk_service",
+    "closed_classes", "closed_loop", "erlang_b", "erlang_c", "fork_join", "gim1", "greedy_batches", "halfin_whitt",
+    "inoue_bounds", "jackson", "kaufman_roberts", "las", "load_for_delay", "load_for_loss", "map_phc", "md1", "mdc",
+    "mg1", "mg1_breakdowns", "mg1_ps", "mg1_setup", "mm1", "mmc", "mmc_abandonment", "mmc_breakdowns", "mmck",
+    "mmpp_mc", "mphc", "naor", "nonpreemptive", "phase_type", "preemptive_resume", "psjf", "servers_for_delay",
+    "servers_for_loss", "servers_for_wait", "sjf", "srpt", "stationary", "tandem", "token_bucket", "trunk_reservation",
+    "unlike_servers", "workload_limit",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     )
     from hetsim.theory.general import allen_cunneen, gim1, md1, mdc, mg1, mg1_ps
     from hetsim.theory.levels import PhaseType, map_phc, mmpp_mc, mphc, phase_type, unlike_servers
-    from hetsim.theory.networks import Network, Station, jackson, tandem
+    from hetsim.theory.networks import ClosedLoops, Network, Station, closed_classes, fork_join, jackson, tandem
     from hetsim.theory.optimal_pricing import Thresholds, naor
     from hetsim.theory.prediction import Prediction
     from hetsim.theory.priorities import Class, nonpreemptive, preemptive_resume
