@@ -3,10 +3,10 @@
     python docs/make_figures.py            some minutes of processor time
     python docs/make_figures.py pictures   some of them only
 
-queues, ratios, batches: simulations next to exact results, for docs/background/validation.md.  measured-gpu: next to
-measurements.  pictures: what the blocks of docs/pictures.md write, as far as the page shows it.  questions: what the
-commands of docs/questions.md print, for the questions that have a picture.  systems (systems=NAME: one of them), cost:
-docs/system_figures.py.
+queues, ratios, batches: simulations next to exact results, for docs/background/validation.md; theory-models: for
+docs/theory.md.  measured-gpu: next to measurements.  pictures: what the blocks of docs/pictures.md write, as far as
+the page shows it.  questions: what the commands of docs/questions.md print, for the questions that have a picture.
+systems (systems=NAME: one of them), cost: docs/system_figures.py.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from system_figures import tidy
 import hetsim as hs
 from hetsim import theory
 from hetsim.plots.draw import figure
+from hetsim.queueing.matching import match
 from hetsim.results.colors import BLUE, GREEN, INK, MUTED, ORANGE
 
 DOCS = Path(__file__).parent.absolute()
@@ -64,6 +65,75 @@ def queues() -> Figure:
     ax.legend(frameon=False)
     tidy(ax)
     return picture
+
+
+def entry(rate: str, mean: str = "1 s", **more: Any) -> dict[str, Any]:
+    """Poisson arrivals of tasks with exponential times."""
+    times = {"distribution": "exponential", "mean": mean}
+    return {"arrivals": {"process": "poisson", "rate": rate}, "gpu_time": times, **more}
+
+
+FAULTS = [{"on": "gpu", "every": {"distribution": "exponential", "mean": "60 s"},
+           "repair": {"distribution": "exponential", "mean": "10 s"}}]  # fmt: skip
+PHASES = {"distribution": "hyperexponential", "mean": "1 s", "cv": 2}
+POWER = {"idle": "60 W", "busy": "400 W", "sleep": "8 W", "wake": "0.8 s"}
+POWER_DOWN = {"name": "power_down", "patience": "1 s", "safety": 0, "memory": "10 h"}
+MODELS: list[tuple[str, str, int, list[float], Any]] = [
+    ("MMPP/PH/3 (Latouche, Ramaswami 1993)", "rate in the busy state (1/s)", 3, [2, 3, 4, 5], lambda x: {"workload": [
+        {"arrivals": {"process": "mmpp", "rates": ["0.4/s", f"{x}/s"], "holding": ["3 s", "2 s"]},
+         "gpu_time": PHASES}]}),
+    ("faults on 3 GPUs, work kept (Mitrany, Avi-Itzhak 1968)", "arrivals (1/s)", 3, [0.5, 1.2, 1.8, 2.2], lambda x: {
+        "faults": FAULTS, "workload": [entry(f"{x}/s", stopping={"interval": "1 ms"})]}),
+    ("faults on one, work lost (White, Christie 1958)", "arrivals (1/s)", 1, [0.1, 0.3, 0.5, 0.65], lambda x: {
+        "faults": FAULTS, "workload": [entry(f"{x}/s")]}),
+    ("two priorities on 3 GPUs, mean of both (a chain)", "arrivals of each (1/s)", 3, [0.2, 0.4, 0.6, 0.75], lambda x: {
+        "policy": "priority", "workload": [entry(f"{x}/s", "0.5 s", name="urgent", priority=1),
+                                           entry(f"{x}/s", "3 s", name="other")]}),
+    ("closed loops of two classes on 2 GPUs (BCMP 1975)", "clients of each", 2, [2, 4, 6, 9], lambda x: {"workload": [
+        {**entry("1/s"), "name": name, "arrivals": {"process": "closed", "clients": x, "think": think}}
+        for name, think in (("eager", "3 s"), ("slow", "10 s"))]}),
+    ("square wave on 2 GPUs (Jensen 1953)", "upper rate (1/s)", 2, [1.5, 2.5, 3.2, 3.8], lambda x: {"workload": [
+        entry("1/s", "0.8 s") | {"arrivals": {
+            "process": "piecewise_poisson", "rate": [["0 s", "0.5/s"], ["30 s", f"{x}/s"]], "period": "50 s"}}]}),
+    ("a GPU that sleeps (Levy, Kleinrock 1986)", "arrivals (1/s)", 1, [0.1, 0.2, 0.3, 0.4], lambda x: {
+        "cluster": {"nodes": [{"gpus": {"type": "g", "power": POWER}}]}, "policy": {"scheduler": POWER_DOWN},
+        "workload": [entry(f"{x}/s")]}),
+    ("PH/PH/3 (Latouche, Ramaswami 1993)", "scv of the gaps", 3, [0.25, 1.5, 3, 5], lambda x: {"workload": [
+        {"arrivals": {"process": "renewal", "rate": "2.2/s", "scv": x}, "gpu_time": PHASES}]}),
+]  # fmt: skip
+"""Title, what is varied, GPUs, values, and what a scenario of a value says."""
+
+
+def models() -> Figure:
+    """Mean responses of scenarios that `hetsim theory` recognizes, predicted and simulated."""
+    picture = figure(11.0, 12.0)
+    axes = picture.subplots(4, 2).ravel()
+    for ax, (title, label, gpus, values, changes) in zip(axes, MODELS, strict=True):
+        base = {"name": "model", "seed": 1, "warmup": "1000 s", "horizon": "21000 s",
+                "cluster": {"nodes": [{"gpus": {"type": "g", "count": gpus}}]}}  # fmt: skip
+        scenarios = [hs.load(base | changes(value)) for value in values]
+        metric = "throughput" if "loops" in title else "response_mean"
+        predicted = [prediction(match(one), metric) for one in scenarios]
+        ax.plot(values, predicted, color=BLUE, label="predicted")
+        for value, one in zip(values, scenarios, strict=True):
+            interval = hs.replicate(one, replications=10).interval(metric, 0.99)
+            ax.plot([value, value], [interval.low, interval.high], color=INK, lw=2, solid_capstyle="butt")
+            ax.plot([value], [interval.mean], marker="_", ms=9, color=INK)
+        ax.set_title(title, fontsize=9)
+        ax.set_xlabel(label)
+        ax.set_ylabel("throughput (1/s)" if metric == "throughput" else "mean response (s)")
+        ax.set_ylim(bottom=0)
+        tidy(ax)
+    axes[0].plot([], [], color=INK, lw=2, label="simulated: 99 % interval of ten runs")
+    axes[0].legend(frameon=False)
+    picture.set_layout_engine("tight")
+    return picture
+
+
+def prediction(matched: Any, metric: str) -> float:
+    """The predicted figure of all tasks: the mean over classes, which here are equally frequent."""
+    rows = [row.value for row in matched.rows if row.metric == metric]
+    return sum(rows) / len(rows)
 
 
 KERNELS = {
@@ -255,7 +325,8 @@ def questions() -> None:
                 answer(json.loads(done.stdout), name).savefig(target / f"{name}.png", dpi=90)
 
 
-FIGURES = (("queues", queues), ("ratios", ratios), ("batches", batches), ("measured-gpu", measured_gpu))
+FIGURES = (("queues", queues), ("theory-models", models), ("ratios", ratios), ("batches", batches),
+           ("measured-gpu", measured_gpu))  # fmt: skip
 
 
 def main(asked: list[str]) -> None:

@@ -26,6 +26,7 @@ from hetsim.scenario.scenario import Scenario
 from hetsim.theory import admission, batches, general, levels, networks, optimal_pricing, priorities, queues, sizes
 from hetsim.theory.breakdowns import mg1_breakdowns, mg1_setup, mmc_breakdowns
 from hetsim.theory.prediction import Prediction
+from hetsim.theory.transient import mmc_periodic
 
 
 def match(scenario: Scenario) -> Match:
@@ -121,7 +122,7 @@ def _with_loss(facts: Facts, model: str, found: Prediction, tails: bool) -> Matc
 
 def _delay(facts: Facts, _: str) -> Match:
     """M/M/c, M/D/c, M/PH/c, M/G/1, GI/M/1, MMPP/M/c and, near, G/G/c: no loss."""
-    _need(facts.arrivals(("poisson", "renewal", "deterministic", "mmpp")))
+    _need(facts.arrivals(("poisson", "renewal", "deterministic", "mmpp", "piecewise_poisson")))
     moves = _moves(facts)
     understood = _common(facts)
     facts.open_door()
@@ -134,6 +135,8 @@ def _delay(facts: Facts, _: str) -> Match:
         facts.suppose("a server is one whole GPU", alone, f"{facts.customers[0].key}.gpus", str(facts.mode))
         law = facts.whole_time
     rate, arrivals = facts.rate, cast(Any, facts.model.workload[0].arrivals)
+    if getattr(arrivals, "process", None) == "piecewise_poisson":
+        return _periodic(facts, arrivals, law)
     varied, memory, phases = law, 0.0, None if moves else facts.phases
     if getattr(arrivals, "process", None) == "mmpp":
         if law.kind != "exponential" and _phases_fit(len(arrivals.rates), phases, servers):
@@ -179,6 +182,26 @@ def _delay_system(facts: Facts, rate: float, law: Law, servers: int, phases: lev
     prediction = general.allen_cunneen(rate, law.mean, servers, arrival_scv=scv, service_scv=law.scv)
     # An scv of 1 does not make arrivals Poisson: never exact here, and the error was not measured.
     return replace(prediction, model=f"G/G/{servers} (Allen and Cunneen)", error=math.inf)
+
+
+def _periodic(facts: Facts, arrivals: Any, law: Law) -> Match:
+    """M/M/c under a rate that moves in a cycle."""
+    key, period, servers = "workload.0.arrivals", arrivals.period, facts.servers
+    _need(facts.suppose("the rate moves in a cycle", period is not None, f"{key}.period"),
+          facts.suppose("the rate moves in steps", arrivals.between == "step", f"{key}.between"))  # fmt: skip
+    facts.exponential(law)
+    _need(facts.steady(facts.rate * law.mean, servers, law, memory=period))
+    cycles = (facts.lasts - (0.0 if math.isnan(facts.warmup) else facts.warmup)) / period
+    uncut = abs(cycles - round(cycles)) < 1e-6 and not math.isnan(facts.warmup)
+    facts.suppose("the run without its warm-up is whole cycles", uncut, "horizon", f"{cycles:.4g}", soft=True,
+                  error=1 / cycles)  # fmt: skip
+    times, rates = zip(*arrivals.rate, strict=True)
+    pieces = [(end - begin, rate) for begin, end, rate in zip(times, [*times[1:], period], rates, strict=True)]
+    try:
+        prediction = mmc_periodic(pieces, law.mean, servers)
+    except UsageError as error:
+        _need(facts.suppose("the chain is small enough", False, f"{key}.period", str(error)))
+    return _result(facts, prediction.model, prediction, _rows(facts, prediction, facts.rate * facts.law.mean, False))
 
 
 def _phases_fit(states: int, phases: levels.PhaseType | None, servers: int) -> bool:

@@ -119,6 +119,7 @@ cluster.nodes.gpus
 workload.arrivals
     all: process rate scv family interval clients think@ between rates switching holding
     plan, plan-training: first start_jitter
+    delay, size, plan, plan-training, trace-validate: period
 workload
     all: name
     but twin: arrivals class classes classes.weight count until
@@ -204,7 +205,7 @@ _PROFILES = {
 """Sections that may name a file with their keys (`profile`), and its section."""
 
 
-PROCESSES = ("poisson", "renewal", "deterministic", "mmpp", "closed")
+PROCESSES = ("poisson", "renewal", "deterministic", "mmpp", "closed", "piecewise_poisson")
 """Arrival processes with rows of their own.  Of any other, a package's too, models refuse the name, not its keys."""
 
 

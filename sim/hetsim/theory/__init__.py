@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 _FILES = (
     "prediction", "erlang", "optimal_pricing", "general", "priorities", "queues", "sizes", "batches", "networks",
-    "admission", "levels", "breakdowns",
+    "admission", "levels", "breakdowns", "transient",
 )  # fmt: skip
 """Where names are looked for, in this order: first in the files that need no NumPy."""
 
@@ -26,10 +26,10 @@ __all__ = [  # noqa: PLE0604
     "SizePrediction", "Staffing", "Station", "Stream", "Thresholds", "allen_cunneen", "birth_death", "bulk_service",
     "closed_classes", "closed_loop", "erlang_b", "erlang_c", "fork_join", "gim1", "greedy_batches", "halfin_whitt",
     "inoue_bounds", "jackson", "kaufman_roberts", "las", "load_for_delay", "load_for_loss", "map_phc", "md1", "mdc",
-    "mg1", "mg1_breakdowns", "mg1_ps", "mg1_setup", "mm1", "mmc", "mmc_abandonment", "mmc_breakdowns", "mmck",
-    "mmpp_mc", "mphc", "naor", "nonpreemptive", "phase_type", "preemptive_resume", "psjf", "servers_for_delay",
-    "servers_for_loss", "servers_for_wait", "sjf", "srpt", "stationary", "tandem", "token_bucket", "trunk_reservation",
-    "unlike_servers", "workload_limit",
+    "mg1", "mg1_breakdowns", "mg1_ps", "mg1_setup", "mm1", "mmc", "mmc_abandonment", "mmc_breakdowns", "mmc_periodic",
+    "mmck", "mmpp_mc", "mphc", "naor", "nonpreemptive", "phase_type", "preemptive_resume", "psjf", "servers_for_delay",
+    "servers_for_loss", "servers_for_wait", "settling_time", "sjf", "srpt", "stationary", "tandem", "token_bucket",
+    "trunk_reservation", "unlike_servers", "workload_limit",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from hetsim.theory.priorities import Class, nonpreemptive, preemptive_resume
     from hetsim.theory.queues import birth_death, closed_loop, mm1, mmc, mmc_abandonment, mmck, stationary
     from hetsim.theory.sizes import SizePrediction, las, psjf, sjf, srpt
+    from hetsim.theory.transient import mmc_periodic, settling_time
 
 
 def __getattr__(name: str) -> Any:
