@@ -94,6 +94,12 @@ Resource_List.nodes=2:ppn=8:gpus=4+n7:ppn=1 Resource_List.mem=100w
 """
 
 
+def test_a_submission_without_a_value_is_named_by_its_line(tmp_path: Path):
+    text = PBS.replace("ctime=1780300800 start=1780300810 end", "ctime=nan start=1780300810 end")
+    with pytest.raises(ScenarioError, match=r":3: the job has no time of submission"):
+        read(tmp_path, "pbs", text)
+
+
 def test_pbs(tmp_path: Path):
     """Units of PBS are powers of 1,024, words have 8 bytes.
 

@@ -50,7 +50,7 @@ from hetsim.workload.mapped import mapping
 from hetsim.workload.mapped.cells import Instants, zone_of
 from hetsim.workload.mapped.jobs import MappedJobs
 from hetsim.workload.mapped.log_map import LogMap
-from hetsim.workload.mapped.rows import FileRows, JsonLines, rows_of
+from hetsim.workload.mapped.rows import FileRows, JsonLines, is_blank, rows_of
 from hetsim.workload.rows.job_log import Date, JobLog, Named
 from hetsim.workload.rows.job_tables import job_log
 from hetsim.workload.rows.rows_of_a_job import Fold, restarts
@@ -159,7 +159,7 @@ def read_records(
     _localize(log, made)
     reader = MappedJobs(log, made, keyed=True)
     for line, record in records:
-        if record.get("arrival") in (None, ""):
+        if is_blank(record.get("arrival"), made.blanks):
             log.wrong(line, "", "the job has no time of submission")
         else:
             reader.take(line, {name: record.get(name) for name in RECORDED})
