@@ -117,7 +117,7 @@ def test_the_model_is_recognized(model: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("model", SCENARIOS)
 def test_the_engine_agrees(model: str) -> None:
-    for one in simulate(SCENARIOS[model], match(SCENARIOS[model]).rows, confidence=0.9999):
+    for one in simulate(SCENARIOS[model], match(SCENARIOS[model]).rows, confidence=0.999):
         assert one.covered, one
 
 
@@ -129,3 +129,10 @@ def test_the_engine_agrees(model: str) -> None:
 def test_gaps_or_services_without_phases_are_only_approximated(times: Any, arrivals: Any) -> None:
     found = match(scenario(times, arrivals))
     assert (found.model, found.verdict) == ("G/G/3 (Allen and Cunneen)", "approximation")
+
+
+def test_bursty_gaps_are_forgotten_slowly() -> None:
+    """Relaxation takes (scv of gaps + scv of services) / 2 times as long as for M/M."""
+    for scv, verdict in ((30, "approximation"), (3, "matches")):
+        short = scenario(drawn("gamma", 0.5), RENEWAL | {"scv": scv}, warmup="200 s", horizon="3000 s")
+        assert match(short).verdict == verdict

@@ -10,7 +10,7 @@ from hetsim.queueing.facts import Match
 from hetsim.queueing.matching import match
 from hetsim.scenario.scenario import Scenario, from_document
 
-MAX_TRIALS = 16
+MAX_TRIALS = 8
 """Sets of keys that are tried, at most: each trial builds the scenario."""
 
 Drop = tuple[tuple[str, ...], Match]

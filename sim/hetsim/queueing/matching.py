@@ -24,9 +24,13 @@ from hetsim.queueing.facts import Density, Facts, Law, Match, PredictedRow, Unma
 from hetsim.results.declared import RESPONSE_MEAN, THROUGHPUT, WAIT_MEAN
 from hetsim.scenario.scenario import Scenario
 from hetsim.theory import admission, batches, general, levels, networks, optimal_pricing, priorities, queues, sizes
-from hetsim.theory.breakdowns import mg1_breakdowns, mg1_setup, mmc_breakdowns
+from hetsim.theory.breakdowns import completion, mg1_breakdowns, mg1_setup, mmc_breakdowns, varies_finitely
 from hetsim.theory.prediction import Prediction
 from hetsim.theory.transient import mmc_periodic
+
+SMALL = "the exact chain is small enough"
+MAX_CLIENTS = 1_000_000
+"""States of closed loops that take about a second."""
 
 
 def match(scenario: Scenario) -> Match:
@@ -37,8 +41,11 @@ def match(scenario: Scenario) -> Match:
     model, solve = FAMILIES[family]
     try:
         return solve(facts, model)
+    except UsageError as error:
+        facts.suppose("the model can be solved", False, value=str(error))
     except Unmatched:
-        return Match(model, facts.assumptions)
+        pass
+    return Match(model, facts.assumptions)
 
 
 def _family(facts: Facts) -> str:
@@ -145,6 +152,8 @@ def _delay(facts: Facts, _: str) -> Match:
             facts.exponential(law)
         more, memory = levels.modulation(arrivals.rates, arrivals.switching_rates)
         varied = law._replace(scv=law.scv + more)
+    elif getattr(arrivals, "process", None) == "renewal":
+        varied = law._replace(scv=law.scv + max(0.0, float(arrivals.scv) - 1))
     _need(facts.steady(rate * law.mean, servers, varied, memory=memory))
     prediction = _delay_system(facts, rate, law, servers, phases=phases)
     if law.kind == "general" and servers == 1 and order == "blind":
@@ -200,7 +209,7 @@ def _periodic(facts: Facts, arrivals: Any, law: Law) -> Match:
     try:
         prediction = mmc_periodic(pieces, law.mean, servers)
     except UsageError as error:
-        _need(facts.suppose("the chain is small enough", False, f"{key}.period", str(error)))
+        _need(facts.suppose(SMALL, False, f"{key}.period", str(error)))
     return _result(facts, prediction.model, prediction, _rows(facts, prediction, facts.rate * facts.law.mean, False))
 
 
@@ -240,7 +249,7 @@ def _unlike(facts: Facts, model: str) -> Match:
     kinds = sorted((mean, sum(counts)) for mean, counts in zip(means, zip(*slots, strict=True), strict=True))
     servers = sum(count for _, count in kinds)
     states = math.prod(sorted(count + 1 for _, count in kinds)[:-1])
-    _need(facts.suppose("the exact chain is small enough", levels.is_quick(states, servers), "cluster.nodes"))
+    _need(facts.suppose(SMALL, levels.is_quick(states, servers), "cluster.nodes"))
     mean = servers / sum(count / each for each, count in kinds)
     _need(facts.steady(facts.rate * mean, servers, law._replace(mean=mean)))
     prediction = levels.unlike_servers(facts.rate, kinds)
@@ -427,7 +436,9 @@ def _closed(facts: Facts, _: str) -> Match:
     clients, think = [loop.changes[0][1] for loop in loops], [law_of(loop.think).mean for loop in loops]
     facts.steady(0, servers, law, bounded=True)
     if len(loops) > 1:
-        _need(facts.suppose("every loop has clients", min(clients) > 0, "workload"))
+        states = math.prod(count + 1 for count in clients)
+        _need(facts.suppose("every loop has clients", min(clients) > 0, "workload"),
+              facts.suppose(SMALL, states <= MAX_CLIENTS, "workload", f"{states:,} states"))  # fmt: skip
         solved = networks.closed_classes(clients, think, [law.mean] * len(loops), servers)
         throughputs, model = solved.throughput, f"closed loops of {len(loops)} classes, M/M/{servers}"
         by_class = zip(solved.response_mean, labels, strict=True)
@@ -471,12 +482,15 @@ def _faults(facts: Facts, model: str) -> Match:
     if lost and servers == 1:
         service = law.mean if law.kind == "constant" else facts.phases
         _need(facts.suppose("service has phases, or is constant", service is not None, facts.time_key, law.shown))
+        given = cast(Any, service), between.mean, repair.mean
         try:
-            given = cast(Any, service), between.mean, repair.mean
-            prediction = mg1_breakdowns(facts.rate, *given, repair_scv=repair.scv)
+            prediction, mean, square = mg1_breakdowns(facts.rate, *given, repair.scv), *completion(*given, repair.scv)
         except UsageError as error:
             _need(facts.suppose("there is a mean response", False, "faults.0.every", str(error)))
-        _need(facts.steady(prediction.load, 1, law, memory=memory))
+        facts.suppose("waits have a variance", varies_finitely(*given[:2]), "faults.0.every", between.shown, soft=True,
+                      error=math.inf)  # fmt: skip
+        completes = law._replace(mean=mean, scv=square / mean**2 - 1)
+        _need(facts.steady(prediction.load, 1, completes, memory=memory))
         rows = _predicted({WAIT_MEAN: prediction.wait_mean})
     else:
         _need(facts.suppose("work is kept at a fault, but for one interval", not lost, key, "all is lost"))
@@ -486,6 +500,7 @@ def _faults(facts: Facts, model: str) -> Match:
         repeated = 2 * max(interval) / between.mean / (1 - load / servers)  # twice the load that is added, at most
         facts.suppose("no work is lost", False, key, f"at most {max(interval):g} s a fault", soft=True,
                       error=repeated if repeated <= declared.NEARLY else math.inf)  # fmt: skip
+        _need(facts.suppose(SMALL, levels.is_quick(servers + 1, servers), "cluster.nodes", f"{servers} servers"))
         prediction = mmc_breakdowns(facts.rate, law.mean, servers, uptime_mean=between.mean, repair_mean=repair.mean)
         rows = []
     return _result(facts, prediction.model, prediction, [*rows, *_inside(prediction)])
@@ -548,10 +563,10 @@ def _priorities(facts: Facts, model: str) -> Match:
     facts.free_taken()
     aging = facts.parameter("scheduler", "aging", 0)
     facts.suppose("priorities do not change", not aging, "policy.scheduler.aging", f"{aging:g}/s")
-    levels = sorted({one.priority for one in facts.customers}, reverse=True)
+    ranks = sorted({one.priority for one in facts.customers}, reverse=True)
     labels = [one.label for one in facts.customers]
-    apart = len(levels) == len(labels) == len(set(labels))
-    facts.suppose("each class has a priority of its own", apart, "workload", ", ".join(map(str, levels)))
+    apart = len(ranks) == len(labels) == len(set(labels))
+    facts.suppose("each class has a priority of its own", apart, "workload", ", ".join(map(str, ranks)))
     _need(understood, apart)
     servers = facts.servers
     ordered = sorted(facts.customers, key=lambda one: -one.priority)
@@ -563,6 +578,9 @@ def _priorities(facts: Facts, model: str) -> Match:
         text = "at several servers: exponential service, the same for all or of two classes"
         _need(facts.suppose(text, common, facts.time_key, facts.law.shown))
     _need(facts.steady(facts.rate * facts.law.mean, servers, facts.law))
+    if servers > 1 and len(kinds) > 1:
+        quick = levels.are_quick(classes, servers, preemptive)
+        _need(facts.suppose(SMALL, quick, "cluster.nodes", f"{servers} servers"))
     solve = priorities.preemptive_resume if preemptive else priorities.nonpreemptive
     rows = []
     for one, prediction in zip(ordered, solve(classes, servers), strict=True):
@@ -677,7 +695,7 @@ def _services(facts: Facts, model: str) -> Match:
     try:
         prediction = batches.greedy_batches(rate, per_item, fixed, max_batch)
     except UsageError as error:
-        _need(facts.suppose("the exact chain is small enough", False, "workload.0.arrivals.rate", str(error)))
+        _need(facts.suppose(SMALL, False, "workload.0.arrivals.rate", str(error)))
     computing = rate * (service.per_item[0] + mode.fixed / prediction.batch_mean)
     rows = [row for row in _rows(facts, prediction, computing, True) if row.metric != "wait_p95" or max_batch is None]
     largest = f"b = {max_batch}" if max_batch is not None else "no largest batch"

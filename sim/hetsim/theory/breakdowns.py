@@ -30,22 +30,10 @@ def mg1_breakdowns(
 
     Raises: UsageError: no steady state, or services so long that E[C²] is infinite.
     """
-    positive(rate=rate, uptime_mean=uptime_mean, repair_mean=repair_mean)
-    not_negative(repair_scv=repair_scv)
+    positive(rate=rate)
+    mean, second = completion(service, uptime_mean, repair_mean, repair_scv)
     fails, square = 1 / uptime_mean, repair_mean**2 * (1 + repair_scv)
-    if not isinstance(service, PhaseType):
-        positive(service_mean=service)
-    elif 2 * fails >= -np.linalg.eigvals(service.generator).real.max():
-        raise UsageError("M/G/1 with lost work: the server fails before long services end, so that the mean response "
-                         "is infinite; longer uptimes or checkpoints are needed")  # fmt: skip
-
-    def moment(*powers: int) -> float:
-        return _divided(service, [power * fails for power in powers])
-
-    working, both = moment(0, 1), moment(0, 1, 2)  # E[(exp(ξS) - 1) / ξ], and half the mean of its square
-    mean = working * (1 + fails * repair_mean)
-    second = 2 * moment(1, 1, 2) + 2 * repair_mean * fails * (4 * both - moment(0, 1, 1))
-    second += fails * square * working + 4 * (fails * repair_mean) ** 2 * both
+    working = mean / (1 + fails * repair_mean)
     stable(rate * mean, 1, "M/G/1 with breakdowns")
     down = fails * square / 2 / (1 + fails * repair_mean)
     wait = rate * second / 2 / (1 - rate * mean) + down
@@ -54,6 +42,41 @@ def mg1_breakdowns(
         response_mean=wait + mean, queue_length_mean=rate * wait, jobs_in_system_mean=rate * (wait + mean),
         throughput=rate,
     )  # fmt: skip
+
+
+def completion(
+    service: PhaseType | float, uptime_mean: float, repair_mean: float, repair_scv: float = 1.0
+) -> tuple[float, float]:
+    """The first two moments of the time from the start of a service to its end.
+
+    Raises: UsageError: services so long that the second is infinite.
+    """
+    positive(uptime_mean=uptime_mean, repair_mean=repair_mean)
+    not_negative(repair_scv=repair_scv)
+    fails, square = 1 / uptime_mean, repair_mean**2 * (1 + repair_scv)
+    if not isinstance(service, PhaseType):
+        positive(service_mean=service)
+    elif 2 * fails >= _slowest(service):
+        raise UsageError("M/G/1 with lost work: the server fails before long services end, so that the mean response "
+                         "is infinite; longer uptimes or checkpoints are needed")  # fmt: skip
+
+    def moment(*powers: int) -> float:
+        return _divided(service, [power * fails for power in powers])
+
+    working, both = moment(0, 1), moment(0, 1, 2)  # E[(exp(ξS) - 1) / ξ], and half the mean of its square
+    second = 2 * moment(1, 1, 2) + 2 * repair_mean * fails * (4 * both - moment(0, 1, 1))
+    second += fails * square * working + 4 * (fails * repair_mean) ** 2 * both
+    return working * (1 + fails * repair_mean), second
+
+
+def varies_finitely(service: PhaseType | float, uptime_mean: float) -> bool:
+    """Return True if completions have a third moment, and so waits a variance."""
+    return not isinstance(service, PhaseType) or 3 / uptime_mean < _slowest(service)
+
+
+def _slowest(service: PhaseType) -> float:
+    """The rate at which the tail of a service falls."""
+    return float(-np.linalg.eigvals(service.generator).real.max())
 
 
 def _divided(service: PhaseType | float, points: list[float]) -> float:

@@ -248,12 +248,23 @@ def two_priorities(classes: Sequence[Sequence[float]], servers: int, preemptive:
     preempt how many of it wait.  The line of the higher class ends where it is that long with a probability below
     1e-14.
     """
-    longest, edge = 16, 1.0
+    longest, edge = _longest(classes[0], servers), 1.0
     while edge > 1e-14:
-        longest *= 2
         _bounded(f"two priorities at {servers} servers", longest if preemptive else (servers + 1) * longest)
         waits, edge = (_preempting if preemptive else _waiting)(classes, servers, longest)
+        longest += longest // 4
     return waits
+
+
+def _longest(higher: Sequence[float], servers: int) -> int:
+    """How many of the higher class are in the system with a chance of about 1e-15."""
+    return servers + math.ceil(-34 / math.log(higher[0] * higher[1] / servers))
+
+
+def are_quick(classes: Sequence[Sequence[float]], servers: int, preemptive: bool) -> bool:
+    """Return True if `two_priorities` takes about a second."""
+    longest = _longest(classes[0], servers)
+    return is_quick(longest if preemptive else (servers + 1) * longest, servers)
 
 
 def _preempting(classes: Sequence[Sequence[float]], servers: int, longest: int) -> tuple[list[float], float]:
