@@ -428,7 +428,7 @@ def _closed(facts: Facts, _: str) -> Match:
                                 f"workload.{changing or 0}.arrivals.clients")  # fmt: skip
     understood = _common(facts)
     facts.open_door()
-    order = facts.one_by_one()
+    order = facts.one_by_one(blind=len(loops) == 1)  # a random order keeps the number that a task drew
     _need(understood, one)
     law, servers = facts.law, facts.servers
     facts.exponential()
@@ -452,7 +452,8 @@ def _closed(facts: Facts, _: str) -> Match:
         rows = _rows(facts, prediction, prediction.throughput * law.mean, order == "fcfs")
     for number, (entry, rate) in enumerate(zip(entries, throughputs, strict=True)):
         early = (entry.until or math.inf) < horizon
-        early = early or (math.isfinite(horizon) and (entry.count or math.inf) < 1.2 * rate * horizon)
+        bounded = math.isfinite(horizon) or len(loops) > 1  # else the run lasts as long as its tasks do
+        early = early or (bounded and (entry.count or math.inf) < 1.2 * rate * horizon)
         key = f"workload.{number}.{'count' if entry.count else 'until'}"
         facts.suppose("clients send tasks to the end of the run", not early, key if early else "")
     return _result(facts, model, None, [*rows, PredictedRow(THROUGHPUT, sum(throughputs))])
