@@ -285,6 +285,23 @@ def test_no_reservation_is_made_where_no_job_behind_it_could_start(monkeypatch):
     assert not [row for now, row in finds if now < 1000 and row >= 2 * NODES]
 
 
+def test_a_part_of_a_gang_leaves_room_on_its_node():
+    """M1 takes three of eight GPUs of n1 and two of n0 later, so that M2 starts on the other five of n1 at once."""
+
+    def job(name, **more):
+        return {"name": name, "arrivals": {"process": "all_at_once", "count": 1}, **more}
+
+    nodes = [{"name": name, "cpus": cpus, "gpus": {"type": "a", "count": 8}}
+             for name, cpus in (("n0", 4), ("nW", 1), ("n1", 8))]  # fmt: skip
+    found = hs.run({"name": "parts", "cluster": {"nodes": nodes}, "policy": "conservative_backfill", "workload": [
+        job("C", cpus=8, cpu_time="100 s"), job("C0", cpus=4, cpu_time="60 s"), job("Y", gpus=5, gpu_time="1000 s"),
+        job("W", gpus=8, gpu_time="30 s"), job("X", gpus=4, cpus=8, gpu_time="1000 s"),
+        job("Z", gpus=1, cpus=4, gpu_time="1000 s"), job("M1", gpus=5, span="any", gpu_time="500 s"),
+        job("M2", gpus=5, span="any", gpu_time="50 s")]})  # fmt: skip
+    last = found.tasks.iloc[-1]
+    assert (last.start, last.finish) == (0, 50) and last.device.startswith("n1/g3")
+
+
 def test_a_reservation_lasts_for_all_stages_and_for_no_restore_of_what_was_never_saved():
     """A second of upload and two of download for each job; in whole seconds, so that sums are exact."""
     jobs = load(9, (1, 2, 3, 4), False)

@@ -75,7 +75,8 @@ class FreeProfile:
             elif now > self._made:
                 timeline.forget(now)
             timeline.occupy(start, end, mode, count)
-            if mode in timeline.fields.alone and (order := self._order.get(mode)) and order[0] == (start, number):
+            alone = len(nodes) == 1 and mode in timeline.fields.alone  # a part of a gang leaves room for others
+            if alone and (order := self._order.get(mode)) and order[0] == (start, number):
                 del order[0]  # the node had no room before, and has none until the end
                 insort(order, (end, number))
             for other, ends in self._open.items() if number in self._is_open else ():
