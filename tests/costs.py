@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import tiers
 
-SHORTEST = 1.0
+SHORTEST = 0.4
 """Seconds from which on a test or a group has a row."""
 
 

@@ -93,7 +93,7 @@ def cost_of(unit: str) -> float:
     return recorded_costs().get(unit, 0.0)
 
 
-MAX_COST = 1.0
+MAX_COST = 0.5
 """Processor seconds on record of a slow test, or of a group, above which it is nightly."""
 ALWAYS = (
     "kernels-that-let-go", "kernels-that-yield", "known-users", "learned-admission", "mm16", "naor",
@@ -107,7 +107,7 @@ ALWAYS = (
 what is short."""
 
 
-MAX_LAST = 2.5
+MAX_LAST = 1.0
 """Processor seconds on record up to which the shortest case of a test stays, where all others are nightly."""
 FEW_CASES = 5
 """Slow cases of a test, of which the whole suite runs all."""
