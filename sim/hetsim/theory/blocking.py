@@ -1,0 +1,84 @@
+"""Customers that are kept from free servers: gangs behind one that does not fit, and callers that try again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hetsim.errors import UsageError
+from hetsim.theory.levels import _bounded, _with
+from hetsim.theory.prediction import positive, whole_number
+from hetsim.theory.queues import stationary
+
+
+class Saturation(NamedTuple):
+    """Gangs that never run out: completions per second, in all and by class.
+
+    load         rate of arrivals over `throughput`; a queue in front of the servers is stable below 1
+    utilization  share of the servers that is busy; the rest is free and too small for the gang that is next
+    """
+
+    throughput: float
+    by_class: tuple[float, ...]
+    load: float
+    utilization: float
+
+
+def multiserver_jobs(servers: int, classes: Sequence[tuple[float, float, int]]) -> Saturation:
+    """Gangs first come, first served: the rate of arrivals up to which they are stable.
+
+    classes   (rate, service_mean, width); the rates are those of arrivals, of which the shares count
+
+    A gang starts when `width` servers are free and all before it have started.  A queue of Poisson arrivals is stable
+    if and only if their rate is below the throughput of a queue that never ends.  Exact for exponential services: the
+    state is how many of each class run, and the class of the gang that is next and does not fit.
+
+    Raises: UsageError: a gang that never fits, or more than 1,000 states.
+    Reference: Rumyantsev and Morozov, Stability Criterion of a Multiserver Model with Simultaneous Service (2017);
+    Grosof, Harchol-Balter and Scheller-Wolf, Stability for Two-class Multiserver-job Systems (2020); Baccelli and Foss,
+    On the Saturation Rule for the Stability of Queues (1995).
+    """
+    whole_number(1, servers=servers)
+    for rate, service_mean, width in classes:
+        positive(rate=rate, service_mean=service_mean)
+        whole_number(1, width=width)
+    if not classes or max(width for _, _, width in classes) > servers:
+        raise UsageError(f"gangs need classes (rate, service_mean, width), none wider than {servers} servers")
+    rates, means, widths = (np.array(one, dtype=float) for one in zip(*classes, strict=True))
+    shares = rates / rates.sum()
+
+    def started(running: tuple[int, ...], head: int) -> dict[tuple[tuple[int, ...], int], float]:
+        """The states in which the next gang does not fit, with their chances."""
+        ends, open_states = {}, {(running, head): 1.0}
+        while open_states:
+            (busy, first), chance = open_states.popitem()
+            if np.dot(busy, widths) + widths[first] > servers:
+                ends[busy, first] = ends.get((busy, first), 0.0) + chance
+                continue
+            more = _with(busy, first, busy[first] + 1)
+            for kind, share in enumerate(shares):
+                open_states[more, kind] = open_states.get((more, kind), 0.0) + chance * share
+        return ends
+
+    widest = int(np.argmax(widths))  # if only such come, all other states lead here
+    start = (_with((0,) * len(classes), widest, int(servers // widths[widest])), widest)
+    numbers, moves = {start: 0}, []
+    for state in (states := [start]):
+        running, head = state
+        for kind, busy in enumerate(running):
+            for other, chance in started(_with(running, kind, busy - 1), head).items() if busy else ():
+                if other not in numbers:
+                    numbers[other] = len(numbers)
+                    states.append(other)
+                moves.append((numbers[state], numbers[other], busy / means[kind] * chance))
+        _bounded(f"gangs of {len(classes)} classes on {servers} servers", len(states))
+    flows = np.zeros((len(states), len(states)))
+    for source, target, flow in moves:
+        flows[source, target] += flow
+    busy_means = stationary(flows) @ np.array([running for running, _ in states])
+    by_class = busy_means / means
+    throughput = float(by_class.sum())
+    return Saturation(throughput, tuple(by_class.tolist()), float(rates.sum()) / throughput,
+                      float(busy_means @ widths) / servers)  # fmt: skip

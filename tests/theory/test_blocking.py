@@ -1,0 +1,106 @@
+"""Gangs behind a head that does not fit, and retrials: against chains written out, closed forms, and simulations."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from test_levels import State, balanced, chain
+
+from hetsim import theory
+from hetsim.errors import UsageError
+
+
+def with_all_servers(servers: int, share: float, one: float, wide: float) -> float:
+    """Throughput of gangs of 1, a share of all, and of `servers`, by hand.
+
+    Runs of gangs of 1 alternate with runs of wide ones.  A run of N takes as long as N services on all the servers,
+    which then end one by one.
+    """
+    ends = one * (sum(share ** (k - 1) / k for k in range(1, servers + 1)) + share**servers / (1 - share) / servers)
+    jobs = 1 / (1 - share) + 1 / share
+    return jobs / (ends + wide / share)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 5, 40])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.97])
+def test_gangs_of_all_servers_by_hand(servers: int, share: float) -> None:
+    found = theory.multiserver_jobs(servers, [(share, 0.8, 1), (1 - share, 2.5, servers)])
+    known = with_all_servers(servers, share, 0.8, 2.5) if servers > 1 else 1 / (share * 0.8 + (1 - share) * 2.5)
+    assert found.throughput == pytest.approx(known, rel=1e-11)
+    assert found.by_class == pytest.approx([share * known, (1 - share) * known], rel=1e-11)
+    assert found.load == pytest.approx(1 / known, rel=1e-11)
+    used = known * (share * 0.8 / servers + (1 - share) * 2.5)
+    assert found.utilization == pytest.approx(used, rel=1e-11)
+
+
+def test_one_width_wastes_what_it_cannot_fill() -> None:
+    found = theory.multiserver_jobs(7, [(3.0, 0.5, 2)])
+    assert found.throughput == pytest.approx(6) and found.utilization == pytest.approx(6 / 7)
+    assert found.load == pytest.approx(0.5)
+
+
+def saturated(servers: int, classes: Any) -> float:
+    """Throughput of the chain over the first so many of an endless line, whose order is the state.
+
+    The line is cut after as many as can run, since no gang further back can start.
+    """
+    total = sum(rate for rate, _, _ in classes)
+
+    def running(line: State) -> int:
+        free = servers
+        for place, kind in enumerate(line):
+            free -= classes[kind][2]
+            if free < 0:
+                return place
+        return len(line)
+
+    def leaves(line: State) -> Iterable[tuple[State, float]]:
+        for place in range(running(line)):
+            for kind, (rate, _, _) in enumerate(classes):
+                yield (*line[:place], *line[place + 1 :], kind), rate / total / classes[line[place]][1]
+
+    numbers, rates = chain((0,) * servers, leaves)
+    chances = balanced(rates)
+    return float(sum(chances[n] / classes[kind][1] for line, n in numbers.items() for kind in line[: running(line)]))
+
+
+@pytest.mark.parametrize(("servers", "classes"), [
+    (4, [(1.0, 1.0, 1), (1.0, 1.0, 3)]), (5, [(1.0, 0.4, 1), (3.0, 2.0, 3)]), (8, [(1.0, 0.4, 2), (0.2, 2.0, 5)]),
+    (5, [(1.0, 0.4, 1), (3.0, 2.0, 2), (0.5, 1.0, 4)]), (6, [(1.0, 0.4, 2), (3.0, 2.0, 2), (0.5, 1.0, 3)]),
+])  # fmt: skip
+def test_gangs_are_as_in_the_chain_of_the_line(servers: int, classes: Any) -> None:
+    found = theory.multiserver_jobs(servers, classes)
+    assert found.throughput == pytest.approx(saturated(servers, classes), rel=1e-9)
+
+
+def test_gangs_are_as_in_a_simulation_of_a_saturated_queue() -> None:
+    random, servers, classes, count = np.random.default_rng(3), 16, [(0.7, 1.0, 2), (0.3, 3.0, 7)], 60_000
+    kinds, services = random.choice(2, count, p=[0.7, 0.3]), random.exponential(1.0, count)
+    free, now, ends = servers, 0.0, []
+    for kind, service in zip(kinds.tolist(), services.tolist(), strict=True):
+        _, mean, width = classes[kind]
+        while free < width:
+            now, freed = heapq.heappop(ends)
+            free += freed
+        free -= width
+        heapq.heappush(ends, (now + service * mean, width))
+    found = theory.multiserver_jobs(servers, classes)
+    assert count / now == pytest.approx(found.throughput, rel=0.015)
+    assert found.utilization < 0.95  # some servers stay free: the load alone says less
+
+
+@pytest.mark.parametrize(("call", "said"), [
+    (lambda: theory.multiserver_jobs(4, []), "gangs need classes"),
+    (lambda: theory.multiserver_jobs(4, [(1, 1, 5)]), "none wider than 4 servers"),
+    (lambda: theory.multiserver_jobs(4, [(0, 1, 2)]), "rate must be a number above 0"),
+    (lambda: theory.multiserver_jobs(0, [(1, 1, 2)]), "servers must be a whole number"),
+    (lambda: theory.multiserver_jobs(4, [(1, 1, 1.5)]), "width must be a whole number"),
+    (lambda: theory.multiserver_jobs(200, [(1, 1, 1), (1, 1, 2), (1, 1, 3)]), "states a level, more than the 1,000"),
+])  # fmt: skip
+def test_bad_input_is_a_sentence(call: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        call()
