@@ -93,7 +93,57 @@ def test_gangs_are_as_in_a_simulation_of_a_saturated_queue() -> None:
     assert found.utilization < 0.95  # some servers stay free: the load alone says less
 
 
+@pytest.mark.parametrize("servers", [1, 2, 3])
+@pytest.mark.parametrize("retry", [0.1, 1.5, 12.0])
+def test_retrials_are_as_in_the_chain_written_out(servers: int, retry: float) -> None:
+    """A state is how many calls are served and how many are between tries."""
+    rate, service, most = 0.9 * servers, 0.5, 160
+
+    def leaves(state: State) -> Iterable[tuple[State, float]]:
+        busy, between = state
+        if busy < servers:
+            yield (busy + 1, between), rate
+            if between:
+                yield (busy + 1, between - 1), between / retry
+        elif between < most:
+            yield (busy, between + 1), rate
+        if busy:
+            yield (busy - 1, between), busy / service
+
+    numbers, rates = chain((0, 0), leaves)
+    chances = balanced(rates)
+    between = sum(state[1] * chances[n] for state, n in numbers.items())
+    found = theory.retrials(rate, service, servers, retry)
+    assert found.queue_length_mean == pytest.approx(between, rel=1e-9)
+    assert found.wait_mean == pytest.approx(between / rate, rel=1e-9)
+    full = sum(chances[n] for (busy, _), n in numbers.items() if busy == servers)
+    assert found.delayed == pytest.approx(full, rel=1e-9)
+    assert sum(state[0] * chances[n] for state, n in numbers.items()) / servers == pytest.approx(found.utilization)
+
+
+@pytest.mark.parametrize(("servers", "load"), [(1, 0.8), (2, 0.5), (5, 0.9), (20, 0.7)])
+def test_retrials_at_once_are_a_queue_and_rare_ones_are_random(servers: int, load: float) -> None:
+    """With retry times to 0 this is M/M/c; the longer they are, the nearer each try is to one by chance.
+
+    Then calls come at a rate Λ of first and later tries, and B(c, Λ) of all tries fail.
+    """
+    queue = theory.mmc(load * servers, 1, servers)
+    at_once = theory.retrials(load * servers, 1, servers, 1e-7)
+    assert at_once.wait_mean == pytest.approx(queue.wait_mean, rel=1e-5)
+    assert at_once.delayed == pytest.approx(queue.delayed, rel=1e-5)
+    tries = load * servers
+    for _ in range(2000):
+        tries = load * servers / (1 - theory.erlang_b(tries, servers))
+    rare = theory.retrials(load * servers, 1, servers, 300)
+    assert rare.delayed == pytest.approx(theory.erlang_b(tries, servers), rel=0.02)
+    assert rare.wait_mean / 300 == pytest.approx(tries / (load * servers) - 1, rel=0.03)
+
+
 @pytest.mark.parametrize(("call", "said"), [
+    (lambda: theory.retrials(2, 1, 2, 1), "M/M/2 with retrials has no steady state"),
+    (lambda: theory.retrials(1, 1, 2, 0), "retry mean must be a number above 0"),
+    (lambda: theory.retrials(1.9, 1, 2, 1e6), "too many to follow"),
+    (lambda: theory.retrials(1, 1, 2000, 1), "2,001 states a level"),
     (lambda: theory.multiserver_jobs(4, []), "gangs need classes"),
     (lambda: theory.multiserver_jobs(4, [(1, 1, 5)]), "none wider than 4 servers"),
     (lambda: theory.multiserver_jobs(4, [(0, 1, 2)]), "rate must be a number above 0"),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from hetsim.errors import UsageError
-from hetsim.theory.levels import _bounded, _with
-from hetsim.theory.prediction import positive, whole_number
+from hetsim.theory.levels import Level, _bounded, _solved, _with
+from hetsim.theory.prediction import Prediction, positive, stable, steady, whole_number
 from hetsim.theory.queues import stationary
+
+MAX_RETRYING = 200_000
+"""Calls between tries × servers up to which a chain is solved within some seconds."""
 
 
 class Saturation(NamedTuple):
@@ -82,3 +86,40 @@ def multiserver_jobs(servers: int, classes: Sequence[tuple[float, float, int]]) 
     throughput = float(by_class.sum())
     return Saturation(throughput, tuple(by_class.tolist()), float(rates.sum()) / throughput,
                       float(busy_means @ widths) / servers)  # fmt: skip
+
+
+def retrials(rate: float, service_mean: float, servers: int, retry_mean: float) -> Prediction:
+    """M/M/c with retrials: a call that finds no server free tries again later.
+
+    retry_mean   seconds from one try of a waiting call to its next, exponential
+
+    There is no queue, and no call gives up.  `wait_mean` counts from the first try, `delayed` is the share of first
+    tries that find no server free, `queue_length_mean` the number of calls between tries.  For one server E[W] =
+    ρ (E[S] + retry mean) / (1 - ρ); for more the chain is solved, whose level is the number of calls between
+    tries, up to where it is reached with a chance below 1e-15.  Exact, means only.
+
+    Raises: UsageError: no steady state, or more calls between tries than can be followed.
+    Reference: Falin and Templeton, Retrial Queues (1997).
+    """
+    positive(rate=rate, service_mean=service_mean, retry_mean=retry_mean)
+    whole_number(1, servers=servers)
+    servers, load = int(servers), rate * service_mean
+    name = f"M/M/{servers} with retrials"
+    stable(load, servers, name)
+    if servers == 1:
+        return steady(name, rate, service_mean, 1, wait=load * (service_mean + retry_mean) / (1 - load), delayed=load)
+    _bounded(name, servers + 1)
+    within = np.diag(np.full(servers, rate), 1) + np.diag(np.arange(1, servers + 1) / service_mean, -1)
+    up, succeeds = np.zeros_like(within), np.eye(servers + 1, k=1) / retry_mean
+    up[-1, -1] = rate
+    longest, edge = 64, 1.0
+    while edge > 1e-15:
+        if longest * servers > MAX_RETRYING:
+            raise UsageError(f"{name}: the calls between tries are too many to follow; shorter retry times are needed")
+        levels = [Level(up, within, number * succeeds) for number in range(longest)]
+        levels.append(Level(np.zeros_like(up), within, longest * succeeds))
+        chances, _ = _solved(levels, levels[-1])
+        edge, longest = float(chances[-1].sum()), 2 * longest
+    between = math.fsum(number * float(one.sum()) for number, one in enumerate(chances))
+    full = math.fsum(float(one[-1]) for one in chances)
+    return steady(name, rate, service_mean, servers, wait=between / rate, delayed=full)
