@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 _FILES = (
     "prediction", "erlang", "optimal_pricing", "general", "priorities", "queues", "sizes", "batches", "networks",
-    "admission", "levels", "breakdowns", "transient", "blocking",
+    "admission", "levels", "breakdowns", "transient", "blocking", "routing",
 )  # fmt: skip
 """Where names are looked for, in this order: first in the files that need no NumPy."""
 
 __all__ = [  # noqa: PLE0604
     "BatchBounds", "BatchPrediction", "Class", "ClosedLoops", "Losses", "Network", "PhaseType", "Prediction",
-    "Saturation", "SizePrediction", "Staffing", "Station", "Stream", "Thresholds", "allen_cunneen", "birth_death",
-    "bulk_service", "closed_classes", "closed_loop", "erlang_b", "erlang_c", "fork_join", "gim1", "greedy_batches",
-    "halfin_whitt", "inoue_bounds", "jackson", "kaufman_roberts", "las", "load_for_delay", "load_for_loss", "map_phc",
-    "md1", "mdc", "mg1", "mg1_breakdowns", "mg1_ps", "mg1_setup", "mm1", "mmc", "mmc_abandonment", "mmc_breakdowns",
-    "mmc_periodic", "mmck", "mmpp_mc", "mphc", "multiserver_jobs", "naor", "nonpreemptive", "phase_type",
-    "preemptive_resume", "psjf", "retrials", "servers_for_delay", "servers_for_loss", "servers_for_wait",
-    "settling_time", "sjf", "srpt", "stationary", "tandem", "token_bucket", "trunk_reservation", "unlike_servers",
-    "workload_limit",
+    "Saturation", "SizePrediction", "Staffing", "Station", "Stream", "Thresholds", "allen_cunneen", "best_threshold",
+    "birth_death", "bulk_service", "closed_classes", "closed_loop", "erlang_b", "erlang_c", "fork_join", "gim1",
+    "greedy_batches", "halfin_whitt", "inoue_bounds", "jackson", "kaufman_roberts", "las", "load_for_delay",
+    "load_for_loss", "map_phc", "md1", "mdc", "mg1", "mg1_breakdowns", "mg1_ps", "mg1_setup", "mm1", "mmc",
+    "mmc_abandonment", "mmc_breakdowns", "mmc_periodic", "mmck", "mmpp_mc", "mphc", "multiserver_jobs", "naor",
+    "nonpreemptive", "phase_type", "preemptive_resume", "psjf", "redundancy", "retrials", "servers_for_delay",
+    "servers_for_loss", "servers_for_wait", "settling_time", "sjf", "slow_server", "srpt", "stationary", "tandem",
+    "token_bucket", "trunk_reservation", "unlike_servers", "workload_limit",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from hetsim.theory.prediction import Prediction
     from hetsim.theory.priorities import Class, nonpreemptive, preemptive_resume
     from hetsim.theory.queues import birth_death, closed_loop, mm1, mmc, mmc_abandonment, mmck, stationary
+    from hetsim.theory.routing import best_threshold, redundancy, slow_server
     from hetsim.theory.sizes import SizePrediction, las, psjf, sjf, srpt
     from hetsim.theory.transient import mmc_periodic, settling_time
 

@@ -1,0 +1,143 @@
+"""Redundant copies, and a slow server as a reserve: against chains written out, hand, and each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from test_levels import State, balanced, chain
+
+from hetsim import theory
+from hetsim.errors import UsageError
+
+
+@pytest.mark.parametrize(("servers", "copies", "longest"), [(2, 1, 8), (2, 2, 12), (3, 1, 6), (3, 2, 6), (3, 3, 12)])
+def test_redundancy_is_as_in_the_chain_of_the_line(servers: int, copies: int, longest: int) -> None:
+    """A state is the kinds of tasks, by their servers, in order of arrival; at each server the first one is served.
+
+    At so light a load the cut line matters nowhere, and 1e-9 is several powers of the rate.
+    """
+    kinds, rate, service = list(combinations(range(servers), copies)), 0.02, 0.8
+
+    def leaves(line: State) -> Iterable[tuple[State, float]]:
+        if len(line) < longest:
+            for kind in range(len(kinds)):
+                yield (*line, kind), rate / len(kinds)
+        for server in range(servers):
+            first = next((place for place, kind in enumerate(line) if server in kinds[kind]), None)
+            if first is not None:
+                yield (*line[:first], *line[first + 1 :]), 1 / service
+
+    numbers, rates = chain((), leaves)
+    chances = balanced(rates)
+    inside = sum(len(line) * chances[n] for line, n in numbers.items())
+    busy = sum(len({s for kind in line for s in kinds[kind]}) * chances[n] for line, n in numbers.items())
+    found = theory.redundancy(rate, service, servers, copies)
+    assert found.jobs_in_system_mean == pytest.approx(inside, rel=1e-9)
+    assert found.response_mean == pytest.approx(inside / rate, rel=1e-9)
+    assert found.utilization == pytest.approx(busy / servers, rel=1e-9)
+    assert found.error == 0 and math.isnan(found.wait_mean) and "wait_mean" not in found.values()
+
+
+def test_redundancy_under_load_is_as_in_a_simulation() -> None:
+    random, servers, copies, rate, events = np.random.default_rng(5), 5, 2, 3.5, 120_000
+    line: list[frozenset[int]] = []
+    area = now = 0.0
+    gaps, tickets = random.exponential(1 / (rate + servers), events), random.random((events, servers))
+    for gap, which, ticket in zip(gaps.tolist(), random.random(events).tolist(), tickets, strict=True):
+        now, area = now + gap, area + gap * len(line)
+        server = int(which * (rate + servers) - rate)
+        if which * (rate + servers) < rate:
+            line.append(frozenset(np.argsort(ticket)[:copies].tolist()))
+        else:
+            first = next((place for place, kind in enumerate(line) if server in kind), None)
+            if first is not None:
+                del line[first]
+    assert area / now == pytest.approx(theory.redundancy(rate, 1, servers, copies).jobs_in_system_mean, rel=0.04)
+
+
+@pytest.mark.parametrize("servers", [1, 4, 30])
+def test_one_copy_and_all_copies_are_single_servers(servers: int) -> None:
+    one = theory.redundancy(0.7 * servers, 1, servers, 1)
+    assert one.response_mean == pytest.approx(theory.mm1(0.7, 1).response_mean, rel=1e-11)
+    each = theory.redundancy(0.7 * servers, 1, servers, servers)
+    assert each.response_mean == pytest.approx(theory.mm1(0.7 * servers, 1 / servers).response_mean, rel=1e-11)
+
+
+def reserve(rate: float, fast: float, slow: float, threshold: int, most: int) -> tuple[float, float, float]:
+    """Mean number inside, waiting, and share that cannot start at once: a state is fast, slow, waiting."""
+
+    def settled(fast_busy: int, slow_busy: int, waiting: int) -> State:
+        if not fast_busy and waiting:
+            fast_busy, waiting = 1, waiting - 1
+        if not slow_busy and waiting >= threshold:
+            slow_busy, waiting = 1, waiting - 1
+        return fast_busy, slow_busy, waiting
+
+    def leaves(state: State) -> Iterable[tuple[State, float]]:
+        one, other, waiting = state
+        if waiting < most:
+            yield settled(one, other, waiting + 1), rate
+        if one:
+            yield settled(0, other, waiting), 1 / fast
+        if other:
+            yield settled(one, 0, waiting), 1 / slow
+
+    numbers, rates = chain((0, 0, 0), leaves)
+    chances = balanced(rates)
+    held = sum(chances[n] for state, n in numbers.items() if state[2] or (state[0] and (state[1] or threshold > 1)))
+    waiting = sum(state[2] * chances[n] for state, n in numbers.items())
+    return sum(sum(state) * chances[n] for state, n in numbers.items()), waiting, held
+
+
+@pytest.mark.parametrize("threshold", [1, 2, 5])
+@pytest.mark.parametrize(("rate", "fast", "slow"), [(0.8, 1.0, 4.0), (1.6, 0.5, 2.0), (0.3, 2, 2), (1.05, 1, 3)])
+def test_a_slow_server_is_as_in_the_chain_written_out(threshold: int, rate: float, fast: float, slow: float) -> None:
+    inside, waiting, held = reserve(rate, fast, slow, threshold=threshold, most=150)
+    found = theory.slow_server(rate, fast, slow, threshold)
+    assert found.jobs_in_system_mean == pytest.approx(inside, rel=1e-9)
+    assert found.queue_length_mean == pytest.approx(waiting, rel=1e-9)
+    assert found.delayed == pytest.approx(held, rel=1e-9)
+    assert (found.wait_mean * rate, found.response_mean * rate) == pytest.approx((waiting, inside), rel=1e-9)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.7, 1.2])
+def test_a_threshold_of_one_takes_any_free_server(rate: float) -> None:
+    found, known = theory.slow_server(rate, 1, 3, 1), theory.unlike_servers(rate, [(1, 1), (3, 1)])
+    for name in ("load", "utilization", "wait_mean", "response_mean", "queue_length_mean", "delayed"):
+        assert getattr(found, name) == pytest.approx(getattr(known, name), rel=1e-10), name
+    far = theory.slow_server(0.5, 1, 3, 200)  # never reached: the fast server alone
+    assert far.response_mean == pytest.approx(theory.mm1(0.5, 1).response_mean, rel=1e-10)
+
+
+@pytest.mark.parametrize(("rate", "fast", "slow"), [(0.8, 1, 4), (0.8, 1, 1), (0.3, 1, 20), (0.9, 1, 20), (1.1, 1, 8)])
+def test_the_best_threshold_is_the_best_of_all(rate: float, fast: float, slow: float) -> None:
+    means = [theory.slow_server(rate, fast, slow, threshold).response_mean for threshold in range(1, 60)]
+    best = theory.best_threshold(rate, fast, slow)
+    assert means[best - 1] == pytest.approx(min(means), rel=1e-12)
+    assert best == 1 or means[best - 2] > means[best - 1]
+
+
+def test_a_best_threshold_that_is_too_high_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert theory.best_threshold(0.9, 1, 1000) == 108
+    monkeypatch.setattr("hetsim.theory.routing.MAX_BEST", 100)
+    with pytest.raises(UsageError, match="above 50: the slow server is hardly of use"):
+        theory.best_threshold(0.9, 1, 1000)
+
+
+@pytest.mark.parametrize(("call", "said"), [
+    (lambda: theory.redundancy(1, 1, 2, 3), "3 copies need as many servers; there are 2"),
+    (lambda: theory.redundancy(1, 1, 2, 0), "copies must be a whole number"),
+    (lambda: theory.redundancy(2, 1, 2, 2), "redundancy-2 at 2 servers has no steady state"),
+    (lambda: theory.redundancy(2, -1, 2, 2), "service mean must be a number above 0"),
+    (lambda: theory.slow_server(1.5, 1, 2, 1), "no steady state"),
+    (lambda: theory.slow_server(0.5, 1, 2, 0), "threshold must be a whole number"),
+    (lambda: theory.best_threshold(0.5, 2, 1), "the slow server has a mean service of 1 s, below"),
+])  # fmt: skip
+def test_bad_input_is_a_sentence(call: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        call()
