@@ -1,4 +1,4 @@
-"""Customers that are kept from free servers: gangs behind one that does not fit, and callers that try again."""
+"""Gangs behind one that does not fit, and calls that try again."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ MAX_RETRYING = 200_000
 
 
 class Saturation(NamedTuple):
-    """Gangs that never run out: completions per second, in all and by class.
+    """Gangs that never run out: completions per second.
 
+    throughput   completions per second, in all; `by_class` by class
     load         rate of arrivals over `throughput`; a queue in front of the servers is stable below 1
     utilization  share of the servers that is busy; the rest is free and too small for the gang that is next
     """
@@ -31,7 +32,7 @@ class Saturation(NamedTuple):
 
 
 def multiserver_jobs(servers: int, classes: Sequence[tuple[float, float, int]]) -> Saturation:
-    """Gangs first come, first served: the rate of arrivals up to which they are stable.
+    """Gangs first come, first served: up to which rate they are stable.
 
     classes   (rate, service_mean, width); the rates are those of arrivals, of which the shares count
 

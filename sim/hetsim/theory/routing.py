@@ -1,4 +1,4 @@
-"""Which of several servers a customer goes to: redundant copies, a slow server as a reserve."""
+"""Servers to choose from: redundant copies, a slow server as a reserve."""
 
 from __future__ import annotations
 
