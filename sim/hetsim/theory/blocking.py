@@ -39,11 +39,9 @@ def multiserver_jobs(servers: int, classes: Sequence[tuple[float, float, int]]) 
     A gang starts when `width` servers are free and all before it have started.  A queue of Poisson arrivals is stable
     if and only if their rate is below the throughput of a queue that never ends.  Exact for exponential services: the
     state is how many of each class run, and the class of the gang that is next and does not fit.
-
     Raises: UsageError: a gang that never fits, or more than 1,000 states.
     Reference: Rumyantsev and Morozov, Stability Criterion of a Multiserver Model with Simultaneous Service (2017);
-    Grosof, Harchol-Balter and Scheller-Wolf, Stability for Two-class Multiserver-job Systems (2020); Baccelli and Foss,
-    On the Saturation Rule for the Stability of Queues (1995).
+    Grosof, Harchol-Balter and Scheller-Wolf, Stability for Two-class Multiserver-job Systems (2020).
     """
     whole_number(1, servers=servers)
     for rate, service_mean, width in classes:
@@ -56,7 +54,8 @@ def multiserver_jobs(servers: int, classes: Sequence[tuple[float, float, int]]) 
 
     def started(running: tuple[int, ...], head: int) -> dict[tuple[tuple[int, ...], int], float]:
         """The states in which the next gang does not fit, with their chances."""
-        ends, open_states = {}, {(running, head): 1.0}
+        ends: dict[tuple[tuple[int, ...], int], float] = {}
+        open_states = {(running, head): 1.0}
         while open_states:
             (busy, first), chance = open_states.popitem()
             if np.dot(busy, widths) + widths[first] > servers:
@@ -98,7 +97,6 @@ def retrials(rate: float, service_mean: float, servers: int, retry_mean: float) 
     tries that find no server free, `queue_length_mean` the number of calls between tries.  For one server E[W] =
     ρ (E[S] + retry mean) / (1 - ρ); for more the chain is solved, whose level is the number of calls between
     tries, up to where it is reached with a chance below 1e-15.  Exact, means only.
-
     Raises: UsageError: no steady state, or more calls between tries than can be followed.
     Reference: Falin and Templeton, Retrial Queues (1997).
     """

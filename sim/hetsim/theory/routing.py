@@ -12,25 +12,24 @@ from hetsim.theory.levels import Level, _solved
 from hetsim.theory.prediction import Prediction, positive, stable, steady, whole_number
 from hetsim.theory.queues import MAX_STATES
 
-MAX_BEST = 4_000
-"""Thresholds are tried up to here for the best one."""
+MAX_BEST = 4_000  # thresholds are tried up to here for the best one
 
 
 def redundancy(rate: float, service_mean: float, servers: int, copies: int) -> Prediction:
-    """Redundancy-d: each task has copies at d random servers; the first to end counts.
+    """Redundancy-d: copies at d random servers, the first to end counts.
 
-    rate     Poisson arrivals, all servers together
-    copies   d, at different servers; when one ends the others are canceled at once
-
-    Copies of a task have independent exponential times; each server is first come, first served.
+    Poisson arrivals at all servers together; `copies` at different ones are canceled when one ends.  Copies of
+    a task have independent exponential times; each server is first come, first served.
     E[T] = Σ_{i=d}^{n} 1 / (n μ C(n-1, d-1) / C(i-1, d-1) - λ).  Exact, means only.  A task has no one start, so that
     `wait_mean` and `queue_length_mean` are NaN.  A time that all copies share would be another model, and longer.
-
     Raises: UsageError: no steady state, or more copies than servers.
     Reference: Gardner, Harchol-Balter, Scheller-Wolf, Velednitsky and Zbarsky, Redundancy-d: The Power of d Choices for
     Redundancy (2017).
     """
-    _choices(rate, service_mean, servers, copies=copies)
+    positive(rate=rate, service_mean=service_mean)
+    whole_number(1, servers=servers, copies=copies)
+    if not copies <= servers <= MAX_STATES:
+        raise UsageError(f"{copies} copies need as many servers, {MAX_STATES:,} at most; there are {servers}")
     name = f"redundancy-{int(copies)} at {int(servers)} servers"
     stable(rate * service_mean, int(servers), name)
     capacity, share, response = servers / service_mean, 1.0, 0.0
@@ -41,16 +40,6 @@ def redundancy(rate: float, service_mean: float, servers: int, copies: int) -> P
     return replace(line, wait_mean=math.nan, queue_length_mean=math.nan)
 
 
-def _choices(rate: float, service_mean: float, servers: int, **number: int) -> None:
-    positive(rate=rate, service_mean=service_mean)
-    whole_number(1, servers=servers, **number)
-    if servers > MAX_STATES:
-        raise UsageError(f"{int(servers):,} servers are more than the {MAX_STATES:,} that are solved")
-    for what, count in number.items():
-        if count > servers:
-            raise UsageError(f"{int(count)} {what} need as many servers; there are {int(servers)}")
-
-
 def slow_server(rate: float, fast_mean: float, slow_mean: float, threshold: int) -> Prediction:
     """M/M/2 of unlike servers, the slow one used when many wait.
 
@@ -59,7 +48,6 @@ def slow_server(rate: float, fast_mean: float, slow_mean: float, threshold: int)
 
     First come, first served, to the fast server whenever it is free; a customer stays where it began.  With a threshold
     of 1 it is `unlike_servers`.  Exact, means only.
-
     Raises: UsageError: no steady state with both servers.
     Reference: Lin and Kumar, Optimal Control of a Queueing System with Two Heterogeneous Servers (1984).
     """
@@ -104,7 +92,6 @@ def best_threshold(rate: float, fast_mean: float, slow_mean: float) -> int:
 
     The mean response falls up to it and rises from it on, so that it is between two powers of two and then bisected.
     Means are compared to 13 digits: beyond, a higher threshold is as good.
-
     Raises: UsageError: no steady state with both servers, a slow server that is the faster one, or a best threshold
     above 2,000.
     """
