@@ -416,7 +416,7 @@ class Links:
             self._settle(group)
         for flow in finished:
             flow.ended = True
-            flow.left = 0.0  # rounding may have left some; it has arrived by the clock
+            flow.left = 0.0  # rounding may leave a rest; it has arrived by the clock
         self._free(group, finished)
         if group.flows:
             self._reschedule(group)
