@@ -15,3 +15,7 @@ def test_the_typed_name_is_never_proposed(name: str, others: list[str]) -> None:
 
 def test_a_near_name_is_proposed_next_to_the_typed_one() -> None:
     assert suggestion("gpus", ["gpus", "gpu"]) == '; did you mean "gpu"?'
+
+
+def test_an_entry_in_brackets_is_written_behind_a_dot() -> None:
+    assert suggestion("workload[0]", iter(["workload"])) == '; an entry of a list stands behind a dot: "workload.0"'
