@@ -17,6 +17,7 @@ import pytest
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a worker has a core: more threads only wait for one another
 TESTS = Path(__file__).parent
 SOURCES = TESTS.parent / "sim" / "hetsim"
+vars(os)["fsync"] = lambda handle: None  # what tests write need not outlast a power cut
 TEST_SECONDS = 900
 """A test may take so long: on two shared cores the longest take minutes."""
 sys.path[:0] = [str(TESTS), *sorted({str(file.parent) for file in TESTS.glob("*/test_*.py")})]  # tests share pieces

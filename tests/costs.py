@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import tiers
 
-SHORTEST = 0.4
+SHORTEST = 0.3
 """Seconds from which on a test or a group has a row."""
 
 

@@ -13,7 +13,6 @@ import json
 import re
 import shutil
 import sys
-import tarfile
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -234,10 +233,7 @@ def test_sets_of_many_nodes_can_be_saved(tmp_path: Path):
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("old")
-    with tarfile.open(RUNS) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    return saved_runs.unpacked(RUNS, tmp_path_factory.mktemp("old"))
 
 
 OLD = (*saved_runs.SHIPPED, *saved_runs.WRITTEN)

@@ -93,7 +93,7 @@ def cost_of(unit: str) -> float:
     return recorded_costs().get(unit, 0.0)
 
 
-MAX_COST = 0.5
+MAX_COST = 0.3
 """Processor seconds on record of a slow test, or of a group, above which it is nightly."""
 ALWAYS = (
     "kernels-that-let-go", "kernels-that-yield", "known-users", "learned-admission", "mm16", "naor",
@@ -107,11 +107,11 @@ ALWAYS = (
 what is short."""
 
 
-MAX_LAST = 1.0
+MAX_LAST = 0.8
 """Processor seconds on record up to which the shortest case of a test stays, where all others are nightly."""
-FEW_CASES = 5
+FEW_CASES = 4
 """Slow cases of a test, of which the whole suite runs all."""
-SHARE = 8
+SHARE = 12
 """Of more it runs one in this number."""
 
 

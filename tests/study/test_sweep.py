@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from interrupts import heeds_interrupts
+from saved_runs import unpacked
 from tiers import some, spread
 from yaml import safe_load
 
@@ -1160,8 +1160,7 @@ def test_folders_of_a_file_a_run_that_an_earlier_version_wrote(tmp_path, monkeyp
     """`sweep`, and `cache` with `sweep_cached`: they load, merge, and are resumed where nothing else has changed."""
     from hetsim.experiment.store import merge_stores
 
-    with tarfile.open(Path(__file__).parent.parent / "data" / "sweep_folders_1.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpacked(Path(__file__).parent.parent / "data" / "sweep_folders_1.tar.xz", tmp_path)
     there = hs.load(tmp_path / "sweep")
     assert isinstance(there, Sweep)
     assert there.points.to_numpy().tolist() == [[1], [2]]

@@ -22,7 +22,7 @@ from hetsim.scenario.file.document import from_mapping
 from hetsim.scenario.overrides import apply
 from hetsim.scenario.scenario import load
 
-LEVEL = 1 - 1e-5
+LEVEL = 1 - 1e-4
 REPLICATIONS = 30
 TABLES = ("tasks", "launches", "devices", "timeline", "links", "summary")
 
@@ -48,8 +48,8 @@ BASES = {
         "download": {"fixed": "3 ms"}}}, {}, horizon="60 s", warmup="6 s"),
     "tandem": system({**ONE, "bytes_in": exponential("0.3 GB")}, {"streams": 200}),
 }  # fmt: skip
-LONGER = {"M/M/1": ("1 h", "5 min"), "tandem": ("1 h", "5 min"),
-          "M/M/c": ("30 min", "3 min"), "batch": ("5 min", "30 s")}  # fmt: skip
+LONGER = {"M/M/1": ("46 min", "4 min"), "tandem": ("46 min", "4 min"),
+          "M/M/c": ("23 min", "2 min"), "batch": ("230 s", "20 s")}  # fmt: skip
 """Horizon and warm-up at which an error of 10 % of a mean response is seen; of 500 s, one of 40 % is not."""
 E, N, G = "workload.0.", "cluster.nodes.0.", "cluster.nodes.0.gpus.0."
 
@@ -471,7 +471,7 @@ def test_what_is_called_exact_is_covered_whatever_key_is_set(part, folder):
 def test_the_engine_contradicts_a_model_that_overlooks_a_key(case, folder, monkeypatch):
     """So the property can fail: here models are told that they understand all keys."""
     monkeypatch.setattr("hetsim.queueing.facts.not_understood", lambda *_: [])
-    with pytest.raises(AssertionError, match="response_mean is"):
+    with pytest.raises(AssertionError, match="(wait|response)_mean is"):
         check(case, folder, ("M/M/1", "batch"))
 
 
