@@ -369,6 +369,18 @@ def test_the_command_tells_tables_json_and_a_page(files):
     assert "by time limits" in text and "\n10 " in text and "\n11 " not in text
 
 
+def test_a_site_file_brings_the_policy_that_is_not_given(files):
+    """As a conversion of slurm.conf writes it."""
+    for policy in ("heft", {"scheduler": {"name": "slurm_multifactor", "age": 10, "bf_interval": "20 s"}}):
+        site = {"site": {"partitions": {"batch": {"max_gpus": 3}}}, "policy": policy}
+        (files / "site.yaml").write_text(json.dumps(site))
+        alone, given = (call(files, "-q", "--site", f"{files}/site.yaml", *more)
+                        for more in ((), ("--policy", "easy_backfill")))  # fmt: skip
+        assert given.exit_code == 0 and alone.exit_code == (3 if policy == "heft" else 0), alone.output
+        assert ("is told of all tasks beforehand" in alone.stderr) == (policy == "heft")
+    assert alone.stdout != call(files, "-q").stdout  # at most three GPUs of the partition at once
+
+
 @pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("more", "code", "said"),

@@ -25,17 +25,21 @@ def format_of_nodes(file: str, form: str | None) -> str | None:
 
 
 def convert_nodes(file: str, form: str, options: tuple[str, ...], target: Path | None) -> None:
-    """Write a node list as the `cluster:` of a scenario, or print it."""
+    """Write or print a node list as parts of a scenario, of which one is `cluster:`."""
     from hetsim.scenario.file.document import dump
+    from hetsim.scenario.overrides import parse_assignment
 
-    nodes = grouped(read_nodes(file, form, options))
-    text = dump({"cluster": {"nodes": nodes}})
+    nodes, parts, notes = grouped(read_nodes(file, form, options)), {}, []
+    if (more := getattr(registry.entry("clusters", form), "more", None)) is not None:
+        parts, notes = more(file, **dict(map(parse_assignment, options)))
+    text = dump({"cluster": {"nodes": nodes}, **parts})
     if target is None:
         console.lines([text.rstrip()])
-        return
-    write_whole(target, lambda path: write_text(path, text))
-    total = sum(node["count"] for node in nodes)
-    console.note(f"{total:,} nodes in {len(nodes):,} group{'s' if len(nodes) != 1 else ''}: {target}")
+    else:
+        write_whole(target, lambda path: write_text(path, text))
+        total = sum(node["count"] for node in nodes)
+        console.note(f"{total:,} nodes in {len(nodes):,} group{'s' if len(nodes) != 1 else ''}: {target}")
+    console.notes(notes)
 
 
 def read_nodes(file: str, form: str, options: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -54,7 +54,9 @@ LOCAL = "1970-01-02"
 @click.option("--shadow", type=click.Path(path_type=Path), metavar="FOLDER",
               help="Keep the forecast there, and print how earlier ones kept there came true.")
 @SET
-@click.option("--site", type=FILE, metavar="YAML", help="A file with site: (limits of partitions, quotas, ...).")
+@click.option("--site", type=FILE, metavar="YAML",
+              help="A file with site: (limits of partitions, quotas, ...) and, where --policy is not given, policy:, "
+              "such as hetsim trace convert makes of a slurm.conf.")
 @click.option("--what-if", "changes", multiple=True, metavar="KEY.PATH=VALUE",
               help="Forecast that too: a value of the scenario (policy=sjf, site...), or without=NODES (n[1-4],n7).")
 @click.option("--job", "only", multiple=True, metavar="ID", help="Print only this job (repeatable).")
@@ -90,7 +92,9 @@ def twin(
         raise click.UsageError("a forecast needs --squeue and --nodes; --judge N judges forecasts on the history")
     past = ShadowLog(shadow)
     log, table, shift = _history(history)
-    more = _site(site)
+    more, source = _site(site), "--policy "
+    if (configured := more.pop("policy", None)) is not None and policy is None:
+        policy, source = configured if isinstance(configured, str) else json.dumps(configured), "--site "
     under = f"{policy or 'of the site'}, rules {rules or 'learned'}"
     if policy == "identified":
         policy = _identified(table, history, quiet)
@@ -115,7 +119,7 @@ def twin(
     past.learn({**{str(name): start for name, start in recorded if start == start}, **now_known}, instant)
     site_rules = _site_rules(policy, rules, snapshot.jobs, now=instant, log=log, earlier=past.weights(instant))
     policy = policy or (None if site_rules else "easy_backfill")
-    base, remarks = _ruled(policy, site_rules, snapshot.jobs, "--policy ")
+    base, remarks = _ruled(policy, site_rules, snapshot.jobs, source)
     kept, other, altered = _changed(listed, changes, base[0])
     changed, texts = (base, []) if other == base[0] else _ruled(other, site_rules, snapshot.jobs, "policy=")
     facts = _Known(snapshot.jobs, instant, log, more=more, hours=hours, overrides=overrides, seed=seed)
@@ -321,7 +325,7 @@ def _in_use(listed: list[dict[str, Any]], up: list[dict[str, Any]], jobs: list[S
 
 
 def _site(path: Path | None) -> dict[str, Any]:
-    """The `site:` of a file, and nothing else of it."""
+    """The `site:` and the `policy:` of a file, and nothing else of it."""
     from hetsim.scenario.file import document
 
     if path is None:
@@ -329,7 +333,7 @@ def _site(path: Path | None) -> dict[str, Any]:
     data = document.read(_there(path)).data
     if not isinstance(data, dict) or "site" not in data:
         raise ScenarioError(Problem("has no site: (docs/sites.md)", file=str(path)))
-    return {"site": data["site"]}
+    return {key: data[key] for key in ("site", "policy") if key in data}
 
 
 def _instant(text: str) -> float:

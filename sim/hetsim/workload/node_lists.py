@@ -6,6 +6,8 @@ A reader is a function registered under the name of its format, here or in the e
 
 Its parameters are the keys of `trace:` besides `format`, validated by their annotations.  It returns what would stand
 under `cluster.nodes` in a scenario file, and raises ScenarioError with file and line for what is wrong with the list.
+Where it has an attribute `more`, a function of the path and the same keys, a conversion writes the parts of a scenario
+that this returns too, and prints the notes behind them.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ BUILTIN: dict[str, str] = {
     "kubernetes_nodes": "hetsim.workload.readers.kubernetes:nodes",
     "openb_nodes": "hetsim.workload.readers.openb:nodes",
     "philly_vc": "hetsim.workload.readers.philly:nodes",
+    "slurm_conf": "hetsim.workload.readers.slurm_conf:nodes",
     "slurm_nodes": "hetsim.workload.readers.slurm:nodes",
     "swf_header": "hetsim.workload.readers.swf:nodes",
 }

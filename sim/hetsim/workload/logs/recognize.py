@@ -56,6 +56,8 @@ def node_list(file: str | Path) -> str | None:
         return None
     if text.lstrip().startswith("NodeName="):
         return "slurm_nodes"
+    if re.search(r"^(ClusterName|SlurmctldHost|SlurmctldParameters) *=", text, re.MULTILINE | re.IGNORECASE):
+        return "slurm_conf"
     columns = _columns(_head(text))
     return next((name for name, needed in NODES if needed <= columns), None)
 

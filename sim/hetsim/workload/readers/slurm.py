@@ -236,7 +236,7 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
             node["memory"] = f"{memory} MiB"
         if inside := [name for name in words.get("Partitions", "").split(",") if name not in ("", "(null)")]:
             node["partitions"] = inside
-        if gpus := _gres(words.get("Gres", ""), types or {}):
+        if gpus := gpus_in(words.get("Gres", ""), types or {}):
             node["gpus"] = gpus
         result.append(node)
     log.require(result, "has no nodes (of scontrol show node)")
@@ -269,7 +269,7 @@ def _blocks(log: JobLog) -> Any:
         yield start, words
 
 
-def _gres(text: str, types: dict[str, str]) -> list[dict[str, Any]]:
+def gpus_in(text: str, types: dict[str, str]) -> list[dict[str, Any]]:
     """GPUs of `gpu:a100:4(S:0-1),gpu:2`."""
     amounts = []
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
