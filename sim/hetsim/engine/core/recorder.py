@@ -66,22 +66,6 @@ def watts(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
     return per_mode(tasks, rows, mode, lambda m: m.type.power.busy - m.type.power.idle)
 
 
-def energies(
-    tasks: Tasks, detail: dict[str, np.ndarray], status: np.ndarray, start: np.ndarray, finish: np.ndarray,
-    mode: np.ndarray,
-) -> np.ndarray | None:  # fmt: skip
-    """Joules above idle of each task; None if no energy is recorded."""
-    if "energy" not in detail:
-        return None
-    plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0) & (mode >= 0))
-    if not len(plain):
-        return detail["energy"]
-    energy = detail["energy"].copy()  # the column itself adds up what launches with rows took
-    # A task without a row ran at nominal rate from start to finish.
-    energy[plain] = (finish - start)[plain] * width(tasks, plain, mode) * watts(tasks, plain, mode)
-    return energy
-
-
 def rows_of(kind: str, nothing: int | float, count: int) -> Any:
     """Make a column with one row per task, faster to write by row than an array."""
     return memoryview(array(kind, [nothing]) * count)
@@ -409,18 +393,21 @@ class Recorder:
                 self.detail(name)
         detail = {name: np.asarray(column) for name, column in self._detail.items()}
         as_they_are: dict[str, Any] = {name: detail.get(name) for name in DETAILS}
-        launches = None
+        launches, energy = None, detail.get("energy")
+        if energy is not None:  # the column adds up what launches with rows took
+            # A task without a row, and not from a cache, computed at nominal rate from start to finish.
+            plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0) & (place >= 0))
+            seconds = (finish - start)[plain]
+            energy[plain] = seconds * width(tasks, plain, mode) * watts(tasks, plain, mode)
         if len(self._launches["launch"]):
             launches = self._merged_launches(detail["batch"], end)
-            plain = (status == COMPLETED) & (detail["batch"] < 0) & (place >= 0)
             if not self._lean:
-                detail["compute"][plain] = (finish - start)[plain]  # they have no row: they computed all the time
+                detail["compute"][plain] = seconds
         preempted = {name: detail[f"preemptions_{name}"] for name in PREEMPTIONS if f"preemptions_{name}" in detail}
         return Record(
             input=run, end=end, status=status, ready=ready, start=start, finish=finish, mode=mode, place=place,
             places=self._places.table(), **as_they_are,
-            energy=energies(tasks, detail, status, start=start, finish=finish, mode=mode),
-            batch=detail.get("batch") if self.batched else None, reasons=self.reasons, launches=launches,
+            energy=energy, batch=detail.get("batch") if self.batched else None, reasons=self.reasons, launches=launches,
             steps=step_columns(self.steps) if self._replicas else None,
             token_gaps=np.array(self._gaps).reshape(-1, 2) if self._gaps else None, replicas=self._replicas,
             preemptions_by=preempted, device_log=sorted(self.device_log, key=lambda row: row[0]), holds=self.holds,

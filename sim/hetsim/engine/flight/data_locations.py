@@ -9,7 +9,7 @@ An item written in the run is dropped everywhere after its last reader.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -164,6 +164,17 @@ class Places:
             else:
                 here.resident.pop(item, None)  # its copy never came, or was outdated since
 
+    def evictable(self, here: GpuItems, lacking: float, kept: Collection[int] = ()) -> list[int]:
+        """Items that leave an accelerator for so many bytes, the least recently used first; `kept` stay."""
+        chosen: list[int] = []
+        for item in here.resident:
+            if lacking <= 0:
+                break
+            if item not in here.pins and item not in kept:
+                lacking -= self.items[item].size
+                chosen.append(item)
+        return chosen
+
     def evict(self, gpu: GpuState) -> list[int]:
         """Evict least recently used items until the promised room is free.
 
@@ -171,11 +182,7 @@ class Places:
         """
         here = self.on(gpu.device)
         back: list[int] = []
-        for item in list(here.resident):  # a list: items leave on the way
-            if gpu.room - here.unpinned >= 0:
-                break
-            if item in here.pins:
-                continue
+        for item in self.evictable(here, here.unpinned - gpu.room):
             del here.resident[item]
             here.unpinned -= self.items[item].size
             if len(self.where[item]) == 1:

@@ -151,16 +151,8 @@ class Forecast:
             wanted = self.transfers.needed_items(tasks, placement.mode)
             claim = places.claim(wanted, device) + placement.mode.gpu_memory
             kept = sum(places.items[i].size for i in wanted if i in here.resident and i not in here.pins)
-            lacking = claim - (state.room - here.unpinned + kept)
-            size = 0
-            for item in here.resident:
-                if lacking <= 0:
-                    break
-                if item in here.pins or item in wanted:
-                    continue
-                lacking -= places.items[item].size  # in the order in which `Places.evict` takes them
-                if len(places.where[item]) == 1:
-                    size += places.items[item].size
+            leaving = places.evictable(here, claim - (state.room - here.unpinned + kept), wanted)
+            size = sum(places.items[item].size for item in leaving if len(places.where[item]) == 1)
             longest = max(longest, Links.alone(self.state.links.down(device), size))
         return longest
 
