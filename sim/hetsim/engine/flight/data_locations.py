@@ -164,13 +164,13 @@ class Places:
             else:
                 here.resident.pop(item, None)  # its copy never came, or was outdated since
 
-    def evictable(self, here: GpuItems, lacking: float, kept: Collection[int] = ()) -> list[int]:
-        """Items that leave an accelerator for so many bytes, the least recently used first; `kept` stay."""
+    def evictable(self, here: GpuItems, lacking: float, spared: Collection[int] = ()) -> list[int]:
+        """Items to evict for these bytes, least recently used first; `spared` stay."""
         chosen: list[int] = []
         for item in here.resident:
             if lacking <= 0:
                 break
-            if item not in here.pins and item not in kept:
+            if item not in here.pins and item not in spared:
                 lacking -= self.items[item].size
                 chosen.append(item)
         return chosen
