@@ -17,7 +17,6 @@ DOTTED = re.compile(r"(hetsim|hetsim_policies|hetsim_scenarios|benchmarks)(\.\w+
 QUOTED = re.compile(r"""["'](?:hetsim|benchmarks)""")
 """A file without it has no such string."""
 REGISTRIES = {
-    "policies/hetsim_policies/__init__.py": "CATALOGUE",
     "sim/hetsim/__init__.py": "_WHERE",
     "sim/hetsim/cli/listing.py": "SUPPORT",
     "sim/hetsim/cli/program.py": "VERBS",

@@ -16,10 +16,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
 
-from hetsim.model.files import package_data
+from hetsim.model.files import package_table
 from hetsim.model.units import in_units
 
 Kind = TypeVar("Kind", bound=BaseModel)
@@ -67,7 +66,7 @@ class Frozen(Described):
 
 def shipped(kind: type[Kind], module: str, table: str) -> dict[str, Kind]:
     """Models of a table next to a module, by name; `.part` ones are parts of others."""
-    rows = yaml.load(package_data(module, table), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    rows = package_table(module, table)
     return {name: kind.model_validate(figures) for name, figures in rows.items() if name[0] != "."}
 
 

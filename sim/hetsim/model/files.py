@@ -86,6 +86,14 @@ def package_data(module: str, name: str) -> bytes:
     return Path(module).with_name(name).read_bytes()
 
 
+def package_table(module: str, name: str) -> dict[str, Any]:
+    """The mapping in a YAML file next to a module."""
+    import yaml
+
+    mapping: dict[str, Any] = yaml.load(package_data(module, name), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return mapping
+
+
 def watch_opens(reason: str = "code") -> None:
     """Record all files, except code, that this process opens to read from now on."""
     _add_hook()
