@@ -19,7 +19,7 @@ FOLDERS = ("policies", "sim", "docs", "notebooks", "benchmarks", "scenarios")
 WORDS = re.compile(r"\b(?:who|whom|whoever|whomever|nobody|everybody|somebody|he|him|his|himself)\b", re.IGNORECASE)
 PERSONS = re.compile(r"[Uu]sers? who|, He, |\(He[ ,]|it is you who|people, many of whom|Trystram, who prove"
                      r"|Customers who think|owner who sells|clients? who"
-                     r"|who may send what|or \"nobody\"|\"usr\", \"who\"|cards;who;kind|row\[\"who\"\]")  # fmt: skip
+                     r"|who may send what|or \"nobody\"|usr who uname|cards;who;kind|row\[\"who\"\]")  # fmt: skip
 """Persons: users, owners, customers of a shop, authors; columns of logs that name users."""
 
 
