@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from hetsim.errors import KeyProblem
 from hetsim.model.units import Count, Name, NotNegative, Number, Seconds
@@ -51,13 +51,11 @@ class Axis(Model):
     extra_values: dict[str, AxisValue] = {}
     """Values that are run as well, of which the paper has no figure."""
 
-    @model_validator(mode="after")
-    def _one(self) -> Axis:
+    def _check_keys(self) -> None:
         if (self.values is None) == (self.each is None):
             raise ValueError("give either values (what each one changes) or each (a pattern for all)")
         if self.table is not None and self.each is None:
             raise KeyProblem("table", "its rows need each: what a row changes")
-        return self
 
 
 class FigureValue(Model):
@@ -80,15 +78,13 @@ class FigureValue(Model):
     label: str = ""
     """Its title in tables and pictures; its name unless given."""
 
-    @model_validator(mode="after")
-    def _one(self) -> FigureValue:
+    def _check_keys(self) -> None:
         if (self.metric is None) == (self.column is None):
             raise ValueError("give either metric or column")
         if (self.start is None) != (self.to is None):
             raise ValueError("a window has both from and to")
         if self.start is not None and self.to is not None and self.to <= self.start:
             raise ValueError("the window from..to is empty")
-        return self
 
 
 class Tolerance(Model):
@@ -109,13 +105,11 @@ class Tolerance(Model):
     shape: bool = False
     """The paper has a picture and no numbers: the figures are places (1 the least) along the axis of the picture."""
 
-    @model_validator(mode="after")
-    def _one(self) -> Tolerance:
+    def _check_keys(self) -> None:
         given = [self.absolute is not None, self.relative is not None, self.deviations is not None, self.upper_bound,
                  self.mean_ratio is not None, self.interval is not None, self.shape]  # fmt: skip
         if sum(given) != 1:
             raise ValueError("give one of absolute, relative, deviations, upper_bound, mean_ratio, interval, shape")
-        return self
 
     @property
     def text(self) -> str:
@@ -223,8 +217,7 @@ class Expected(Model):
     tables: Annotated[list[FiguresTable], Field(min_length=1)]
     """What is compared."""
 
-    @model_validator(mode="after")
-    def _names(self) -> Expected:
+    def _check_keys(self) -> None:
         names = [table.name for table in self.tables]
         if len(set(names)) < len(names):
             raise KeyProblem("tables", "two tables have one name")
@@ -232,7 +225,6 @@ class Expected(Model):
             raise KeyProblem(
                 "notice", f"inputs under {self.license} ship with the notice of their license; name its file"
             )
-        return self
 
 
 NONE_SHIPPED = "none shipped"

@@ -14,9 +14,9 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
 
 from hetsim.model.files import package_table
 from hetsim.model.units import in_units
@@ -33,6 +33,14 @@ class Described(BaseModel):
     """The model that describes its fields, if that is no base of it."""
     USED: ClassVar[Mapping[str, Any]] = {}
     """Values by key for keys that are left out and have the default null."""
+
+    @model_validator(mode="after")
+    def _check_each(self) -> Self:
+        """Call `_check_keys` of each class, bases first: keys may contradict others."""
+        for kind in reversed(type(self).__mro__):
+            if check := vars(kind).get("_check_keys"):
+                check(self)
+        return self
 
     def used(self, key: str) -> Any:
         """The value of a key, or the value used where it is not given."""

@@ -18,7 +18,6 @@ from pydantic import (
     GetJsonSchemaHandler,
     Tag,
     create_model,
-    model_validator,
 )
 from pydantic_core import core_schema
 
@@ -114,13 +113,11 @@ class Mirror(Model):
         """The dataclass instance, with `more` for fields that are not keys."""
         return getattr(self.SOURCE, "given", self.SOURCE)(**{**self.given, **more})
 
-    @model_validator(mode="after")
-    def _checked(self) -> Mirror:
+    def _check_keys(self) -> None:
         if hasattr(self.SOURCE, "given") or hasattr(self.SOURCE, "check"):
             made = self.made()
             if hasattr(made, "check"):
                 made.check()
-        return self
 
 
 class Keys:

@@ -24,7 +24,6 @@ from pydantic import (
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
-    model_validator,
 )
 
 from hetsim import registry
@@ -46,11 +45,9 @@ class Deterministic(ArrivalProcess):
     first: Seconds = 0.0
     """When the first one comes."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Deterministic:
+    def _check_keys(self) -> None:
         if (self.interval is None) == (self.rate is None):
             raise ValueError("deterministic arrivals need either interval or rate")
-        return self
 
     @property
     def rate_mean(self) -> float:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, Union
 
 import numpy as np
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import core_schema
 
 from hetsim.errors import suggestion
@@ -52,10 +52,8 @@ class Uniform(Distribution, Generic[Q]):
     high: Q
     """The values are below this."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Uniform:
+    def _check_keys(self) -> None:
         require_order(self.low, self.high)
-        return self
 
     @property
     def mean(self) -> float:

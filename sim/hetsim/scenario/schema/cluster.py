@@ -129,11 +129,9 @@ class SharingSpec(Mirror):
     pairs: dict[str, dict[str, Positive | None]] = {}
     """By class, then by class of the partner: times slower than alone, as measured; null where two cannot share."""
 
-    @model_validator(mode="after")
-    def _side_by_side(self) -> SharingSpec:
+    def _check_keys(self) -> None:
         if self.pairs and self.kind not in ("timeslice", "mps"):
             raise KeyProblem("pairs", f"they go with timeslice or mps, not with {self.kind}")
-        return self
 
     def cut(self) -> Sharing:
         """The sharing, with layouts as slices and one row per pair."""
@@ -196,15 +194,13 @@ class GpuLink(Profiled):
     curve: Curve | None = None
     """In place of rate the bus bandwidth by bytes, rising: [[1 MB, 40 GB/s], [1 GB, 230 GB/s]]; log-log in between."""
 
-    @model_validator(mode="after")
-    def _rate_or_curve(self) -> GpuLink:
+    def _check_keys(self) -> None:
         if (self.rate is None) == (self.curve is None):
             text = "give a rate or a curve" if self.rate is None else "the curve tells it; leave one of the two out"
             raise KeyProblem("rate", text)
         if self.curve is not None and self.latency:
             raise KeyProblem("latency", "the curve contains latencies; leave this out")
         _check_curve(self.curve)
-        return self
 
     def link(self) -> Link:
         """The link, from its rate or its curve."""
@@ -234,8 +230,7 @@ class NodeNetworkSpec(Profiled):
     download: BytesPerSecond | None = None
     """Another name of in."""
 
-    @model_validator(mode="after")
-    def _once(self) -> NodeNetworkSpec:
+    def _check_keys(self) -> None:
         for first, second, words in (
             (self.out, self.upload, "out and upload"),
             (self.into, self.download, "in and download"),
@@ -249,7 +244,6 @@ class NodeNetworkSpec(Profiled):
                 key = "in" if given[0] == "into" else given[0]
                 raise KeyProblem(key, "the curve tells rates and latencies; leave one of the two out")
             _check_curve(self.curve)
-        return self
 
     def link(self) -> Link:
         """The link, from its rates or its curve."""
@@ -275,10 +269,8 @@ class Accelerator(Mirror):
     sharing: Annotated[SharingSpec, KIND] = SharingSpec.model_validate({"kind": "exclusive"})
     """How each serves several launches; a kind alone, or with its figures."""
 
-    @model_validator(mode="after")
-    def _memory_of_slices(self) -> Accelerator:
+    def _check_keys(self) -> None:
         cuts_of(self.sharing.layouts, self.sharing.profiles, self.memory)
-        return self
 
     @field_validator("type", "kind")
     @classmethod
@@ -341,11 +333,9 @@ class Racks(Model):
     oversubscription: Positive | None = None
     """How many times the rates of its nodes' networks exceed those of the rack's uplink; in place of uplink."""
 
-    @model_validator(mode="after")
-    def _once(self) -> Racks:
+    def _check_keys(self) -> None:
         if self.uplink is not None and self.oversubscription is not None:
             raise KeyProblem("oversubscription", "uplink tells the same; give one of them")
-        return self
 
 
 class NodeList(Model):

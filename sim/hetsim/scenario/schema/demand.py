@@ -222,8 +222,7 @@ class TaskMode(Held):
     span: Literal["node", "any"] | None = None
     """node (all on one node) or any (cores or GPUs may be those of several)."""
 
-    @model_validator(mode="after")
-    def _one_time(self) -> TaskMode:
+    def _check_keys(self) -> None:
         given = [key for key in ("time", "work", "profile") if getattr(self, key) is not None]
         if len(given) != 1:
             both = f", not {' and '.join(given)}" if given else ""
@@ -234,7 +233,6 @@ class TaskMode(Held):
         _check_profile_keys(self)
         _check_share(self.work, self.gpus)
         check_nodes(self, self.device == "cpu")
-        return self
 
     def within(self, demand: Demand) -> TaskMode:
         """The mode for a task with this demand, whose keys it inherits."""
@@ -372,8 +370,7 @@ class Demand(Held):
             raise ValueError("scaling needs at least one number of GPUs")
         return value
 
-    @model_validator(mode="after")
-    def _one_of_two(self) -> Demand:
+    def _check_keys(self) -> None:
         for first, second in (("deadline", "slo"), ("user", "users"), ("scaling", "gpus"), ("profile", "work"),
                               ("span_speed", "span_speeds"), ("gpus", "slice"), ("scaling", "slice")):  # fmt: skip
             if getattr(self, first) is not None and getattr(self, second) is not None:
@@ -389,7 +386,6 @@ class Demand(Held):
         _check_share(self.work, self.gpus, self.scaling)
         check_nodes(self, self.cpu_time is not None)
         self._check_training()
-        return self
 
     def _check_training(self) -> None:
         for name in ("modes", "scaling", "training", "span"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from hetsim.errors import KeyProblem
 from hetsim.model.faults import FaultProcess, Maintenance
@@ -60,8 +60,7 @@ class Fault(Mirror):
             record_input(Path(base) / value, "file", value)
         return value
 
-    @model_validator(mode="after")
-    def _one_kind(self) -> Fault:
+    def _check_keys(self) -> None:
         kinds = [key for key in ("on", "maintenance", "file") if getattr(self, key) is not None]
         if len(kinds) != 1:
             raise ValueError("a fault is random (on, every, repair), a maintenance, or in a file; give one of them")
@@ -70,7 +69,7 @@ class Fault(Mirror):
             for key, value in random.items():
                 if value is not None:
                     raise KeyProblem(key, f"this belongs to random faults, not to a {kinds[0]}")
-            return self
+            return
         if self.every is None or self.every.mean == 0:
             raise KeyProblem("every", "how often? Give a distribution of the time between two faults, above 0")
         length = self.lasting if self.factor is not None else self.repair
@@ -80,4 +79,3 @@ class Fault(Mirror):
             raise KeyProblem("slow", f"a factor of at least 1 by which things take longer, not {self.factor:g}")
         if self.together and any(where != "node" for where in self.on or ()):
             raise KeyProblem("together", "racks are of nodes: on: node")
-        return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hetsim.errors import KeyProblem
 from hetsim.model.service import ResultCache, Service
@@ -74,10 +74,8 @@ class VariantSpec(Occupied):
     max_batch: Count | None = None
     """Most requests in a batch; as many as memory holds, or no limit, unless given."""
 
-    @model_validator(mode="after")
-    def _takes_time(self) -> VariantSpec:
+    def _check_keys(self) -> None:
         check_whole(self)
-        return self
 
 
 def check_whole(way: VariantSpec) -> None:
@@ -155,8 +153,7 @@ class ServiceSpec(Profiled):
     batching: PolicyName = None
     """A batching policy for this service in place of the common one: a name, or name and parameters."""
 
-    @model_validator(mode="after")
-    def _one_form(self) -> ServiceSpec:
+    def _check_keys(self) -> None:
         inline = [key for key in INLINE if getattr(self, key) is not None]
         if self.variants is not None and inline:
             raise KeyProblem(inline[0], "this belongs to a variant, where there are variants")
@@ -164,7 +161,6 @@ class ServiceSpec(Profiled):
             raise ValueError("a service needs compute: {per_item: ..., fixed: ...}, or variants that have it")
         if self.variants is None:
             check_whole(self.ways[0])
-        return self
 
     @property
     def ways(self) -> list[VariantSpec]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hetsim.errors import KeyProblem
 from hetsim.model.cluster import Partition
@@ -40,11 +40,9 @@ class SiteSpec(Model):
     )
     """Partitions by name, with their rules."""
 
-    @model_validator(mode="after")
-    def _whole(self) -> SiteSpec:
+    def _check_keys(self) -> None:
         if self.grace and self.at_limit != "kill":
             raise KeyProblem("grace", "no job is killed here; give at_limit: kill, or leave it out")
         defaults = [name for name, rules in self.partitions.items() if rules.default]
         if len(defaults) > 1:
             raise KeyProblem("partitions", f"{' and '.join(defaults)} are both the default; there is one at most")
-        return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo, WithJsonSchema
 
 from hetsim.errors import KeyProblem, UnknownName
 from hetsim.model.batch_times import StageTable
@@ -51,8 +51,7 @@ class StepTime(Mirror):
     roofline: Annotated[Roofline, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
     """Steps from the figures of model and GPU: true, or the shares of the peaks that are reached."""
 
-    @model_validator(mode="after")
-    def _stages(self) -> StepTime:
+    def _check_keys(self) -> None:
         if self.roofline is not None:
             for key in ("per_sequence", "per_prompt_token", "per_context_token", "decode", "prefill"):
                 if key in self.model_fields_set:
@@ -75,7 +74,6 @@ class StepTime(Mirror):
                 raise KeyProblem(name, "a step takes some time; give fixed or per_item, or times by number")
             if self.fixed > shortest:
                 raise KeyProblem("fixed", f"every step takes at least that, and {name} has a shorter one")
-        return self
 
     def times(self, figures: tuple[Architecture, Peak, int] | None) -> LinearSteps | RooflineSteps:
         """The step times; a roofline uses the figures of model and GPU."""

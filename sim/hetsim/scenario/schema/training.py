@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hetsim.errors import KeyProblem, UnknownName
 from hetsim.formulas import training
@@ -31,8 +31,7 @@ class TransformerSpec(Mirror):
     name: Name | None = None
     """A model of `hetsim list models`, such as llama-2-70b, in place of its figures."""
 
-    @model_validator(mode="after")
-    def _whole(self) -> TransformerSpec:
+    def _check_keys(self) -> None:
         figures = ("layers", "hidden", "heads", "vocabulary")
         given = [key for key in figures if getattr(self, key) is not None]
         if self.name is None:
@@ -44,7 +43,6 @@ class TransformerSpec(Mirror):
             raise KeyProblem("name", f"{UnknownName('model', self.name, architectures.MODELS)} (hetsim list models)")
         elif (shape := architectures.MODELS[self.name]).latent is not None or shape.linear is not None:
             raise KeyProblem("name", f"{self.name} has another attention than that of heads; give its figures")
-        return self
 
     @property
     def experts(self) -> int:
@@ -140,8 +138,7 @@ class TrainingSpec(Mirror):
     steps: StepCount
     """Steps of a task, a whole number, or a distribution of which what is drawn is rounded."""
 
-    @model_validator(mode="after")
-    def _divides(self) -> TrainingSpec:
+    def _check_keys(self) -> None:
         model = self.model.described()
         if self.widths is not None and self.data is not None and len(set(self.widths)) > 1:
             raise KeyProblem("data", "it follows from each of the widths of the job; leave it out")
@@ -160,7 +157,6 @@ class TrainingSpec(Mirror):
         if self.model.experts % self.experts:
             text = f"{self.model.experts} experts do not divide into {self.experts} equal parts"
             raise KeyProblem("experts", text if self.model.experts > 1 else f"{text}; the model has none")
-        return self
 
     def plan(self, gpus: int) -> training.ParallelPlan:
         """The plan on this number of GPUs; KeyProblem if degrees do not fit."""

@@ -6,7 +6,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, PlainValidator, ValidationError, WithJsonSchema, field_validator, model_validator
+from pydantic import Field, PlainValidator, ValidationError, WithJsonSchema, field_validator
 
 from hetsim.errors import KeyProblem, Problem, UnknownName
 from hetsim.model.units import MAX_SECONDS, TIME, Count, Fraction, Name, Seconds, Seed, forbid, parse, shown
@@ -136,13 +136,11 @@ class ScenarioModel(Model):
                 raise KeyProblem(key, f"expected a list of the values to try, not {what}")
         return value
 
-    @model_validator(mode="after")
-    def _window(self) -> ScenarioModel:
+    def _check_keys(self) -> None:
         if self.horizon is not None and not isinstance(self.warmup, str) and self.warmup >= self.horizon:
             raise KeyProblem(
                 "warmup", f"{self.warmup:g} s must be shorter than the horizon of {self.horizon:g} s, which includes it"
             )
-        return self
 
 
 def check(document: Document, base: Path) -> tuple[ScenarioModel | None, list[Problem]]:

@@ -6,7 +6,7 @@ import math
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from hetsim.errors import KeyProblem
 from hetsim.model.clients import Clients, Retry, RetryWait
@@ -52,13 +52,11 @@ class Resample(Model):
     gpu_demand: Positive | None = None
     """By row: how many times the GPUs of the cluster the rows ask for together."""
 
-    @model_validator(mode="after")
-    def _one(self) -> Resample:
+    def _check_keys(self) -> None:
         if (self.block is None) == (self.by is None):
             raise ValueError("give either block (a time such as 1 week) or by: user or row")
         if (self.gpu_demand is None) == (self.by == "row"):
             raise ValueError("by: row goes with gpu_demand, such as 1.3, and gpu_demand with by: row")
-        return self
 
 
 def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
@@ -242,22 +240,20 @@ class WorkloadEntry(Demand):
     pipeline: PipelineSpec | None = None
     """A measured network in stages over the devices of the cluster, through which each arrival's items stream."""
 
-    @model_validator(mode="after")
-    def _whole_entry(self) -> WorkloadEntry:
+    def _check_keys(self) -> None:
         if self.pipeline is not None:
             self._only_a_pipeline()
         if self.clients is not None:
             self._check_clients(self.clients)
         if self.trace is not None:
             self._check_trace_keys()
-            return self
+            return
         self._check_no_trace_keys()
         if self.service is not None:
             for one in self._levels:
                 refuse(one, (*TIMES, *NOT_OF_REQUESTS), OF_REQUESTS)
         elif self.pipeline is None:
             self._check_times()
-        return self
 
     @property
     def _levels(self) -> list[Demand]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from hetsim.errors import UnknownName
 from hetsim.model.described import Frozen, shipped
@@ -166,8 +166,7 @@ class Architecture(Frozen):
     number_format: Annotated[NumberFormat, BeforeValidator(_format)] = NumberFormat()
     """Formats of numbers: bf16, fp8, int8, nvfp4, mxfp4, int4, int4-32, or {weights, experts, kv, arithmetic}."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Architecture:
+    def _check_keys(self) -> None:
         layers, heads, experts = self.layers, self.heads, self.experts
         linear = self.linear.layers if self.linear is not None else 0
         apart = self.dense_layers > 0
@@ -190,7 +189,6 @@ class Architecture(Frozen):
         for wrong, message in problems:
             if wrong:
                 raise ValueError(message)
-        return self
 
     def check_parts(self, gpus: int) -> None:
         """ValueError where the heads do not divide over the GPUs."""

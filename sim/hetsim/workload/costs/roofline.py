@@ -26,7 +26,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from hetsim.errors import UnknownName
 from hetsim.model.described import Frozen, shipped
@@ -93,11 +93,9 @@ class Peak(Frozen):
     warps_to_saturate: Whole = 1
     """Resident warps that reach the full rate; with 1 any launch does."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Peak:
+    def _check_keys(self) -> None:
         if self.flops <= 0 or self.bandwidth <= 0:
             raise ValueError("flops and bandwidth must be above 0")
-        return self
 
     def matrix_peak(self, arithmetic: str) -> float | None:
         """Maximum operations per second in a format, or the next wider one."""
@@ -267,11 +265,9 @@ class Work(Frozen):
     share: Fraction = 1.0
     """Share of the device that the work demands."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Work:
+    def _check_keys(self) -> None:
         _require_share("efficiency", self.efficiency)
         _require_share("share", self.share)
-        return self
 
     def step_seconds(self, peak: Peak, share: float | None = None) -> float:
         """Seconds of one step on a device, or on another share of it."""

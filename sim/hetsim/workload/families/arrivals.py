@@ -9,7 +9,7 @@ from itertools import count
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
 from hetsim.model.units import ExistingFile, Fraction, PerSecond, Seconds
 from hetsim.workload.contract import BLOCK, MAX_ARRIVALS, ArrivalProcess, Interval, Positive, Rate, in_order, summed
@@ -34,11 +34,9 @@ class Renewal(ArrivalProcess):
     family: Literal["auto", "gamma", "hyperexponential"] = "auto"
     """Distribution of the gaps: auto, gamma or hyperexponential."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Renewal:
+    def _check_keys(self) -> None:
         if self.family == "hyperexponential" and self.scv <= 1:
             raise ValueError(f"hyperexponential gaps have an scv above 1, not {self.scv:g}; use family auto or gamma")
-        return self
 
     @property
     def rate_mean(self) -> float:
@@ -76,8 +74,7 @@ class MarkovModulatedPoisson(ArrivalProcess):
     holding: list[Interval] | None = None
     """Mean time in each state, in a circle; in place of switching."""
 
-    @model_validator(mode="after")
-    def _check(self) -> MarkovModulatedPoisson:
+    def _check_keys(self) -> None:
         if (self.switching is None) == (self.holding is None):
             raise ValueError("mmpp needs either switching or holding")
         states = len(self.rates)
@@ -94,7 +91,6 @@ class MarkovModulatedPoisson(ArrivalProcess):
             if (reach == 0).any():
                 start, end = np.argwhere(reach == 0)[0]
                 raise ValueError(f"state {end + 1} can never be reached from state {start + 1}")
-        return self
 
     @property
     def switching_rates(self) -> Any:
@@ -176,13 +172,11 @@ class PiecewisePoisson(ArrivalProcess):
     period: Interval | None = None
     """After this time the list starts again; the last rate goes on for ever unless given."""
 
-    @model_validator(mode="after")
-    def _check(self) -> PiecewisePoisson:
+    def _check_keys(self) -> None:
         if not any(rate > 0 for _, rate in self.rate):
             raise ValueError("at least one rate must be above 0")
         if self.period is not None and self.period <= self.rate[-1][0]:
             raise ValueError(f"period must be longer than the last instant, {self.rate[-1][0]:g} s")
-        return self
 
     @property
     def endless(self) -> bool:
@@ -258,11 +252,9 @@ class Diurnal(ArrivalProcess):
     phase: Seconds = 0.0
     """When the rate rises through its mean."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Diurnal:
+    def _check_keys(self) -> None:
         if not 0 <= self.amplitude <= 1:
             raise ValueError(f"amplitude must be between 0 and 1, not {self.amplitude:g}")
-        return self
 
     @property
     def rate_mean(self) -> float:
@@ -298,15 +290,13 @@ class Burst(ArrivalProcess):
     over: Seconds = 0.0
     """Time over which a burst is spread."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Burst:
+    def _check_keys(self) -> None:
         if (self.every is None) == (self.at is None):
             raise ValueError("burst arrivals need either every or at")
         if self.at is not None and not self.at:
             raise ValueError("at needs at least one instant")
         if self.size.mean <= 0:
             raise ValueError("the size of a burst must be above 0")
-        return self
 
     @property
     def endless(self) -> bool:

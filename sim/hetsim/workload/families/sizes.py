@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Generic, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from hetsim.errors import Problem, ScenarioError, suggestion
 from hetsim.model.units import ExistingFile
@@ -60,13 +60,11 @@ class Lognormal(Distribution, Generic[Q]):
     sigma: Positive | None = None
     """Standard deviation of the logarithm, given with median."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Lognormal:
+    def _check_keys(self) -> None:
         by_mean = (self.mean_given is not None, self.cv is not None)
         by_median = (self.median is not None, self.sigma is not None)
         if (by_mean, by_median) not in (((True, True), (False, False)), ((False, False), (True, True))):
             raise ValueError("a lognormal distribution needs either mean and cv, or median and sigma")
-        return self
 
     @property
     def _log_variance(self) -> float:
@@ -101,11 +99,9 @@ class Weibull(Distribution, Generic[Q]):
     mean_given: Annotated[Q | None, ABOVE_ZERO] = Field(None, alias="mean")
     """Mean value; in place of scale."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Weibull:
+    def _check_keys(self) -> None:
         if (self.scale is None) == (self.mean_given is None):
             raise ValueError("a weibull distribution needs a shape and either scale or mean")
-        return self
 
     @property
     def mean(self) -> float:
@@ -136,10 +132,8 @@ class Pareto(Distribution, Generic[Q]):
     shape: Positive
     """Exponent of the tail; smaller is heavier."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Pareto:
+    def _check_keys(self) -> None:
         require_order(self.low, self.high)
-        return self
 
     def _moment(self, k: int) -> float:
         """E (X / low)^k: the moment of order k over low^k.
@@ -189,8 +183,7 @@ class Hyperexponential(Distribution, Generic[Q]):
     branches: list[Branch[Q]] | None = None
     """Exponentials to choose from, with weights; in place of mean and cv."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Hyperexponential:
+    def _check_keys(self) -> None:
         if self.branches is not None:
             if self.mean_given is not None or self.cv is not None:
                 raise ValueError("a hyperexponential distribution needs either mean and cv, or branches")
@@ -202,7 +195,6 @@ class Hyperexponential(Distribution, Generic[Q]):
                 f"a hyperexponential distribution needs a cv above 1, not {self.cv:g}; "
                 "for less variation use gamma, for cv = 1 exponential"
             )
-        return self
 
     @property
     def _mixture(self) -> tuple[Floats, Floats]:
@@ -274,8 +266,7 @@ class Empirical(Distribution, Generic[Q]):
     unit: Annotated[Q | None, BeforeValidator(_written_as_one)] = None
     """Unit of the numbers in it; base units (seconds, bytes) unless given."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Empirical:
+    def _check_keys(self) -> None:
         if (self.values is None) == (self.path is None):
             raise ValueError("an empirical distribution needs either values, or the path and column of a file")
         if self.values is not None:
@@ -291,7 +282,6 @@ class Empirical(Distribution, Generic[Q]):
             raise ValueError("path needs a column")
         elif isinstance(self.weights, list):
             raise ValueError("with path, weights is the name of a column")
-        return self
 
     def load(self) -> None:
         """Read the file, if there is one; ScenarioError if it is unusable."""
@@ -359,8 +349,7 @@ class Scipy(Distribution, Generic[Q]):
     low: Q | None = None
     """Values below this are cut off, and the rest scaled up; nothing is cut unless given."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Scipy:
+    def _check_keys(self) -> None:
         from scipy import stats
 
         kind = getattr(stats, self.name, None)
@@ -385,7 +374,6 @@ class Scipy(Distribution, Generic[Q]):
         mean = frozen.mean()
         if not math.isfinite(mean):
             raise ValueError(f"scipy.stats.{self.name} with parameters {self.parameters} has no finite mean")
-        return self
 
     @property
     def _offset(self) -> float:
