@@ -113,10 +113,8 @@ class EarliestFinish:
 def _choices(task: Task, mode: Mode, view: View) -> list[Placement]:
     """Distinct placements of one mode that fit now: a gang per node or across nodes."""
     options = view.options(task, mode, distinct=True)
-    if not options and mode.span_any:
-        across = view.first(mode)
-        if across is not None and view.holds(task, across):
-            return [across]
+    if not options and mode.span_any and (across := view.first(mode)) is not None and view.holds(task, across):
+        return [across]
     return options
 
 
@@ -154,7 +152,6 @@ def _by_room(task: Task, view: View, tightest: bool) -> Placement | None:
     if len(task.modes) == 1 and not view.items and (mode.whole_devices or mode.on_cpu):
         return view.first(mode, by="tightest" if tightest else "roomiest") or first_across(task, [mode], view)
     for modes in equally_fast(task):
-        placement = by_room(task, modes, view, tightest) or first_across(task, modes, view)
-        if placement is not None:
+        if (placement := by_room(task, modes, view, tightest) or first_across(task, modes, view)) is not None:
             return placement
     return None

@@ -69,8 +69,7 @@ class HeteroPrio(Scheduler):
 
     def finished(self, task: Task) -> None:
         for misplaced in self._misplaced:
-            tasks = misplaced.get(task.shape)
-            if tasks and tasks.pop(task.index, None) and not tasks:
+            if (tasks := misplaced.get(task.shape)) and tasks.pop(task.index, None) and not tasks:
                 del misplaced[task.shape]
 
     gone = finished

@@ -279,8 +279,7 @@ class PlanAndRepair(Scheduler):
         tasks = self._problem.tasks
 
         def may_plan(row: int) -> bool:
-            task = self._waiting.get(row)
-            if task is not None:
+            if (task := self._waiting.get(row)) is not None:
                 return self._can_be_planned(task)
             return self._plannable.get(tasks.shapes[tasks.shape[row]], False)
 

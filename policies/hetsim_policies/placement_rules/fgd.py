@@ -66,8 +66,7 @@ class Fgd(ScoredRule):
         self._learn(task, self._states)
         self._states.refresh(view)
         for modes in equally_fast(task):
-            placement = self._place(task, modes, view)
-            if placement is not None:
+            if (placement := self._place(task, modes, view)) is not None:
                 self._asked.discard(task.index)
                 return placement
         return None
@@ -99,8 +98,7 @@ class Fgd(ScoredRule):
             order = self._order(columns)
             while (best := next(order, None)) is not None:
                 mode, node = modes[int(columns[3][best])], int(columns[2][best])
-                placement = self._on(task, mode, node, view)
-                if placement is not None:
+                if (placement := self._on(task, mode, node, view)) is not None:
                     return placement
         return first_across(task, modes, view)
 

@@ -29,8 +29,7 @@ def consolidate(task: Task, view: View) -> Placement | None:
     that suffices.  Weakness: takes the largest holes, which the next gang may want.
     """
     for modes in equally_fast(task):
-        options = [option for mode in modes for option in _fewest_nodes(task, mode, view)]
-        if options:
+        if options := [option for mode in modes for option in _fewest_nodes(task, mode, view)]:
             return min(options, key=lambda option: option[0])[1]
     return None
 
@@ -109,8 +108,7 @@ class Topology:
         if not self._parts:
             self._parts = parts_of(view.cluster)
         for modes in equally_fast(task):
-            options = [option for mode in modes for option in self._options(task, mode, view)]
-            if options:
+            if options := [option for mode in modes for option in self._options(task, mode, view)]:
                 return min(options, key=lambda option: option[0])[1]
         return None
 
@@ -123,8 +121,7 @@ class Topology:
             if placement is not None:
                 yield (-1.0, _free_on(placement, view)), placement
             return
-        options = [*self._within_nodes(task, mode, view), *self._over_nodes(task, mode, view)]
-        if options:
+        if options := [*self._within_nodes(task, mode, view), *self._over_nodes(task, mode, view)]:
             yield min(options, key=lambda option: option[0])
 
     def _within_nodes(self, task: Task, mode: Mode, view: View) -> Iterator[Found]:
@@ -140,8 +137,7 @@ class Topology:
             for number in enough[np.lexsort([enough, free[enough]])].tolist():
                 row, positions = np.nonzero(inside & (part == number))
                 node = int(nodes[row[0]])
-                placement = self._devices(task, mode, node, positions=positions, view=view)
-                if placement is not None:
+                if (placement := self._devices(task, mode, node, positions=positions, view=view)) is not None:
                     rate = mode.span_rate(placement.devices)
                     yield (-rate, float(narrowness), float(free[number])), placement
                     break
@@ -167,8 +163,7 @@ class Topology:
                 racks.setdefault(node.spec.rack, []).append(node.index)
         everywhere = list(range(len(view.cluster.nodes)))
         for narrowness, nodes in [*((3.0, rack) for rack in racks.values()), (4.0, everywhere)]:
-            placement = _over_nodes(task, mode, np.array(nodes), view)
-            if placement is not None:
+            if (placement := _over_nodes(task, mode, np.array(nodes), view)) is not None:
                 used = float(len({device.node for device in placement.devices}))
                 yield (-mode.span_rate(placement.devices), narrowness, used), placement
 
@@ -180,8 +175,7 @@ def parts_of(cluster: Cluster) -> dict[str, np.ndarray]:
     for node in cluster.nodes:
         for device in node.accelerators:
             for level in ("island", "switch"):
-                number = getattr(device, level)
-                if number is not None:
+                if (number := getattr(device, level)) is not None:
                     parts[level][node.index, device.local] = node.index * widest + number
             parts["node"][node.index, device.local] = node.index
     return parts

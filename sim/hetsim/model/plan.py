@@ -215,8 +215,7 @@ class Plan:
                 texts.append(f"task {name}: mode {mode.name} needs {wanted} devices, the plan names {named}")
         for copy in self.copies:
             texts.extend(_copy_problems(copy, tasks, lanes, seen))
-        missing = [tasks.name(i) for i in range(len(tasks)) if i not in seen]
-        if missing:
+        if missing := [tasks.name(i) for i in range(len(tasks)) if i not in seen]:
             texts.append(f"{len(missing)} tasks have no place in the plan: {_some(missing)}")
         return texts or self.problems_of_order(tasks)
 
@@ -267,8 +266,7 @@ def _fusion_problems(plan: Plan, tasks: Tasks) -> Iterator[str]:
             yield f"tasks {names} are to be launched as one, but other steps stand between them on {lane}"
         rows = [step.task for step in steps]
         for at, row in enumerate(rows):
-            late = [p for p in (tasks.predecessors or {row: ()})[row] if p in rows[at + 1 :]]
-            if late:
+            if late := [p for p in (tasks.predecessors or {row: ()})[row] if p in rows[at + 1 :]]:
                 yield (f"tasks {names} are to be launched as one, but {tasks.name(row)} stands before its predecessor "
                        f"{tasks.name(late[0])}")  # fmt: skip
 

@@ -87,8 +87,7 @@ class QueueWindow:
         self._count[partition] -= 1
         if partition in self._behind:
             behind = self._behind[partition]
-            following = behind.head()
-            if following is not None:
+            if (following := behind.head()) is not None:
                 behind.pop()
                 self._put_in(following, partition)
         return task

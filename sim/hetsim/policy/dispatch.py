@@ -300,8 +300,7 @@ class Dispatcher:
         def urgency(counter: Counter) -> Any:
             if not len(counter.queue):
                 return (-1, 0)  # all has been taken this round: its step sees to that
-            placement = self.place(counter, view)
-            if placement is not None:
+            if (placement := self.place(counter, view)) is not None:
                 value = counter.batching.urgency(counter.queue, placement, view)
                 if value is not None:
                     return (0, value)
@@ -337,7 +336,6 @@ class Dispatcher:
             return view.first(modes[0], by="load")
         head = counter.queue.head
         for position in head.modes_by_speed():
-            placement = view.first(modes[position], head if data else None, by="load")
-            if placement is not None:
+            if (placement := view.first(modes[position], head if data else None, by="load")) is not None:
                 return placement
         return None

@@ -291,8 +291,7 @@ class ListScheduler(Scheduler):
                 continue
             if partition in self._kept:
                 return (partition,)
-            entry = queue.head_entry()
-            if entry is not None and (first is None or entry < first):
+            if (entry := queue.head_entry()) is not None and (first is None or entry < first):
                 best, first = (partition,), entry
         return best
 
@@ -313,8 +312,7 @@ class ListScheduler(Scheduler):
                 yield Reject(task, "its deadline passed while it waited", expired=True)
                 kept = None
                 continue
-            placement = self.place(task, view)
-            if placement is not None:
+            if (placement := self.place(task, view)) is not None:
                 kept = None
                 yield Start(task, placement)
             elif view.over_limit(task):
@@ -381,10 +379,8 @@ class ListScheduler(Scheduler):
         Only the next few are asked, or a long queue would be walked through in every round.
         """
         for task in queue.first(DECLINED_DEPTH):
-            if task is not declined:
-                placement = self.place(task, view)
-                if placement is not None:
-                    yield Start(task, placement)
+            if task is not declined and (placement := self.place(task, view)) is not None:
+                yield Start(task, placement)
 
     def place(self, task: Task, view: View) -> Placement | None:
         return view.fit(task) if self.placement is None else self.placement(task, view)

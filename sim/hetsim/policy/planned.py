@@ -72,13 +72,11 @@ class PlannedScheduler(Scheduler):
         raise NotImplementedError
 
     def prepare(self, problem: PlanProblem) -> None:
-        unknown = int((~np.isfinite(problem.tasks.arrival)).sum())
-        if unknown:
+        if unknown := int((~np.isfinite(problem.tasks.arrival)).sum()):
             text = f"a plan needs every arrival before the clock starts; {unknown} tasks come when others have ended"
             raise ScenarioError(Problem(text, key="policy.scheduler"))
         plan = self.plan(problem)
-        impossible = plan.problems(problem.tasks, problem.cluster)
-        if impossible:
+        if impossible := plan.problems(problem.tasks, problem.cluster):
             raise ScenarioError([Problem(text, key="plan") for text in impossible])
         figures = {name: float(value) for name, value in plan.figures.items() if value is not None}
         self.notes = {**figures, **plan.notes}
@@ -122,8 +120,7 @@ class PlannedScheduler(Scheduler):
 
     def gone(self, task: Task) -> None:
         number = self._number[task.index]
-        rows = self._fused.get(number)
-        if rows is not None:
+        if (rows := self._fused.get(number)) is not None:
             rows.remove(task.index)
             if rows:  # the others may be able to go on without it
                 self._look_at(number)
@@ -151,8 +148,7 @@ class PlannedScheduler(Scheduler):
             if number not in self._waiting or not self._heads(number):
                 continue
             devices = self._steps[number].devices
-            behind = next((device for device in devices if device in self._taken), None)
-            if behind is not None:
+            if (behind := next((device for device in devices if device in self._taken), None)) is not None:
                 self._taken[behind] = number
                 continue
             tasks: Task | tuple[Task, ...] = self._waiting[number]
@@ -222,8 +218,7 @@ class PlannedScheduler(Scheduler):
     def _leave(self, number: int) -> None:
         """A step runs no longer: whatever waits for one of its devices may be tried."""
         for device in self._steps[number].devices:
-            head = self._taken.pop(device, None)
-            if head is not None:
+            if (head := self._taken.pop(device, None)) is not None:
                 heappush(self._due, head)
 
     def _remove(self, number: int) -> None:

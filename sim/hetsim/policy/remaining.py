@@ -198,8 +198,7 @@ class Progress:
                 if item not in places:
                     places[item] = view.holders(item)
         for task in running.values():
-            placement = view.launch_of(task).placement
-            if placement is not None:
+            if (placement := view.launch_of(task).placement) is not None:
                 places.update({item: [placement.devices[0]] for item in task.writes if item in places})
         return {item: holders for item, holders in places.items() if holders}
 

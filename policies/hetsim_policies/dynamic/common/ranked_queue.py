@@ -56,8 +56,7 @@ class RankedQueue:
         if position is None:
             return False
         self._new.pop(task.index, None)
-        key = self._keys.pop(task.index, None)
-        if key is not None:
+        if (key := self._keys.pop(task.index, None)) is not None:
             del self._first[bisect_left(self._first, key)]
         last = self.tasks.pop()
         columns: Any = self._last.pop() if self._last else self._columns[len(self.tasks)]

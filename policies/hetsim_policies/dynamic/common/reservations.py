@@ -239,8 +239,7 @@ class FreeProfile:
         """The gang at this time over nodes that stay free long enough; None if too few."""
         chosen, rest = [], amount_of(mode)
         for number, timeline in enumerate(timelines):
-            here = min(rest, timeline.max_amount(mode, start, start + duration))
-            if here:
+            if here := min(rest, timeline.max_amount(mode, start, start + duration)):
                 chosen.append((number, here))
                 rest -= here
             if not rest:

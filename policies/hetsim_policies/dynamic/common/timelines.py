@@ -224,8 +224,7 @@ class Timeline:
         if windows is None:
             windows = self.known_windows[mode] = []
             fields, spans, begun = self.fields, self.free, -1.0
-            plain = fields.needs.get(mode) or fields.need(mode)
-            if plain is not None:
+            if (plain := fields.needs.get(mode) or fields.need(mode)) is not None:
                 need, mask = plain
             else:
                 room = fields.allows(mode) and mode.node_count == 1

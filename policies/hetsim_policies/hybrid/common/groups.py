@@ -340,11 +340,9 @@ def by_guess(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarra
     times = np.repeat(work / np.maximum(lanes, 1), PARTS, axis=0) / PARTS
     solution = solve(times[:, 0], times[:, 1], int(lanes[0] > 0), int(lanes[1] > 0), tolerance=0.01)
     second = solution.schedule.on_gpu
-    if solution.makespan < unhurried:
-        filled = fill(times, [1, 1], by_speed_up(times), unhurried)
-        if filled is not None:
-            filled &= times[:, 1] < times[:, 0]
-            second = filled if float(times[~filled, 0].sum()) <= unhurried else second
+    if solution.makespan < unhurried and (filled := fill(times, [1, 1], by_speed_up(times), unhurried)) is not None:
+        filled &= times[:, 1] < times[:, 0]
+        second = filled if float(times[~filled, 0].sum()) <= unhurried else second
     part = second.reshape(len(work), PARTS).mean(axis=1)
     return np.column_stack([1.0 - part, part])
 

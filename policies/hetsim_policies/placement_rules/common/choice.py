@@ -52,11 +52,9 @@ def best_node(task: Task, view: View, keys: Keys, pick: Pick | None = None) -> P
     pick = pick or on_node
     for modes in equally_fast(task):
         for mode, node in ranked(modes, view, keys):
-            placement = pick(task, mode, node, view)
-            if placement is not None:
+            if (placement := pick(task, mode, node, view)) is not None:
                 return placement
-        across = first_across(task, modes, view)
-        if across is not None:
+        if (across := first_across(task, modes, view)) is not None:
             return across
     return None
 
@@ -93,10 +91,8 @@ def on_node(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
 def first_across(task: Task, modes: Sequence[Mode], view: View) -> Placement | None:
     """A gang that may span nodes, on the first free devices."""
     for mode in modes:
-        if mode.span_any:
-            placement = view.first(mode)
-            if placement is not None and view.holds(task, placement):
-                return placement
+        if mode.span_any and (placement := view.first(mode)) is not None and view.holds(task, placement):
+            return placement
     return None
 
 
@@ -148,8 +144,7 @@ def by_room(task: Task, modes: Sequence[Mode], view: View, tightest: bool) -> Pl
         return (sign * columns.gpus[mode.type.name][nodes], cores) if mode.gpus else (cores,)
 
     for mode, node in ranked(modes, view, room):
-        placement = on_node(task, mode, node, view)
-        if placement is not None:
+        if (placement := on_node(task, mode, node, view)) is not None:
             return placement
     return None
 
@@ -219,8 +214,7 @@ class PlacedTasks:
                 if placement is None or not here or task in there:
                     continue
                 there.append(task)
-                key = self._key(placement.mode)
-                if key is not None:
+                if (key := self._key(placement.mode)) is not None:
                     empty = np.zeros(len(view.cluster.nodes))
                     self.usage.setdefault(key, empty)[node] += here * placement.mode.share / WHOLE
             if there:

@@ -56,8 +56,7 @@ class Scored:
             self.begin(view)
         self.look(task, view)
         for modes in equally_fast(task):
-            placement = self._place(task, modes, view)
-            if placement is not None:
+            if (placement := self._place(task, modes, view)) is not None:
                 self.placed(task, placement)
                 return placement
         return None

@@ -155,8 +155,7 @@ def _text(cell: object) -> str:
 def apply_rules(tasks: Tasks, site: SiteSpec, context: Context) -> None:
     """Apply limits and refusals to the merged tasks."""
     limit = _asked(tasks)
-    bound = any(tasks.partitions)
-    if bound:
+    if any(tasks.partitions):
         limit = _by_partition(tasks, limit, context.cluster)
     if limit is not None and np.isfinite(limit).any():
         tasks.time_limit = limit
