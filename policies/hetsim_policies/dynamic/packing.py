@@ -102,8 +102,7 @@ class Tetris(ListScheduler):
         """Dot product of a mode's demand and what is free on nodes."""
         assert self._totals is not None
         free = self._totals.free(nodes, view)
-        product: np.ndarray = np.round((demand(mode) / self._scale) @ (free / self._scale[:, None]), 12)
-        return product
+        return np.round((demand(mode) / self._scale) @ (free / self._scale[:, None]), 12)
 
 
 class Similarity(ListScheduler):

@@ -503,5 +503,4 @@ def _services(problem: PlanProblem) -> np.ndarray:
     times = tasks.computing(tasks.time)
     best, fastest = times.min(axis=1), times.argmin(axis=1).tolist()
     width = [tasks.shapes[shape].modes[mode].width for shape, mode in zip(tasks.shape, fastest, strict=True)]
-    services: np.ndarray = (best * width)[np.isfinite(best)]
-    return services
+    return (best * width)[np.isfinite(best)]

@@ -110,8 +110,7 @@ class Wfp3(Waited):
     """
 
     def urgency(self, wait: np.ndarray, seconds: np.ndarray, processors: np.ndarray) -> np.ndarray:
-        score: np.ndarray = (wait / seconds) ** 3 * processors
-        return score
+        return (wait / seconds) ** 3 * processors
 
     @staticmethod
     def schedgym(task: Task) -> float:
@@ -127,8 +126,7 @@ class Unicep(Waited):
     """
 
     def urgency(self, wait: np.ndarray, seconds: np.ndarray, processors: np.ndarray) -> np.ndarray:
-        score: np.ndarray = wait / (np.log2(np.maximum(processors, 1.0)) * seconds)
-        return score
+        return wait / (np.log2(np.maximum(processors, 1.0)) * seconds)
 
     @staticmethod
     def schedgym(task: Task) -> float:

@@ -120,8 +120,7 @@ def _allocated(mode: Mode, nodes: np.ndarray, totals: Totals, view: View) -> np.
     has = there > 0
     rest = np.maximum(totals.free(nodes, view) - demand(mode)[:, None], 0.0)
     part = np.where(has, 1.0 - rest / np.where(has, there, 1.0), 0.0)
-    mean: np.ndarray = np.round(part.sum(axis=0) / np.maximum(has.sum(axis=0), 1), 12)
-    return mean
+    return np.round(part.sum(axis=0) / np.maximum(has.sum(axis=0), 1), 12)
 
 
 IN_USE, IDLE_GPU, IDLE_NODE = 0, 1, 2

@@ -23,8 +23,7 @@ class LeastOutstanding(Routing):
     """
 
     def choose(self, request: RoutedRequest, replicas: OpenReplicas, random: np.random.Generator) -> RoutedReplica:
-        chosen: RoutedReplica = replicas.least_loaded()
-        return chosen
+        return replicas.least_loaded()
 
 
 class PowerOfTwo(Routing):
@@ -71,8 +70,7 @@ class PrefixAffinity(Routing):
         loads = [(replica.outstanding + 1) * (fastest / replica.speed) for replica in replicas]
         bound = min(loads) + self.slack
         able = [(replica, load) for replica, load in zip(replicas, loads, strict=True) if load < bound]
-        chosen: Replica = min(able, key=lambda one: (-one[0].cached(request), one[1]))[0]
-        return chosen
+        return min(able, key=lambda one: (-one[0].cached(request), one[1]))[0]
 
 
 class RoundRobinRouting(Routing):

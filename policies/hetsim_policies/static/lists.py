@@ -58,8 +58,7 @@ class Graham(PlannedScheduler):
     def list(self, shortest: np.ndarray) -> Sequence[int]:
         """Tasks in the order of the list, by the shortest time of each."""
         keys = {"given": np.zeros(len(shortest)), "longest": -shortest, "shortest": shortest}
-        order: Sequence[int] = np.argsort(keys[self.order], kind="stable").tolist()
-        return order
+        return np.argsort(keys[self.order], kind="stable").tolist()
 
 
 class _WaitingTasks:

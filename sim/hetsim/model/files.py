@@ -90,8 +90,7 @@ def package_table(module: str, name: str) -> dict[str, Any]:
     """The mapping in a YAML file next to a module."""
     import yaml
 
-    mapping: dict[str, Any] = yaml.load(package_data(module, name), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return mapping
+    return yaml.load(package_data(module, name), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def watch_opens(reason: str = "code") -> None:

@@ -185,8 +185,7 @@ class MinRises:
         missing = np.unique(states[np.isnan(cached[states])])
         if len(missing):
             cached[missing] = self._mix.min_rises([self._states.states[row] for row in missing.tolist()], mode)
-        values: np.ndarray = cached[states]
-        return values
+        return cached[states]
 
 
 def _frequent(requests: dict[tuple[Any, ...], float], share: float) -> dict[tuple[Any, ...], float]:
@@ -257,8 +256,7 @@ class _Table:
         if usable is None:
             fits, usable = self._by_request(fits, good, share)
         lost = np.where(fits, free[:, None] - usable, free[:, None])
-        total: np.ndarray = lost @ self.part + self.never * free
-        return total
+        return lost @ self.part + self.never * free
 
     def _by_request(self, fits: np.ndarray, good: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Combine the modes of each request: any of them may fit or use the GPUs."""

@@ -139,7 +139,7 @@ def _two_ways(device: DeviceType, first: DeviceType, where: str) -> str:
 def _spec(nodes: schema.Nodes, prices: Mapping[str, Price]) -> NodeSpec:
     accelerators = [(_type(one, nodes.pcie, prices), one.count) for one in (*nodes.gpus, *nodes.accelerators)]
     switch = nodes.pcie.switch
-    made: NodeSpec = nodes.made(
+    return nodes.made(
         accelerators=tuple(accelerators),
         cpu_type=nodes.cpu.made(
             name=nodes.cpu.type,
@@ -152,14 +152,12 @@ def _spec(nodes: schema.Nodes, prices: Mapping[str, Price]) -> NodeSpec:
         nvlink=nodes.nvlink.link() if nodes.nvlink else Link(),
         partitions=tuple(dict.fromkeys(nodes.partitions)),
     )
-    return made
 
 
 def _type(accelerator: schema.Accelerator, pcie: schema.Pcie, prices: Mapping[str, Price]) -> DeviceType:
-    made: DeviceType = accelerator.made(
+    return accelerator.made(
         name=accelerator.type,
         link=accelerator.pcie or pcie.made(),
         sharing=accelerator.sharing.cut(),
         price=accelerator.price or prices.get(accelerator.type, FREE),
     )
-    return made

@@ -76,11 +76,10 @@ def _process(entry: Fault, number: int, cluster: Cluster, document: Document, pa
     assert entry.every is not None
     assert length is not None
     every = entry.every
-    made: FaultProcess = entry.made(
+    return entry.made(
         name=entry.name or f"fault{number}", devices=tuple(devices), between=every.sample, lasting=length.sample,
         groups=_racks(cluster) if entry.together else None, mean=every.mean, longest=_longest(every),
     )  # fmt: skip
-    return made
 
 
 def _longest(every: Any) -> float:
@@ -202,8 +201,7 @@ def _maintenance(entry: Fault, cluster: Cluster, document: Document, path: Path_
             near = suggestion(name, by_name) or f"; nodes are named {', '.join(list(by_name)[:5])}"
             raise ScenarioError(document.problem((*path, "maintenance", "nodes"), f'no node "{name}"{near}'))
     devices = tuple(dict.fromkeys(node.cpu.index for nodes in nodes_by_name.values() for node in nodes))
-    made: Maintenance = window.made(devices=devices)
-    return made
+    return window.made(devices=devices)
 
 
 def read_events(file: Path, cluster: Cluster, source: str = "") -> list[FaultEvent]:

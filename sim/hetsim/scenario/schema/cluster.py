@@ -137,8 +137,7 @@ class SharingSpec(Mirror):
         """The sharing, with layouts as slices and one row per pair."""
         rows = ((one, *row) for one, others in self.pairs.items() for row in others.items())
         pairs = tuple((one, other, math.inf if slower is None else slower) for one, other, slower in rows)
-        made: Sharing = self.made(layouts=cuts_of(self.layouts, self.profiles), pairs=pairs)
-        return made
+        return self.made(layouts=cuts_of(self.layouts, self.profiles), pairs=pairs)
 
 
 Linked = Annotated[Link, Keys(Link)]
@@ -205,8 +204,7 @@ class GpuLink(Profiled):
     def link(self) -> Link:
         """The link, from its rate or its curve."""
         curve = bandwidth_curve(self.curve)
-        made: Link = self.made(upload=self.rate if curve is None else curve.top, curve=curve)
-        return made
+        return self.made(upload=self.rate if curve is None else curve.top, curve=curve)
 
 
 Joined = Annotated[GpuLink, Short(lambda v: v if isinstance(v, dict) else {"rate": v}, {"type": "string"})]
@@ -250,8 +248,7 @@ class NodeNetworkSpec(Profiled):
         curve = bandwidth_curve(self.curve)
         out, into = ((self.out, self.into) if curve is None else (curve.top, curve.top))
         rates = {"upload": self.upload if out is None else out, "download": self.download if into is None else into}
-        made: Link = self.made(**rates, curve=curve)
-        return made
+        return self.made(**rates, curve=curve)
 
 
 @keys_of(DeviceType, streams=Degree, power=Powered, preemption=Preempted, price=Priced, peak=NamedPeak | None)

@@ -21,8 +21,7 @@ class PartitionSpec(Mirror):
 
     def made(self, **more: Any) -> Partition:
         """The partition with these rules."""
-        made: Partition = super().made(**{"name": "", **more})
-        return made
+        return super().made(**{"name": "", **more})
 
 
 class SiteSpec(Model):

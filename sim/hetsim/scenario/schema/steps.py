@@ -81,8 +81,7 @@ class StepTime(Mirror):
             assert figures is not None
             return roofline_steps(*figures, self.roofline.made(fixed=self.fixed))
         stages = {name: self._stage(getattr(self, name)) for name in ("decode", "prefill")}
-        steps: LinearSteps = self.made(**stages)
-        return steps
+        return self.made(**stages)
 
     def _stage(self, stage: StageSpec | None) -> StageTable | StageTime | None:
         if stage is None:

@@ -52,8 +52,7 @@ class TransformerSpec(Mirror):
     def described(self) -> training.Transformer:
         """The transformer for computing its training time."""
         if self.name is None:
-            given: training.Transformer = self.made()
-            return given
+            return self.made()
         shape = architectures.MODELS[self.name]
         size = shape.head_size or shape.hidden // shape.heads
         width, kept = shape.heads * size, 2 * (shape.kv_heads or shape.heads) * size

@@ -144,8 +144,7 @@ def limited(
     if row not in at_limit:
         return np.zeros(part.stop - part.start, dtype=bool)
     own, limit = at_limit[row]
-    kept: np.ndarray = own.at(steps.times[part]) + jobs.amount[row] > limit + SLACK
-    return kept
+    return own.at(steps.times[part]) + jobs.amount[row] > limit + SLACK
 
 
 # Capacity -------------------------------------------------------------------------------------------------------

@@ -176,8 +176,7 @@ def _split(jobs: Jobs, row: int, part: slice, widest: np.ndarray | None) -> np.n
     """In which of its steps a job that ran on one node would have fitted on none."""
     if widest is None or jobs.nodes is None or not jobs.nodes.alone[row]:
         return np.zeros(part.stop - part.start, dtype=bool)
-    split: np.ndarray = widest[part] < jobs.amount[row] - SLACK
-    return split
+    return widest[part] < jobs.amount[row] - SLACK
 
 
 def _before(order: Order, names: list[str]) -> dict[int, set[int]]:
