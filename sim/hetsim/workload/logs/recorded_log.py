@@ -107,9 +107,8 @@ def capacity_of(
             by_node[name] = level_of(*_spans(parts, rows, start, end))
     shown = math.ceil(sum(by_node.values()) - 1e-9) if by_node else level_of(start, end, amount)
     capacity = Capacity(float(shown if stated is None else stated), stated is not None, by_node)
-    length = np.append(np.diff(over_time.times), 0.0)
-    busy = max(float(length[over_time.level > 0].sum()), 1e-9)
-    capacity.full = float(length[over_time.level >= capacity.amount - 1e-6].sum()) / busy
+    busy = max(float(over_time.length[over_time.level > 0].sum()), 1e-9)
+    capacity.full = float(over_time.length[over_time.level >= capacity.amount - 1e-6].sum()) / busy
     if _exceeds(over_time, capacity.amount):
         capacity.beyond.append(("", *_beyond(start, end, over_time, most=capacity.amount, jobs=np.arange(len(start)))))
     elif parts is not None and stated is None:
@@ -127,7 +126,7 @@ def capacity_of(
 
 def _exceeds(held: HeldOverTime, most: float) -> bool:
     """Return True if more is in use than this for longer than rounding explains."""
-    return float(np.append(np.diff(held.times), 0.0)[held.level > most + 1e-6].sum()) > MOMENT
+    return float(held.length[held.level > most + 1e-6].sum()) > MOMENT
 
 
 def _spans(parts: NodeParts | None, rows: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -147,10 +146,9 @@ def _beyond(
 ) -> tuple[float, float, float, list[int]]:
     """When an amount is first exceeded, for how long, the peak, the jobs that began."""
     over = held.level > most + 1e-6
-    length = np.append(np.diff(held.times), 0.0)
     first = float(held.times[int(np.argmax(over))])
     began = np.flatnonzero(held.at(start) > most + 1e-6)
-    return first, float(length[over].sum()), float(held.level.max()), jobs[began].tolist()
+    return first, float(held.length[over].sum()), float(held.level.max()), jobs[began].tolist()
 
 
 LABELS = ("user", "queue", "partition", "vc", "account", "group", "qos", "class")

@@ -20,6 +20,8 @@ class HeldOverTime:
         total = np.cumsum(change[order])
         self.level = np.append(total[first[1:] - 1], total[-1:]) if len(total) else total
         self.level = np.where(np.abs(self.level) < 1e-6, 0.0, self.level)
+        self.length = np.append(np.diff(self.times), 0.0)
+        """Seconds of each step; 0 of the last."""
 
     def peak(self) -> float:
         """The highest level, ignoring `MOMENT` seconds (rounded times overlap)."""
@@ -27,14 +29,12 @@ class HeldOverTime:
 
     def common(self) -> float:
         """The highest level reached for `COMMON` of the time in use."""
-        busy = float(np.diff(self.times)[self.level[:-1] > 0].sum()) if len(self.times) else 0.0
-        return self._level_above(max(COMMON * busy, MOMENT))
+        return self._level_above(max(COMMON * float(self.length[self.level > 0].sum()), MOMENT))
 
     def _level_above(self, seconds: float) -> float:
         """The highest level but for this number of seconds (at most half of the time)."""
-        length = np.append(np.diff(self.times), 0.0)
         order = np.argsort(-self.level, kind="stable")
-        above = np.searchsorted(np.cumsum(length[order]), min(seconds, length.sum() / 2), side="right")
+        above = np.searchsorted(np.cumsum(self.length[order]), min(seconds, self.length.sum() / 2), side="right")
         return float(self.level[order][min(above, len(order) - 1)]) if len(order) else 0.0
 
     def at(self, times: np.ndarray) -> np.ndarray:
