@@ -128,9 +128,7 @@ class EarliestLine(AssigningScheduler):
         for group in self._alike.get(mode.type, ()):
             device = group.lines[0].device
             assert device is not None
-            if not mode.span_any and not can_host(nodes[device.node], mode):
-                continue
-            if mode.gpus > 1:
+            if mode.gpus > 1 or not (mode.span_any or can_host(nodes[device.node], mode)):
                 continue
             if need == 1:
                 if (earliest := group.first()) is not None:

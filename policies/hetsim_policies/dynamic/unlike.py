@@ -109,9 +109,7 @@ class AlloX(Scheduler):
             self._leave(task)
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        if not self.waiting:
-            return
-        if self._tried == view.changes.releases:
+        if not self.waiting or self._tried == view.changes.releases:
             return
         queues = self._queues(view)
         if any(len(queue) and queue[0] <= 0 for queue in queues):
@@ -321,9 +319,7 @@ class MultiGeneration(Scheduler):
         self._ways.pop(task.index, None)
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        if not self.waiting:
-            return
-        if self._tried == view.changes.releases:
+        if not self.waiting or self._tried == view.changes.releases:
             return
         offers = [(-gain, task.arrival, index, position) for index, task in self.waiting.items()
                   for gain, position in self._ways[index]]  # fmt: skip

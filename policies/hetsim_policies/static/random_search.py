@@ -399,9 +399,7 @@ class Climb:
 
     def _tried(self, plan: Plan, seed: str, ahead: bool | None) -> Found | None:
         """A seed simulated with its own copies (None), with none, or with prefetches."""
-        if ahead and not self.moves_items:
-            return None
-        if not self.budget.spend(1) and self.seeded < np.inf:
+        if (ahead and not self.moves_items) or (not self.budget.spend(1) and self.seeded < np.inf):
             return None
         rows = tuple((step.task, *self.number[step.devices[0]]) for step in plan.steps)
         if ahead is not None:

@@ -145,13 +145,10 @@ else:
     NumberDistribution = distribution_of(Number)
 
 
-def _are_broken(steps: Distribution) -> bool:
-    return isinstance(steps, Constant) and (steps.mean < 1 or steps.mean != int(steps.mean))
-
-
+_BROKEN_STEPS = "expected a whole number of steps, 1 or more, not {0.mean:g}"
 StepCount = Annotated[
     NumberDistribution,
-    units.forbid(_are_broken, "expected a whole number of steps, 1 or more, not {0.mean:g}"),
+    units.forbid(lambda n: isinstance(n, Constant) and (n.mean < 1 or n.mean % 1), _BROKEN_STEPS),
     units.forbid(lambda steps: steps.mean < 1, "a task has at least one step; these are {0.mean:g} on average"),
 ]
 """Steps of a task: a whole number, or a distribution of which what is drawn is rounded, to 1 at least."""

@@ -67,7 +67,10 @@ def merge(
         deadline=None if deadline is None else np.where(np.isinf(arrival), math.nan, arrival + deadline),
         expires=None if patience is None else arrival + patience, bytes_in=bytes_in, bytes_out=bytes_out, items=items,
         work=_work(streams, order), hash_ids=_hash_ids(streams, order), partition_code=partition_code,
-        partitions=partitions, refused=dict(sorted(refused.items())), extra=_extras(streams, sizes, sort),
+        partitions=partitions, refused=dict(sorted(refused.items())), extra={
+            name: sort(_joined([s.extra.get(name, np.full(n, math.nan)) for s, n in zip(streams, sizes, strict=True)]))
+            for name in dict.fromkeys(name for stream in streams for name in stream.extra)
+        },
     )  # fmt: skip
     if any(partitions) and "partition" not in tasks.extra:
         codes = np.zeros(total, dtype=np.int32) if tasks.partition_code is None else tasks.partition_code
@@ -148,13 +151,6 @@ def _ids(streams: list[TaskStream], sizes: list[int], sort: Any) -> np.ndarray |
         own = range(size) if stream.id is None else stream.id.tolist()
         parts.append(np.array([f"{stream.name}/{value}" for value in own], dtype=object))
     return sort(_joined(parts))
-
-
-def _extras(streams: list[TaskStream], sizes: list[int], sort: Any) -> dict[str, np.ndarray]:
-    return {
-        name: sort(_joined([s.extra.get(name, np.full(n, math.nan)) for s, n in zip(streams, sizes, strict=True)]))
-        for name in dict.fromkeys(name for stream in streams for name in stream.extra)
-    }
 
 
 def _hash_ids(streams: list[TaskStream], order: np.ndarray | None) -> Ragged | None:

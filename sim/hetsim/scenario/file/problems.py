@@ -190,9 +190,7 @@ def _type_sentence(kind: str, value: Any, context: dict[str, Any]) -> str | None
 
 
 def _count(value: Any) -> str:
-    if isinstance(value, str):  # with a unit
-        return shown(value)
-    if abs(value) > MAX_NUMBER:
+    if isinstance(value, str) or abs(value) > MAX_NUMBER:  # a text has a unit
         return shown(value)
     return f"{int(value):,}" if abs(value) < 1e15 and value == int(value) else f"{value:g}"
 

@@ -6,7 +6,8 @@ compute: {table: latencies.csv, batch: size, time: p50_ms, where: {model: resnet
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -192,16 +193,10 @@ def _spread(value: Any) -> TimeSpread | None:
     if not isinstance(value, dict):
         return None
     pairs = sorted((_rank(key), _seconds(one)) for key, one in value.items())
-    return of_percentiles([rank for rank, _ in pairs], [seconds for _, seconds in pairs])
-
-
-def of_percentiles(ranks: Sequence[float], seconds: Sequence[float]) -> TimeSpread:
-    """The spread by percentiles, which must not fall; else ValueError."""
-    for place in range(1, len(ranks)):
-        if seconds[place] < seconds[place - 1]:
-            low, high = (f"p{100 * ranks[one]:g}" for one in (place - 1, place))
-            raise ValueError(f"{high} is below {low}")
-    return TimeSpread(tuple(seconds), tuple(ranks))
+    for (low, before), (high, after) in pairwise(pairs):
+        if after < before:
+            raise ValueError(f"p{100 * high:g} is below p{100 * low:g}")
+    return TimeSpread(tuple(seconds for _, seconds in pairs), tuple(rank for rank, _ in pairs))
 
 
 def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batches of") -> list[str]:

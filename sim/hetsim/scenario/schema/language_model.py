@@ -269,18 +269,17 @@ class LanguageModel(Profiled, Replicas):
         if not (info.context or {}).get("profile"):  # the scenario that includes it says how large steps may be
             self._measured_numbers()
             self._batch_limits()
-        self._check_step()
-        self._check_slo()
-        self._check_replicas()
-        self._check_blocks()
-        return self
-
-    def _check_step(self) -> None:
-        """Raise KeyProblem where a step could take no time."""
         step = self.step
         is_complete = (step.per_prompt_token or step.prefill) and (step.per_sequence or step.decode)
         if not (step.roofline or step.fixed or is_complete):
             raise KeyProblem("step", "every step needs some time; give fixed, or per_prompt_token and per_sequence")
+        self._check_slo()
+        if self.disaggregated is not None and self.autoscale is not None:
+            raise KeyProblem("autoscale", "replicas that only prefill or only decode do not scale by themselves")
+        self._unlike()
+        self.one_count("disaggregated", "autoscale")
+        self._check_blocks()
+        return self
 
     def _check_slo(self) -> None:
         """Raise KeyProblem for a limit that the shortest step exceeds."""
@@ -292,13 +291,6 @@ class LanguageModel(Profiled, Replicas):
             if (limit := getattr(self.slo, key)) is not None and limit < needed:
                 what = f"no request can meet a {key} of {1e3 * limit:.4g} ms: a step takes {1e3 * needed:.4g} ms"
                 raise KeyProblem("slo", what)
-
-    def _check_replicas(self) -> None:
-        """Raise KeyProblem where several keys say how many replicas there are."""
-        if self.disaggregated is not None and self.autoscale is not None:
-            raise KeyProblem("autoscale", "replicas that only prefill or only decode do not scale by themselves")
-        self._unlike()
-        self.one_count("disaggregated", "autoscale")
 
     def _check_blocks(self) -> None:
         """Raise KeyProblem for what keeps or moves KV blocks without any, or with others."""

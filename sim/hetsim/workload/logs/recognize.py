@@ -91,10 +91,8 @@ def maybe_table(file: str | Path) -> bool:
     """Return True for what may be a task table, even if unreadable."""
     path = Path(file)
     text = None if path.suffix.lower() in PARQUET else _beginning(path)
-    if text is None or not text.strip():
-        return True
-    if "\0" in text or "\ufffd" in text[:-1]:  # no text; the last sign may have been cut
-        return True
+    if text is None or not text.strip() or "\0" in text or "\ufffd" in text[:-1]:
+        return True  # empty, or no text; the last sign may have been cut
     head = _head(text)
     columns = _columns(head)
     if any(name in KNOWN or name.startswith("gpu_time.") for name in columns):
