@@ -14,7 +14,7 @@ from contextlib import suppress
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hetsim.errors import file_error
 from hetsim.model.files import open_input
@@ -29,7 +29,7 @@ LOOKED_AT = 1000
 FORMATS = ("csv", "parquet", "jsonl")
 
 
-class FileRows(Protocol):
+class FileRows:
     """A file read as rows of cells."""
 
     names: list[str]
@@ -41,12 +41,14 @@ class FileRows(Protocol):
 
     def cells(self, columns: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
         """Number of each row and its cells in these columns; None if one lacks."""
+        raise NotImplementedError
 
     def missing(self, columns: Sequence[str]) -> list[str]:
         """These columns that the file lacks, as far as that is known."""
+        return [name for name in columns if name not in self.names]
 
 
-class Csv:
+class Csv(FileRows):
     """A file of values with a separator; quoted cells may contain it.
 
     `separator`: told from the first line unless given.  `header`: names of the columns of a file that has no header.
@@ -73,9 +75,6 @@ class Csv:
                     word = SEPARATORS.get(separator, f'"{separator}"')
                     raise file_error(path, f"its columns are separated by {SEPARATORS[other]}, not by {word}", 1)
             self._line = number
-
-    def missing(self, columns: Sequence[str]) -> list[str]:
-        return [name for name in columns if name not in self.names]
 
     def cells(self, columns: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
         places = [self.names.index(name) if name in self.names else None for name in columns]
@@ -150,7 +149,7 @@ def _separator(line: str) -> str:
     return SPACE if SPACE in line.strip() else ","
 
 
-class Parquet:
+class Parquet(FileRows):
     """A Parquet file, read in batches of rows."""
 
     word = "row"
@@ -173,9 +172,6 @@ class Parquet:
                 self.names.remove(field.name)
         if not self._file.metadata.num_rows:
             raise file_error(path, "the table has no rows")
-
-    def missing(self, columns: Sequence[str]) -> list[str]:
-        return [name for name in columns if name not in self.names]
 
     def cells(self, columns: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
         import pyarrow as pa
@@ -209,7 +205,7 @@ def _values(column: Any) -> list[Any]:
     return column.to_pylist()
 
 
-class JsonLines:
+class JsonLines(FileRows):
     """JSON lines: one object per line; `resources.gpus` is a nested key."""
 
     word = "line"
@@ -226,7 +222,7 @@ class JsonLines:
         self.names = list(names)
 
     def missing(self, columns: Sequence[str]) -> list[str]:
-        return [name for name in columns if name not in self.names and name not in self.seen]
+        return [name for name in super().missing(columns) if name not in self.seen]
 
     def cells(self, columns: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
         for number, row in self._objects():
