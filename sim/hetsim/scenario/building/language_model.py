@@ -63,6 +63,16 @@ class DrawnRequests(Generic[S]):
         parts = [int(part) if part.isdigit() else part for part in key.split(".")]
         return self.context.fail((*self.path, "service", *parts), text)
 
+    def _overload(
+        self, rate: float, max_rate: float, limited_rate: float, servers: str, why: str, otherwise: str
+    ) -> tuple[str, float] | None:
+        """A warning of a rate above these, as the service is or with a limit."""
+        text = f"{self.name}: {rate:.4g} requests/s arrive"
+        if rate > max_rate:
+            return f"{text} and its {servers} serve at most {max_rate:.4g}/s: the queue grows without bound", max_rate
+        text = f"{text}, and {why} its {servers} serve at most {limited_rate:.4g}/s: the load cannot be sustained"
+        return (f"{text}; {otherwise}", limited_rate) if rate > limited_rate else None
+
 
 class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
     """The language model of one entry while its stream is drawn."""
@@ -152,21 +162,11 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
 
         def overload(batching: IterationPolicy, policy: str) -> tuple[str, float] | None:
             """The fullest steps serve the most requests."""
-            max_sequences, limit = self._capacity(prompt, output, math.inf), self.service.max_num_batched_tokens
-            if rate > max_sequences:
-                text = (
-                    f"{self.name}: {rate:.4g} requests/s arrive and its replicas serve at most {max_sequences:.4g}/s: "
-                    "the queue grows without bound"
-                )
-                return text, max_sequences
-            if limit is not None and rate > (limited := self._capacity(prompt, output, limit)):
-                text = (
-                    f"{self.name}: {rate:.4g} requests/s arrive, and with at most {limit:,} tokens in a step "
-                    f"(max_num_batched_tokens) its replicas serve at most {limited:.4g}/s: the load cannot be "
-                    f"sustained; without that limit they serve {max_sequences:.4g}/s"
-                )
-                return text, limited
-            return None
+            max_rate, limit = self._capacity(prompt, output, math.inf), self.service.max_num_batched_tokens
+            limited_rate = math.inf if limit is None else self._capacity(prompt, output, limit)
+            why = f"with at most {limit or 0:,} tokens in a step (max_num_batched_tokens)"
+            otherwise = f"without that limit they serve {max_rate:.4g}/s"
+            return self._overload(rate, max_rate, limited_rate, servers="replicas", why=why, otherwise=otherwise)
 
         stream.overload = overload
 

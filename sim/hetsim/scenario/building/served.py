@@ -156,21 +156,10 @@ class DrawnService(DrawnRequests[ServiceSpec]):
             """The largest batches serve the most requests; a policy may stop short of them."""
             limit = max(mode.batch_limit for mode in modes)
             max_batch, cap = capacity(limit), limit if batching.max_batch is None else min(limit, batching.max_batch)
-            if rate > max_batch:
-                text = (
-                    f"{self.name}: {rate:.4g} requests/s arrive and its devices serve at most {max_batch:.4g}/s: "
-                    "the queue grows without bound"
-                )
-                return text, max_batch
-            if rate > (capped := capacity(cap)):
-                larger = f"batches of {limit}" if limit < UNLIMITED_BATCH else "larger ones"
-                text = (
-                    f"{self.name}: {rate:.4g} requests/s arrive, and {policy} forms batches of at most {cap}, with "
-                    f"which its devices serve at most {capped:.4g}/s: the load cannot be sustained; the service "
-                    f"allows {larger} ({max_batch:.4g}/s)"
-                )
-                return text, capped
-            return None
+            why = f"{policy} forms batches of at most {cap}, with which"
+            larger = f"batches of {limit}" if limit < UNLIMITED_BATCH else "larger ones"
+            otherwise = f"the service allows {larger} ({max_batch:.4g}/s)"
+            return self._overload(rate, max_batch, capacity(cap), servers="devices", why=why, otherwise=otherwise)
 
         stream.overload = overload
 

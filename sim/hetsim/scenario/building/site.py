@@ -196,19 +196,15 @@ def _by_partition(tasks: Tasks, limit: np.ndarray | None, cluster: Cluster) -> n
 
 
 def _keep_out(tasks: Tasks, rows: np.ndarray, partition: Partition) -> None:
-    if partition.users is not None:
-        codes = np.zeros(len(tasks), dtype=np.int32) if tasks.user_code is None else tasks.user_code
-        for row in rows.tolist():
-            user = tasks.users[codes[row]]
-            if user not in partition.users:
-                owner = f"user {user}" if user else "a task without a user"
-                tasks.refused.setdefault(row, f"{owner} may not use partition {partition}")
-    if partition.accounts is not None:
-        column = tasks.extra.get("account")
-        for row in rows.tolist():
-            account = "" if column is None else _text(column[row])
-            if account not in partition.accounts:
-                owner = f"account {account}" if account else "a task without an account"
+    codes, column = tasks.user_code, tasks.extra.get("account")
+    users = (tasks.users[0 if codes is None else codes[row]] for row in rows.tolist())
+    accounts = ("" if column is None else _text(column[row]) for row in rows.tolist())
+    for kind, names, admitted in (("user", users, partition.users), ("account", accounts, partition.accounts)):
+        if admitted is None:
+            continue
+        for row, name in zip(rows.tolist(), names, strict=True):
+            if name not in admitted:
+                owner = f"{kind} {name}" if name else f"a task without {'a user' if kind == 'user' else 'an account'}"
                 tasks.refused.setdefault(row, f"{owner} may not use partition {partition}")
 
 
