@@ -116,7 +116,7 @@ SHARE = 12
 
 
 def mark_nightly_cases(items: Iterable[pytest.Item]) -> None:
-    """Slow tests become nightly by their cost on record, and by turns: of a test with many slow cases an eighth stay.
+    """Slow tests become nightly by their cost on record, and by turns: of a test with many slow cases a twelfth stay.
 
     These are spread evenly among the cases of which no cost is on record, so that they are short; where they are too
     few, those that cost the least come next.  `by_turns(N)` says another number.  Tests of a group share runs, so that
