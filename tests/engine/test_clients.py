@@ -1,4 +1,4 @@
-"""Clients that time out, give up and try again: a second event loop replays random settings attempt by attempt; a
+"""Clients that time out, give up, try again and hedge: a second event loop replays random settings attempt by attempt; a
 closed form; calculations by hand; what is refused."""
 
 import heapq
@@ -27,21 +27,25 @@ def scenario(clients, *, rate=8, cpus=4, count=300, seed=1, policy="fcfs", servi
 
 
 class Replay:
-    """Servers in order of arrival and clients, by a heap of instants; attempt k of call i has the number k n + i."""
+    """Servers in order of arrival and clients, by a heap of instants; attempt k of call i has the number k n + i, where
+    the first and each retry is followed by its hedges."""
 
     def __init__(self, arrivals, sizes, servers, drawn, *, batch=None, limit=None, timeout=math.inf, leave=True,
-                 give_up=math.inf, times=0, first=0.0, factor=2.0, longest=math.inf, budget=None):  # fmt: skip
+                 give_up=math.inf, times=0, first=0.0, factor=2.0, longest=math.inf, budget=None, after=None,
+                 hedges=0):  # fmt: skip
         self.__dict__.update(locals())
         self.n = len(arrivals)
         self.sent, self.start, self.finish, self.fate = {}, {}, {}, {}
         self.call_end, self.queue, self.busy, self.gone = {}, [], {}, set()
         self.credit, self.now = 0.0, 0.0
+        self.open = [set() for _ in arrivals]
+        """Attempts of each call that are awaited, or certain to be sent at this instant."""
         self.heap = [(time, ARRIVAL, i, i) for i, time in enumerate(arrivals)]
         self.number = self.n
         heapq.heapify(self.heap)
         while self.heap:
             self.now, kind, _, who = heapq.heappop(self.heap)
-            (self.end, self.arrive, self.leave_it)[kind](who)
+            (self.end, self.arrive, self.timer)[kind](who)
             if not self.heap or self.heap[0][0] > self.now:
                 self.serve()
 
@@ -50,19 +54,35 @@ class Replay:
         heapq.heappush(self.heap, (time, kind, self.number, who))
 
     def arrive(self, who):
-        call = who % self.n
+        call, copy = who % self.n, who // self.n % (1 + self.hedges)
         self.sent[who] = self.now
         if who < self.n and self.budget is not None:
             self.credit = min(10.0, self.credit + self.budget)
         due = min(self.now + self.timeout, self.arrivals[call] + self.give_up)
         if due < math.inf:
             self.at(due, TIMER, who)
+        copies = []
+        if self.after == 0 and not copy:
+            copies = [who + k * self.n for k in range(1, 1 + self.hedges) if self.pays()]
+        elif self.after and copy < self.hedges and self.now + self.after < self.arrivals[call] + self.give_up:
+            self.at(self.now + self.after, TIMER, -(who + self.n))
+        self.open[call] |= {who, *copies}
+        self.join(who)
+        for one in copies:
+            self.arrive(one)
+
+    def join(self, who):
         full = self.limit is not None and len(self.queue) >= self.limit
         if full and (self.queue or len(self.busy) >= self.servers):
             self.fate[who], self.finish[who] = "rejected", self.now
             self.again(who)
-            return
-        self.queue.append(who)
+        else:
+            self.queue.append(who)
+
+    def pays(self):
+        paid = self.budget is None or self.credit > 1 - 1e-9
+        self.credit -= paid and self.budget is not None
+        return paid
 
     def serve(self):
         while self.queue and len(self.busy) < self.servers:
@@ -81,10 +101,24 @@ class Replay:
             self.fate[who] = "aborted" if who in self.gone else "completed"
             if who not in self.gone:
                 self.call_end[who % self.n] = self.now
+                rivals, self.open[who % self.n] = self.open[who % self.n] - {who}, set()
+                for rival in rivals:
+                    self.leave_it(rival)
+
+    def timer(self, who):
+        if who < 0:
+            if self.hedge_is_due(-who):
+                self.arrive(-who)
+        elif who not in self.fate and who not in self.gone:
+            self.leave_it(who)
+            self.again(who)
+
+    def hedge_is_due(self, who):
+        """The try of the hedge is still awaited, and the budget pays for it."""
+        tries = {one // self.n // (1 + self.hedges) for one in self.open[who % self.n]}
+        return who // self.n // (1 + self.hedges) in tries and self.pays()
 
     def leave_it(self, who):
-        if who in self.fate:
-            return
         self.gone.add(who)
         if not self.leave:
             running = [number for number, members in self.busy.items() if who in members]
@@ -94,15 +128,17 @@ class Replay:
                 self.fate[who], self.finish[who] = "aborted", self.now
                 for number in running:
                     del self.busy[number]
-        self.again(who)
 
     def again(self, who):
-        call, made = who % self.n, who // self.n
+        call, made = who % self.n, who // self.n // (1 + self.hedges)
+        self.open[call].discard(who)
+        if self.open[call]:
+            return
         if made < self.times:
-            wait = min(self.longest, self.first * self.factor**made) * self.drawn(who + self.n)
-            if self.now + wait < self.arrivals[call] + self.give_up and (self.budget is None or self.credit > 1 - 1e-9):
-                self.credit -= 0 if self.budget is None else 1
-                self.at(self.now + wait, ARRIVAL, who + self.n)
+            next_try = (made + 1) * (1 + self.hedges) * self.n + call
+            wait = min(self.longest, self.first * self.factor**made) * self.drawn(next_try)
+            if self.now + wait < self.arrivals[call] + self.give_up and self.pays():
+                self.at(self.now + wait, ARRIVAL, next_try)
                 return
         self.call_end[call] = self.now
 
@@ -113,7 +149,7 @@ def compare(given, replay_of, limit=None):
     calls, tasks = loaded.calls, loaded.tasks
     n = int((calls.number == 0).sum())
     entry = given["workload"][0]
-    clients, retry = entry["clients"], entry["clients"].get("retry", {})
+    clients, retry, hedge = entry["clients"], entry["clients"].get("retry", {}), entry["clients"].get("hedge", {})
 
     def seconds(value, other):
         return other if value is None else float(value.removesuffix(" s"))
@@ -124,7 +160,7 @@ def compare(given, replay_of, limit=None):
         timeout=seconds(clients.get("timeout"), math.inf), leave=clients.get("at_timeout", "leave") == "leave",
         give_up=seconds(clients.get("give_up_after"), math.inf), times=retry.get("times", 0),
         first=seconds(wait.get("first"), 0.0), factor=wait.get("factor", 2), longest=seconds(wait.get("max"), math.inf),
-        budget=retry.get("budget"), **replay_of,
+        budget=retry.get("budget"), after=seconds(hedge.get("after"), None), hedges=hedge.get("times", 0), **replay_of,
     )  # fmt: skip
     result = hs.run(given, check=True)
     table = result.tasks.set_index("id")
@@ -141,7 +177,7 @@ def compare(given, replay_of, limit=None):
     return result
 
 
-def drawn_clients(pick):
+def drawn_clients(pick, hedged):
     retry = {"times": pick(1, 2, 3), "size": pick("same", "new")}
     if pick(0, 1):
         retry["wait"] = {"first": pick("0.1 s", "1 s"), "factor": pick(1, 2, 3), "jitter": pick("full", "none")}
@@ -149,12 +185,15 @@ def drawn_clients(pick):
     retry |= pick({}, {"budget": 0.1}, {"budget": 0.5})
     clients = {"timeout": pick("0.5 s", "1 s", "2 s"), "at_timeout": pick("leave", "cancel")}
     clients |= pick({}, {"give_up_after": "2.5 s"}) | pick({}, {"retry": retry}, {"retry": retry})
+    if hedged:
+        clients["hedge"] = {"after": pick("0 s", "0.1 s", "0.3 s"), "times": pick(1, 2, 3), "size": pick("same", "new")}
     return clients
 
 
 @pytest.mark.quick(3)
+@pytest.mark.parametrize("hedged", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_tasks_are_those_of_a_second_event_loop(seed):
+def test_tasks_are_those_of_a_second_event_loop(seed, hedged):
     random = np.random.default_rng(seed)
 
     def pick(*values):
@@ -162,20 +201,21 @@ def test_tasks_are_those_of_a_second_event_loop(seed):
 
     limit = pick(None, None, 0, 3)
     policy = "fcfs" if limit is None else {"scheduler": "fcfs", "admission": {"name": "queue_limit", "limit": limit}}
-    given = scenario(drawn_clients(pick), rate=pick(5, 9, 14), cpus=4, seed=seed, policy=policy)
+    given = scenario(drawn_clients(pick, hedged), rate=pick(5, 9, 14), cpus=4, seed=seed, policy=policy)
     compare(given, {"servers": 4}, limit)
 
 
 @pytest.mark.quick(3)
+@pytest.mark.parametrize("hedged", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_requests_are_those_of_a_second_event_loop(seed):
+def test_requests_are_those_of_a_second_event_loop(seed, hedged):
     random = np.random.default_rng(1000 + seed)
 
     def pick(*values):
         return values[int(random.integers(len(values)))]
 
     service = {"device": "gpu", "compute": {"fixed": "300 ms", "per_item": "50 ms"}, "max_batch": 8}
-    given = scenario(drawn_clients(pick), rate=pick(5, 9, 14), seed=seed, service=service)
+    given = scenario(drawn_clients(pick, hedged), rate=pick(5, 9, 14), seed=seed, service=service)
     compare(given, {"servers": 1, "batch": (8, 0.3, 0.05)})
 
 

@@ -1,4 +1,4 @@
-"""Clients that give up on what they have sent, and send it again."""
+"""Clients that give up on what they have sent, and send it again, or twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ Cause = Literal["timeout", "rejected", "failed"]
 """How an attempt ends badly."""
 
 MAX_TOKENS = 10.0
-"""Retries that a budget may save up, as in gRPC's retry throttling."""
+"""Retries and hedges that a budget may save up, as in gRPC's retry throttling."""
+
+MAX_HEDGES = 20
+"""Most hedges of an attempt: each call has rows for all its attempts."""
 
 MAX_CLIENTS = 2**31 - 1
 """Most clients of an entry: their numbers are stored in 32 bits."""
@@ -61,7 +64,7 @@ class Retry:
     size: Literal["same", "new"] = "same"
     """same: an attempt takes as long as the first; new: as long as a random call of its class."""
     budget: Fraction | None = None
-    """Most retries as a share of the calls so far, at most 10 saved up; no limit unless given."""
+    """Most retries and hedges as a share of the calls so far, at most 10 saved up; no limit unless given."""
 
     def check(self) -> None:
         if not self.on:
@@ -73,17 +76,36 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hedge:
+    """Hedges: while an attempt has no answer, others of the same call are sent next to it."""
+
+    after: Seconds
+    """Time from each attempt to the next one; with 0 s all are sent at once."""
+    times: Count = 1
+    """Most hedges of an attempt; a retry has as many again."""
+    size: Literal["same", "new"] = "same"
+    """same: a hedge takes as long as the attempt; new: as long as a random call of its class."""
+
+    def check(self) -> None:
+        if self.times > MAX_HEDGES:
+            raise KeyProblem("times", f"at most {MAX_HEDGES} hedges of an attempt, not {self.times}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
     """Clients whose calls are series of attempts until one is answered."""
 
     timeout: Seconds = math.inf
     """Time that an attempt may take, waiting or running."""
     at_timeout: Literal["leave", "cancel"] = "leave"
-    """leave: the server does not know, and works on; cancel: it stops."""
+    """What becomes of an attempt whose client has left, also if another was answered; leave: the server does not know,
+    and works on; cancel: it stops."""
     give_up_after: Seconds = math.inf
     """Time after which the whole call is given up."""
     retry: Retry | None = None
     """When a call is sent again; never unless given."""
+    hedge: Hedge | None = None
+    """When a call is sent once more although it is still awaited; never unless given."""
     count: Count | None = None
     """Clients from which the calls come, drawn for each, every one with a retry budget of its own; one unless given."""
 
@@ -91,22 +113,35 @@ class Clients:
         for key, value in (("timeout", self.timeout), ("give_up_after", self.give_up_after)):
             if value <= 0:
                 raise KeyProblem(key, "a client waits for some time; leave it out where it waits for ever")
-        if self.retry is None and math.isinf(self.timeout) and math.isinf(self.give_up_after):
-            raise KeyProblem("timeout", "these clients do nothing; give timeout, give_up_after or retry")
+        if self.retry is None and self.hedge is None and math.isinf(self.timeout) and math.isinf(self.give_up_after):
+            raise KeyProblem("timeout", "these clients do nothing; give timeout, give_up_after, retry or hedge")
+        if self.hedge is not None and self.hedge.after >= (limit := min(self.timeout, self.give_up_after)):
+            text = f"no attempt is awaited for so long; give less than the {limit:g} s after which its client leaves"
+            raise KeyProblem("hedge", text, "after")
         if self.count is not None and self.count > MAX_CLIENTS:
             raise KeyProblem("count", f"at most {MAX_CLIENTS:,} clients, not {self.count:,}")
         if self.count is not None and (self.retry is None or self.retry.budget is None):
             raise KeyProblem("count", "clients are told apart by their retry budgets, and there is none")
 
+    @property
+    def copies(self) -> int:
+        """Most attempts that a call has at a time."""
+        return 1 if self.hedge is None else 1 + self.hedge.times
+
+    @property
+    def attempts(self) -> int:
+        """Most attempts of a call: the first and all retries, each with its hedges."""
+        return self.copies * (1 if self.retry is None else 1 + self.retry.times)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """The attempts of all calls, by row of the tasks; retries arrive as they are sent.
+    """The attempts of all calls, by row of the tasks; retries and hedges arrive as they are sent.
 
     `whose`: index in `clients`, -1 for a task that is not an attempt; `attempt_of`: row of the first attempt of the
-    same call (-1 likewise); `following`: row of the next attempt, -1 if there is none; `number`: how many attempts of
-    its call come before it; `bucket`: which retry budget the call uses; `drawn`: the part that jitter leaves of the
-    wait before this attempt.
+    same call (-1 likewise); `following`: row of the next attempt, -1 if there is none, where those of a retry stand
+    behind all hedges before it; `number`: how many attempts of its call stand before it; `bucket`: which retry budget
+    the call uses; `drawn`: the part that jitter leaves of the wait before this attempt.
     """
 
     clients: list[Clients]

@@ -147,6 +147,7 @@ workload
     none: tokens clients clients.timeout clients.at_timeout clients.give_up_after clients.count clients.retry
     none: clients.retry.times clients.retry.on clients.retry.budget clients.retry.size clients.retry.wait
     none: clients.retry.wait.first clients.retry.wait.factor clients.retry.wait.max clients.retry.wait.jitter
+    none: clients.hedge clients.hedge.after clients.hedge.times clients.hedge.size
 workload.training
     plan, plan-training: batch buckets chunks data efficiency experts micro_batch passes pipeline recomputation schedule
     plan, plan-training: sequence_parallel sharded_optimizer steps@ tensor widths

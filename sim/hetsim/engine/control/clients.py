@@ -1,7 +1,8 @@
-"""Clients: they time out, give up, and send their calls again.
+"""Clients: they time out, give up, and send their calls again, or hedge them.
 
-Time-outs stand in the run's one heap of deadlines, next to those of patience.  An attempt that ends badly ends the
-call, or leads to the next attempt.
+Time-outs and hedges to be sent stand in the run's one heap of deadlines, next to those of patience.  The first attempt
+and each retry is a try, to which hedges are added while it is awaited.  The first answer ends the call; a try of which
+every attempt has ended badly ends it too, or leads to the next one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from hetsim.engine.control.arrivals import Arrivals
 from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.kernel.clock import ARRIVAL, Later
 from hetsim.model.clients import MAX_TOKENS, Calls, Cause
-from hetsim.model.record import ABORTED, COMPLETED, FAILED, Record
+from hetsim.model.clients import Clients as Behavior
+from hetsim.model.record import ABORTED, COMPLETED, FAILED, NOT_ARRIVED, Record
 from hetsim.model.task import FUTURE, RUNNING, WAITING, Task
 
 
@@ -26,8 +28,9 @@ class Clients:
     """The clients of all entries: which attempts they await, and what they do next.
 
     `awaited`: attempts for which a client waits, by row; `is_left`: those that were left; `end`: when a call was
-    answered or given up, by its first row; `tokens`: retries that each budget allows by now; `silent`: they no longer
-    do anything, as in what a policy imagines.
+    answered or given up, by its first row; `tokens`: retries and hedges that each budget allows by now; `rivals`: by
+    the first row of a call that may be hedged, the attempts of its try that are awaited or sent at this instant;
+    `hedges`: likewise the row of its next hedge; `silent`: they no longer do anything, as in what a policy imagines.
     """
 
     state: RunState
@@ -45,6 +48,8 @@ class Clients:
         self.is_left = bytearray(self.total)
         self.end = array("d", [math.nan]) * self.total
         self.tokens: list[dict[int, float]] = [{} for _ in calls.clients]
+        self.rivals: dict[int, list[int]] = {}
+        self.hedges: dict[int, int] = {}
         self.silent = False
 
     def _whose(self, row: int) -> int:
@@ -53,7 +58,7 @@ class Clients:
     def deliver(self, task: Task) -> None:
         """Deliver a task; if it is an attempt, its client waits from now on."""
         row, calls = task.index, self.calls
-        whose = self._whose(row)
+        whose, at_once = self._whose(row), list[int]()
         if whose >= 0:
             self.awaited[row] = task
             clients, first = calls.clients[whose], calls.attempt_of.item(row)
@@ -65,33 +70,86 @@ class Clients:
             if due < math.inf:
                 assert self.state.patience is not None
                 self.state.patience.watch(row, due)
+            if clients.hedge is not None:
+                at_once = self._hedges(row, first, clients)  # first: it may be refused
         self.forward(task)
+        for hedge in at_once:
+            self._send(hedge)
+
+    def _hedges(self, row: int, first: int, clients: Behavior) -> list[int]:
+        """Plan the next hedge of an attempt; return those that are sent at once."""
+        calls, hedge, rivals = self.calls, clients.hedge, self.rivals.setdefault(first, [])
+        assert hedge is not None and self.state.patience is not None
+        if row in rivals:
+            return []  # sent at once itself
+        rivals.append(row)
+        number = calls.number.item(row) % clients.copies
+        if hedge.after == 0:
+            for _ in range(hedge.times):
+                row = calls.following.item(row)
+                if self._pays(row, clients):
+                    rivals.append(row)
+            self.state.sources.thinking += len(rivals) - 1  # the run is not over if the first one is refused
+            return rivals[1:]
+        due = self.clock._now + hedge.after
+        if number < hedge.times and due < self.state.tasks.arrival.item(first) + clients.give_up_after:
+            self.hedges[first] = following = calls.following.item(row)
+            self.state.patience.watch(following, due)
+        return []
+
+    def _pays(self, row: int, clients: Behavior) -> bool:
+        """Take one more attempt from the budget of a call; False if it is spent."""
+        if clients.retry is None or clients.retry.budget is None:
+            return True
+        bucket, tokens = self.calls.bucket.item(row), self.tokens[self._whose(row)]
+        if tokens[bucket] < 1.0 - 1e-9:
+            return False
+        tokens[bucket] -= 1.0
+        return True
 
     def awaits(self, row: int) -> bool:
         """Return True if a deadline of this row is still to be watched."""
-        return row in self.awaited or (self._whose(row) < 0 and self.arrivals.may_expire(row))
+        if row in self.awaited:
+            return True
+        whose = self._whose(row)
+        return self.arrivals.may_expire(row) if whose < 0 else self.hedges.get(self.calls.attempt_of.item(row)) == row
 
     def due(self, row: int) -> None:
-        """Handle a deadline that has come: patience, or the time-out of an attempt."""
+        """Handle a deadline that has come: patience, a hedge, or a time-out."""
         whose = self._whose(row)
         if whose < 0:
             self.arrivals.expire(row)
-        elif not self.silent:
-            task, self.is_left[row] = self.awaited.pop(row), 1
-            clients, recorder = self.calls.clients[whose], self.state.recorder
-            recorder.reasons[row] = reason = f"timed out after {clients.timeout:g} s"
+        elif self.silent:
+            return
+        elif row in self.awaited:
+            clients = self.calls.clients[whose]
+            reason = f"timed out after {clients.timeout:g} s"
             if self.clock._now < self.state.tasks.arrival.item(row) + clients.timeout:
-                recorder.reasons[row] = reason = f"its call was given up after {clients.give_up_after:g} s"
-            self._go_on(row, "timeout")  # first: the run is not over if it is sent again
-            if clients.at_timeout != "cancel":
-                return
-            launch = task._launch
-            alone = launch is not None and launch.terms is None and launch.count == 1
-            if task.state in (WAITING, FUTURE):
-                self.state.deferred -= task.state == FUTURE
-                self.signals.task_ended(task, ABORTED, reason)
-            elif task.state == RUNNING and alone and task.shape.preemptible:  # else it is served with its batch
-                self.signals.kill(launch, reason, ABORTED)
+                reason = f"its call was given up after {clients.give_up_after:g} s"
+            task = self._leave(row, reason)
+            self._lost(row, "timeout")  # first: the run is not over if it is sent again
+            if clients.at_timeout == "cancel":
+                self._cancel(task, reason)
+        else:
+            del self.hedges[self.calls.attempt_of.item(row)]
+            if self._pays(row, self.calls.clients[whose]):
+                self.state.sources.thinking += 1
+                self._send(row)
+
+    def _leave(self, row: int, reason: str) -> Task:
+        """Await an attempt no longer."""
+        self.is_left[row], self.state.recorder.reasons[row] = 1, reason
+        return self.awaited.pop(row)
+
+    def _cancel(self, task: Task, reason: str) -> None:
+        """Have the server stop an attempt, as far as it can."""
+        launch = task._launch
+        alone = launch is not None and launch.terms is None and launch.count == 1
+        if task.state in (WAITING, FUTURE):
+            self.state.deferred -= task.state == FUTURE
+            self.signals.task_ended(task, ABORTED, reason)
+        elif task.state == RUNNING and alone and task.shape.preemptible:  # else it is served with its batch
+            self.signals.kill(launch, reason, ABORTED)
 
     def ended(self, task: Task, status: int) -> None:
         """Handle the end of a task at the server."""
@@ -102,26 +160,31 @@ class Clients:
             if status == COMPLETED:
                 self._close(row)
             else:
-                self._go_on(row, "failed" if status == FAILED else "rejected")
+                self._lost(row, "failed" if status == FAILED else "rejected")
 
-    def _go_on(self, row: int, cause: Cause) -> None:
-        """After an attempt that ended badly: send the next one later, or end the call."""
-        calls, state, now = self.calls, self.state, self.clock._now
-        whose, following = self._whose(row), calls.following.item(row)
-        clients = calls.clients[whose]
+    def _lost(self, row: int, cause: Cause) -> None:
+        """After an attempt that ended badly: await its rivals, retry later, or end the call."""
+        calls, first, following = self.calls, self.calls.attempt_of.item(row), row
+        clients = calls.clients[self._whose(row)]
+        if clients.hedge is not None:
+            self.rivals[first].remove(row)
+            if self.rivals[first]:
+                return
+            del self.rivals[first]
+            self.hedges.pop(first, None)
+        tries, copy = divmod(calls.number.item(row), clients.copies)
+        for _ in range(clients.copies - copy):  # over hedges that were never sent
+            following = calls.following.item(following)
         retry = clients.retry
         if retry is None or following < 0 or cause not in retry.on or self.silent:
             self._close(row)
             return
-        bucket, tokens = calls.bucket.item(row), self.tokens[whose]
-        time = now + retry.wait.seconds(calls.number.item(row), calls.drawn.item(following))
-        late = time >= state.tasks.arrival.item(calls.attempt_of.item(row)) + clients.give_up_after
-        if late or (retry.budget is not None and tokens[bucket] < 1.0 - 1e-9):
+        time = self.clock._now + retry.wait.seconds(tries, calls.drawn.item(following))
+        late = time >= self.state.tasks.arrival.item(first) + clients.give_up_after
+        if late or not self._pays(row, clients):  # paid as it is decided, not as it is sent
             self._close(row)
             return
-        if retry.budget is not None:
-            tokens[bucket] -= 1.0  # paid as it is decided, not as it is sent
-        state.sources.thinking += 1  # the run goes on until it has sent
+        self.state.sources.thinking += 1  # the run goes on until it has sent
         self.clock.at(time, ARRIVAL, Later(self._send, following))
 
     def _send(self, row: int) -> None:
@@ -133,10 +196,18 @@ class Clients:
     def _close(self, row: int) -> None:
         """A call is over: answered by this attempt, or given up after it."""
         state, first = self.state, self.calls.attempt_of.item(row)
-        self.end[first] = self.clock._now
+        self.end[first], clients = self.clock._now, self.calls.clients[self._whose(row)]
+        self.hedges.pop(first, None)
+        for rival in self.rivals.pop(first, ()):
+            if rival in self.awaited:
+                task = self._leave(rival, reason := "another attempt of its call was answered")
+                if clients.at_timeout == "cancel" and not self.silent:  # later: now an end is under way
+                    self.clock.at(self.clock._now, ARRIVAL, Later(self._cancel, task, reason))
         queue = state.queue_of.get(state.tasks.shapes[state.tasks.shape.item(row)]) if state.queues else None
-        while queue is not None and (row := self.calls.following.item(row)) >= 0:
-            queue.never()  # attempts that will not be made
+        other = first
+        while queue is not None and (other := self.calls.following.item(other)) >= 0:
+            if state.recorder.status[other] == NOT_ARRIVED:
+                queue.never()  # attempts that will not be made
         if state.sources.closed:
             state.sources.answered(first)
 

@@ -1,4 +1,4 @@
-"""Calls of clients that time out or try again: their table, and their metrics.
+"""Calls of clients that time out, try again or hedge: their table, and their metrics.
 
 A call is one row however often it was sent.  It is answered by its only completed attempt: what the server completed
 after its client had left counts as aborted.
@@ -49,19 +49,19 @@ class CallRows:
         self.status = np.where(self.answered, COMPLETED, np.where(np.isnan(self.end), UNFINISHED, fate))
         self.response = np.where(self.answered, self.end - record.input.tasks.arrival[self.first], np.nan)
 
-    def wasted(self, record: Record) -> np.ndarray:
-        """Mask of attempts after which the call ended otherwise or was retried."""
-        assert record.attempt_of is not None
-        wasted = (record.attempt_of >= 0) & (record.status != NOT_ARRIVED) & (record.status != COMPLETED)
-        wasted[self.last[(self.status == UNFINISHED) & (record.status[self.last] == UNFINISHED)]] = False
-        return wasted
-
 
 def call_rows(record: Record) -> CallRows | None:
     """The calls of a record; None if no client makes any."""
     if record.attempt_of is None or record.call_end is None:
         return None
     return CallRows(record, record.attempt_of, record.call_end)
+
+
+def _wasted(record: Record, attempt_of: np.ndarray) -> np.ndarray:
+    """Mask of attempts that were not answered and are no longer awaited."""
+    awaited = record.status == UNFINISHED
+    awaited[list(record.reasons)] = False  # clients have left those that have a reason
+    return (attempt_of >= 0) & ~awaited & (record.status != NOT_ARRIVED) & (record.status != COMPLETED)
 
 
 def calls_table(record: Record, tasks: pd.DataFrame) -> pd.DataFrame:
@@ -90,13 +90,13 @@ def calls_table(record: Record, tasks: pd.DataFrame) -> pd.DataFrame:
 
 def wasted_seconds(record: Record, modes: ModeTable, low: float, high: float) -> float:
     """Device-seconds between two times that no client waited for in the end."""
-    calls, launches = call_rows(record), launches_of(record, modes)
-    if calls is None:
+    if record.attempt_of is None:
         return math.nan
+    launches = launches_of(record, modes)
     begin, end = launches.compute_start, launches.compute_end
     inside = np.maximum(np.minimum(end, high) - np.maximum(begin, low), 0.0)
     busy = launches.busy * np.divide(inside, end - begin, out=np.zeros(len(begin)), where=end > begin)
-    return float(by_launch(record, launches, busy)[calls.wasted(record)].sum())
+    return float(by_launch(record, launches, busy)[_wasted(record, record.attempt_of)].sum())
 
 
 def rates_over(record: Record, modes: ModeTable, edges: np.ndarray) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ from hetsim.model.service import LanguageService, Service
 from hetsim.model.tasks import Item, KernelWork, StagedRequests, Tasks
 from hetsim.scenario.building.language_model import language_of
 from hetsim.scenario.building.served import service_of
-from hetsim.scenario.building.streams import Context, TaskStream, calls_of, with_retries
+from hetsim.scenario.building.streams import Context, TaskStream, calls_of, with_attempts
 
 
 def merge(
@@ -22,10 +22,10 @@ def merge(
 ) -> tuple[Tasks, list[ClosedStream], list[Service], list[LanguageService], Calls | None]:
     """Merge all streams into one table by arrival; ties in the order of streams.
 
-    Rows of retries stand last, as those that closed loops have not sent: they arrive at inf.
+    Rows of retries and hedges stand last, as those that closed loops have not sent: they arrive at inf.
     """
     counts = [len(stream) for stream in streams]
-    streams = [with_retries(stream, context) for stream in streams]
+    streams = [with_attempts(stream, context) for stream in streams]
     sizes = [len(stream) for stream in streams]
     starts = np.concatenate([[0], np.cumsum(sizes)])
     total = int(starts[-1])

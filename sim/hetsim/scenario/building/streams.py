@@ -216,44 +216,56 @@ def closed_rows(entry: WorkloadEntry, until: float, fastest_mean: float) -> int:
 # Calls: rows of a stream for the attempts that clients may make.
 
 
-def with_retries(stream: TaskStream, context: Context) -> TaskStream:
-    """The stream, followed by rows for all retries: equal tasks, not yet sent."""
-    if stream.calls is None or stream.calls.retry is None:
+def with_attempts(stream: TaskStream, context: Context) -> TaskStream:
+    """The stream, followed by rows for all retries and hedges: tasks not yet sent."""
+    if stream.calls is None or stream.calls.attempts == 1:
         return stream
-    times, count = stream.calls.retry.times, len(stream)
-    again = np.tile(np.arange(count), 1 + times)
+    clients, parts, count = stream.calls, stream.calls.attempts, len(stream)
+    again = np.tile(np.arange(count), parts)
     changes: dict[str, Any] = {}
     for one in fields(stream):
         column = getattr(stream, one.name)
         if isinstance(column, np.ndarray | Ragged | KernelWork):
             changes[one.name] = column[again] if isinstance(column, np.ndarray) else column.take(again)
     changes["arrival"][count:] = math.inf
-    if stream.calls is not None and stream.calls.retry is not None and stream.calls.retry.size == "new":
-        random = context.random.stream("retry sizes", stream.name)
-        kind = stream.shape if stream.class_code is None else stream.class_code
-        for one in np.unique(kind):
-            same = np.flatnonzero(kind == one)
-            again[count:][kind[again[count:]] == one] = random.choice(same, times * len(same))
-        changes["time"] = stream.time[again]
-        changes["estimate"] = None if stream.estimate is None else stream.estimate[again]
+    sized = again.reshape(parts // clients.copies, clients.copies, count)  # a view: tries, their copies, calls
+    if clients.retry is not None and clients.retry.size == "new":
+        sized[1:, 0] = _other_sizes(stream, len(sized) - 1, context.random.stream("retry sizes", stream.name))
+    sized[:, 1:] = sized[:, :1]
+    if clients.hedge is not None and clients.hedge.size == "new":
+        drawn = _other_sizes(stream, len(sized) * clients.hedge.times, context.random.stream("hedges", stream.name))
+        sized[:, 1:] = drawn.reshape(len(sized), -1, count)
+    changes["time"] = stream.time[again]
+    changes["estimate"] = None if stream.estimate is None else stream.estimate[again]
     if stream.id is not None:
-        later = [f"{name}/{attempt}" for attempt in range(2, 2 + times) for name in stream.id.tolist()]
+        later = [f"{name}/{attempt}" for attempt in range(2, 1 + parts) for name in stream.id.tolist()]
         changes["id"] = np.array(stream.id.tolist() + later, dtype=object)
-    refused = {row + part * count: why for row, why in stream.refused.items() for part in range(1 + times)}
+    refused = {row + part * count: why for row, why in stream.refused.items() for part in range(parts)}
     return replace(stream, **changes, refused=refused, extra={key: own[again] for key, own in stream.extra.items()})
+
+
+def _other_sizes(stream: TaskStream, times: int, random: np.random.Generator) -> np.ndarray:
+    """For each call, `times` times, a call of its class drawn at random."""
+    kind = stream.shape if stream.class_code is None else stream.class_code
+    kinds = np.tile(kind, (times, 1))
+    drawn = np.empty(kinds.shape, np.int64)
+    for one in np.unique(kind):
+        same = np.flatnonzero(kind == one)
+        drawn[kinds == one] = random.choice(same, times * len(same))
+    return drawn
 
 
 def calls_of(streams: list[TaskStream], rank: np.ndarray, counts: list[int], context: Context) -> Calls | None:
     """The attempts of calls of all streams.
 
-    rank: rows of their tasks; counts: how many of each stream are not retries.
+    rank: rows of their tasks; counts: how many calls each stream has.
     """
     if all(stream.calls is None for stream in streams):
         return None
     total = len(rank)
     calls = Calls(
         [], whose=np.full(total, -1, np.int16), attempt_of=np.full(total, -1), following=np.full(total, -1),
-        number=np.zeros(total, np.int8), bucket=np.zeros(total, np.int32), drawn=np.ones(total),
+        number=np.zeros(total, np.int16), bucket=np.zeros(total, np.int32), drawn=np.ones(total),
     )  # fmt: skip
     start = 0
     for stream, count in zip(streams, counts, strict=True):

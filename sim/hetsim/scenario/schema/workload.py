@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field
 
 from hetsim.errors import KeyProblem
-from hetsim.model.clients import Clients, Retry, RetryWait
+from hetsim.model.clients import Clients, Hedge, Retry, RetryWait
 from hetsim.model.tasks import Item
 from hetsim.model.units import Count, Name, NotNegative, Positive, Seconds, forbid, shown
 from hetsim.scenario.fields import Keys, Mirror, Model, OneOrMany, keys_of
@@ -149,7 +149,8 @@ class DataItem(Mirror):
     """Node that has it in host memory; every node unless given."""
 
 
-AS_CLIENTS = Keys(Clients, retry=Annotated[Retry, Keys(Retry, wait=Annotated[RetryWait, Keys(RetryWait)])])
+AS_RETRY = Keys(Retry, wait=Annotated[RetryWait, Keys(RetryWait)])
+AS_CLIENTS = Keys(Clients, retry=Annotated[Retry, AS_RETRY], hedge=Annotated[Hedge, Keys(Hedge)])
 
 TIMES = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile", "training")
 OF_REQUESTS = "the times of requests stand under service"
@@ -234,7 +235,7 @@ class WorkloadEntry(Demand):
     resample: Resample | None = None
     """Draws the rows of a trace again in every replication."""
     clients: Annotated[Clients, AS_CLIENTS] | None = None
-    """Clients that time out, give up and try again; they wait for ever unless given."""
+    """Clients that time out, give up, try again or hedge; they wait for ever unless given."""
     service: AnyService | None = None
     """The cost of serving a request, which makes this a stream of requests."""
     pipeline: PipelineSpec | None = None
