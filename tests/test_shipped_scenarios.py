@@ -1213,6 +1213,18 @@ def test_metastable():
 
 
 @pytest.mark.slow
+def test_hedged_tail():
+    """Hedges cut the tail that servers make, at the cost of work that may overload them."""
+    name, key = "hedged-tail", "workload.calls.clients"
+    proposed = [{key: one} for one in load(name).raw["sweep"][key]]
+    plain, late, early, canceled, twice, same = (column(name, "call_response_p99", "fcfs", one).mean() for one in proposed)
+    states(name, "from 920 to 494 ms", plain * 1000, late * 1000)
+    states(name, "which gives 317 ms", canceled * 1000)
+    assert twice < canceled and math.inf == early == same
+    states(name, "4 % more attempts", column(name, "attempts_per_call", "fcfs", proposed[1]).mean() * 100 - 100)
+
+
+@pytest.mark.slow
 def test_brownout_by_class():
     """Both shed the lowest class first and are back in the last minute; windows of 1 s are too slow for a minute."""
     name = "brownout-by-class"

@@ -1,5 +1,5 @@
-"""Clients that time out, give up, try again and hedge: a second event loop replays random settings attempt by attempt; a
-closed form; calculations by hand; what is refused."""
+"""Clients that time out, give up, try again and hedge: a second event loop replays random settings attempt by attempt;
+closed forms; calculations by hand; what is refused."""
 
 import heapq
 import math
@@ -9,6 +9,7 @@ import pytest
 from test_fork import look
 
 import hetsim as hs
+from hetsim import theory
 from hetsim.errors import ScenarioError
 from hetsim.queueing.matching import match
 from hetsim.results.one_run.result import Result
@@ -301,6 +302,53 @@ def test_deadlines_are_those_of_calls():
     assert late.metric("slo_attainment") == 0 == late.metric("call_goodput")
 
 
+@pytest.mark.parametrize(("way", "service"), [("leave", False), ("cancel", False), ("cancel", True)])
+def test_the_first_answer_ends_a_hedged_call(way, service):
+    """Two cores: the answer comes at 5 s, and a hedge that was sent at 1 s ends at 6 s, or is stopped; one that waits for
+    the next batch leaves its queue."""
+    begin, end = 5 if service else 1, 5 if way == "cancel" else 6
+    given = two({"at_timeout": way, "hedge": {"after": "1 s"}}, 1, slo="5 s")
+    given["cluster"]["nodes"]["cpus"] = 2
+    if service:
+        given["workload"][0]["service"] = {"device": "cpu", "compute": {"fixed": "5 s"}, "max_batch": 4}
+        del given["workload"][0]["cpu_time"]
+    result = hs.run(given, check=True)
+    assert seen(result, "arrival", "start", "finish", "status") == [
+        [0, 1], [0, None if service else 1], [5, end], ["completed", "aborted"]]  # fmt: skip
+    assert result.tasks["reason"].tolist()[1] == "another attempt of its call was answered"
+    assert result.calls[["finish", "attempts", "answered_by"]].to_numpy().tolist() == [[5, 2, 0]]
+    assert result.metric("wasted_device_s") == end - begin and result.metric("slo_attainment") == 1
+
+
+def test_attempts_that_a_client_still_awaits_at_the_end_are_not_wasted():
+    """Of three attempts from 0, 2 and 4 s on the first is left at 5 s; the run ends at 6 s, while all run."""
+    given = two({"timeout": "5 s", "hedge": {"after": "2 s", "times": 2}}, 1, seconds="9 s")
+    given["cluster"]["nodes"]["cpus"] = 3
+    result = hs.run({**given, "horizon": "6 s"}, check=True)
+    assert seen(result, "start", "status") == [[0, 2, 4], ["unfinished"] * 3]
+    assert result.metric("wasted_device_s") == 6 and result.metric("attempts_per_call") == 3
+
+
+@pytest.mark.parametrize(("after", "sent"), [("1 s", [0, 0.5]), ("0 s", [0, 0, 0.5, 0.5])])
+def test_a_retry_comes_when_every_attempt_sent_is_lost(after, sent):
+    """All are rejected at once: a hedge that was to come later is not sent any more."""
+    retry = {"times": 1, "on": ["rejected"], "wait": {"first": "500 ms"}}
+    policy = {"scheduler": "fcfs", "admission": {"name": "queue_limit", "limit": 0}}
+    given = two({"hedge": {"after": after}, "retry": retry}, 1, policy=policy)
+    given["workload"].insert(0, {**given["workload"][0], "name": "first", "clients": None})
+    table = hs.run(given, check=True).tasks
+    assert sorted(table["arrival"][table["status"] == "rejected"]) == sent and len(table) == len(sent) + 1
+
+
+def test_a_hedge_uses_the_budget_as_a_retry_does():
+    """Calls of 5 s, one a second, on cores enough; each adds half an attempt, until 5 s."""
+    for after, calls in (("2 s", [2, 2, 1, 2, 1, 1]), ("0 s", [1, 2, 1, 2, 1, 2])):
+        retry = {"times": 1, "on": ["timeout"], "budget": 0.5}
+        given = two({"timeout": "6 s", "hedge": {"after": after}, "retry": retry}, 6)
+        given["cluster"]["nodes"]["cpus"] = 20
+        assert hs.run(given, check=True).calls.sort_values("id")["attempts"].tolist() == calls
+
+
 def test_clients_of_a_closed_loop_send_again_before_they_think():
     given = two({"timeout": "2 s", "at_timeout": "cancel", "retry": {"times": 1, "wait": {"first": "1 s"}}})
     given["workload"][0]["arrivals"] = {"process": "closed", "clients": 1, "think": "10 s"}
@@ -348,6 +396,42 @@ def test_a_server_without_a_queue_and_clients_that_come_back_is_the_m_m_1_with_r
     assert abs(np.mean(means) - right) < 2.262 * np.std(means, ddof=1) / math.sqrt(10)
 
 
+@pytest.mark.parametrize("size", ["same", "new"])
+def test_hedges_of_calls_that_never_wait(size):
+    """Servers enough: the time until the answer is the shorter of X1 and a hedge's time after it was sent, X2."""
+    given = scenario({"at_timeout": "cancel", "hedge": {"after": "500 ms", "size": size}}, cpus=300)
+    sizes = load(given).build().tasks.time[:, 0].reshape(2, -1)
+    assert (sizes[0] == sizes[1]).all() == (size == "same")
+    result = hs.run(given, check=True)
+    calls, right = result.calls.sort_values("id"), np.minimum(sizes[0], 0.5 + sizes[1])
+    hedged = sizes[0] > 0.5
+    assert calls["response"].to_numpy() == pytest.approx(right, abs=1e-9)
+    assert (calls["attempts"].to_numpy() == 1 + hedged).all() and 50 < hedged.sum() < 250
+    assert (calls["answered_by"].to_numpy() >= 300).tolist() == (0.5 + sizes[1] < sizes[0]).tolist()
+    assert result.metric("wasted_device_s") == pytest.approx(np.where(hedged, right - np.where(
+        0.5 + sizes[1] < sizes[0], 0, 0.5), 0).sum(), abs=1e-6)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_copies_at_all_servers_are_one_server_that_takes_the_shortest():
+    """Redundancy-d with d = c (Gardner and others 2017): exponential times make it the M/M/1 of rate c mu."""
+    clients = {"at_timeout": "cancel", "hedge": {"after": "0 s", "times": 2, "size": "new"}}
+    means = []
+    for seed in range(5):
+        given = scenario(
+            clients, rate=1.5, cpus=3, count=3000, seed=seed, time={"distribution": "exponential", "mean": "1 s"}
+        )
+        tasks, calls = load(given).build().tasks, hs.run(given).calls.sort_values("id")
+        free, ends = 0.0, []
+        for arrival, shortest in zip(tasks.arrival[:3000], tasks.time[:, 0].reshape(3, -1).min(axis=0), strict=True):
+            free = max(free, arrival) + shortest
+            ends.append(free)
+        assert calls["finish"].to_numpy() == pytest.approx(ends, abs=1e-9)
+        means.append(calls["response"][300:].mean())
+    right = theory.redundancy(1.5, 1.0, 3, 3).response_mean
+    assert abs(np.mean(means) - right) < 2.776 * np.std(means, ddof=1) / math.sqrt(5)
+
+
 def test_patience_and_clients_that_leave_the_queue_are_the_same():
     """Where nothing can be stopped, as a client that leaves what runs changes nothing there."""
     same = {"stopping": {"preemptible": False}, "rate": 12}
@@ -362,13 +446,14 @@ def test_patience_and_clients_that_leave_the_queue_are_the_same():
 # Forks, saved runs, schedulers ------------------------------------------------------------------------------------
 
 
+HEDGE = {"hedge": {"after": "200 ms", "times": 2, "size": "new"}}
 STORM = {"timeout": "700 ms", "retry": {"times": 2, "wait": {"first": "100 ms", "jitter": "full"}, "budget": 0.5}}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["leave", "cancel"])
-def test_a_fork_goes_on_to_the_same_attempts(way):
-    given = scenario({**STORM, "at_timeout": way}, rate=14)
+@pytest.mark.parametrize(("way", "more"), [("leave", {}), ("cancel", {}), ("cancel", HEDGE)])
+def test_a_fork_goes_on_to_the_same_attempts(way, more):
+    given = scenario({**STORM, "at_timeout": way, **more}, rate=14)
     for seed in range(3):
         look(load(given).build, seed, forks=4)
 
@@ -376,12 +461,12 @@ def test_a_fork_goes_on_to_the_same_attempts(way):
 @pytest.mark.quick(0)
 def test_a_policy_that_forks_the_run_knows_nothing_of_its_clients():
     """What it imagines has no further calls; it decides as well as it can, and every attempt ends."""
-    result = hs.run(scenario({**STORM, "at_timeout": "cancel"}, count=40, policy="rollout"), check=True)
+    result = hs.run(scenario({**STORM, **HEDGE, "at_timeout": "cancel"}, count=40, policy="rollout"), check=True)
     assert result.calls["finish"].notna().all()
 
 
 def test_saved_runs_have_their_calls(tmp_path):
-    result = hs.run(scenario(STORM))
+    result = hs.run(scenario({**STORM, **HEDGE}))
     loaded = Result.load(result.save(tmp_path / "run"))
     assert loaded.calls.equals(result.calls) and loaded.tasks.equals(result.tasks)
     assert loaded.metric("wasted_device_s") == result.metric("wasted_device_s") > 0
@@ -393,7 +478,7 @@ def test_saved_runs_have_their_calls(tmp_path):
     "name", ["easy_backfill", "srtf", "las", "processor_sharing", "edf", "eft", "lws", "fcfs_skip"]
 )
 def test_every_call_ends_under_other_schedulers(name, way):
-    result = hs.run(scenario({**STORM, "at_timeout": way}, rate=14, policy=name), check=True)
+    result = hs.run(scenario({**STORM, **HEDGE, "at_timeout": way}, rate=14, policy=name), check=True)
     assert result.calls["finish"].notna().all() and len(result.calls) == 300
     assert (result.tasks.groupby("attempt_of")["status"].apply(lambda one: (one == "completed").sum()) <= 1).all()
 
@@ -420,6 +505,11 @@ CLOSED = "arrivals: {process: closed, clients: 2, think: 1 s}"
         ("{timeout: 1 s, retry: {times: 2, on: []}}", "6:45: workload.clients.retry.on", "nothing to react to", ""),
         ("{timeout: 1 s, retry: {times: 2, on: [late]}}", "6:50: workload.clients.retry.on.0", "timeout", ""),
         ("{retry: {times: 2, budget: 120%}}", "6:31: workload.clients.retry.budget", "100%", ""),
+        ("{timeout: 1 s, hedge: {after: 1 s}}", "6:35: workload.clients.hedge.after", "less than the 1 s", ""),
+        ("{give_up_after: 2 s, hedge: {after: 3 s}}", "6:41: workload.clients.hedge.after", "less than the 2 s", ""),
+        ("{hedge: {after: 1 s, times: 0}}", "6:33: workload.clients.hedge.times", "at least 1", ""),
+        ("{hedge: {after: 1 s, times: 21}}", "6:33: workload.clients.hedge.times", "at most 20", ""),
+        ("{hedge: {times: 1}}", "6:13: workload.clients.hedge.after", "missing", ""),
         ("{timeout: 0 s}", "6:13: workload.clients.timeout", "leave it out", ""),
         ("{at_timeout: cancel}", "6:3: workload.clients.timeout", "do nothing", ""),
         ("{timeout: 1 s, count: 3}", "6:27: workload.clients.count", "retry budgets", ""),
