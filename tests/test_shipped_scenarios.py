@@ -1217,7 +1217,8 @@ def test_hedged_tail():
     """Hedges cut the tail that servers make, at the cost of work that may overload them."""
     name, key = "hedged-tail", "workload.calls.clients"
     proposed = [{key: one} for one in load(name).raw["sweep"][key]]
-    plain, late, early, canceled, twice, same = (column(name, "call_response_p99", "fcfs", one).mean() for one in proposed)
+    found = [column(name, "call_response_p99", "fcfs", one).mean() for one in proposed]
+    plain, late, early, canceled, twice, same = found
     states(name, "from 920 to 494 ms", plain * 1000, late * 1000)
     states(name, "which gives 317 ms", canceled * 1000)
     assert twice < canceled and math.inf == early == same

@@ -304,8 +304,8 @@ def test_deadlines_are_those_of_calls():
 
 @pytest.mark.parametrize(("way", "service"), [("leave", False), ("cancel", False), ("cancel", True)])
 def test_the_first_answer_ends_a_hedged_call(way, service):
-    """Two cores: the answer comes at 5 s, and a hedge that was sent at 1 s ends at 6 s, or is stopped; one that waits for
-    the next batch leaves its queue."""
+    """Two cores: the answer comes at 5 s, and a hedge of 1 s ends at 6 s, or is stopped; one that waits for the next
+    batch leaves its queue."""
     begin, end = 5 if service else 1, 5 if way == "cancel" else 6
     given = two({"at_timeout": way, "hedge": {"after": "1 s"}}, 1, slo="5 s")
     given["cluster"]["nodes"]["cpus"] = 2
