@@ -349,11 +349,15 @@ def test_a_hedge_uses_the_budget_as_a_retry_does():
         assert hs.run(given, check=True).calls.sort_values("id")["attempts"].tolist() == calls
 
 
-def test_clients_of_a_closed_loop_send_again_before_they_think():
+def test_clients_of_a_closed_loop_send_again_or_hedge_before_they_think():
     given = two({"timeout": "2 s", "at_timeout": "cancel", "retry": {"times": 1, "wait": {"first": "1 s"}}})
     given["workload"][0]["arrivals"] = {"process": "closed", "clients": 1, "think": "10 s"}
     result = hs.run(given, check=True)
     assert result.tasks["arrival"].tolist() == [10, 25, 13, 28] and result.calls["finish"].tolist() == [15, 30]
+    given["workload"][0]["clients"] = {"hedge": {"after": "1 s"}}
+    given["cluster"]["nodes"]["cpus"] = 2
+    result = hs.run(given, check=True)
+    assert result.tasks["arrival"].tolist() == [10, 25, 11, 26] and result.calls["finish"].tolist() == [15, 30]
 
 
 def test_patience_of_tasks_and_of_requests_and_clients_share_their_deadlines():

@@ -15,7 +15,7 @@ from shared_schema import shared_schema
 
 from hetsim.errors import KeyProblem
 from hetsim.formulas.training import ParallelPlan, Transformer
-from hetsim.model.clients import Clients, Retry, RetryWait
+from hetsim.model.clients import Clients, Hedge, Retry, RetryWait
 from hetsim.model.cluster import DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing
 from hetsim.model.decision_time import DecisionTime
 from hetsim.model.described import Described, descriptions, with_default
@@ -30,7 +30,7 @@ from hetsim.workload.costs.step_costs import Efficiency
 
 ONCE = {
     DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing, Autoscaling, ResultCache, LinearSteps,
-    ComputeTime, DecisionTime, FaultProcess, Clients, Retry, RetryWait,
+    ComputeTime, DecisionTime, FaultProcess, Clients, Hedge, Retry, RetryWait,
     SpanSpeeds, StageTime, Stopping, Efficiency, Item, LanguageService, Maintenance, ParallelPlan, Service, Transformer,
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Clients that give up on what they have sent, and send it again, or twice."""
+"""Clients that give up on what they have sent, send it again, or hedge it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hedge:
-    """Hedges: while an attempt has no answer, others of the same call are sent next to it."""
+    """Hedges: another attempt of a call is sent while one has no answer yet."""
 
     after: Seconds
     """Time from each attempt to the next one; with 0 s all are sent at once."""
@@ -98,8 +98,7 @@ class Clients:
     timeout: Seconds = math.inf
     """Time that an attempt may take, waiting or running."""
     at_timeout: Literal["leave", "cancel"] = "leave"
-    """What becomes of an attempt whose client has left, also if another was answered; leave: the server does not know,
-    and works on; cancel: it stops."""
+    """leave: the server does not know, and works on; cancel: it stops; also where another attempt was answered."""
     give_up_after: Seconds = math.inf
     """Time after which the whole call is given up."""
     retry: Retry | None = None
@@ -130,7 +129,7 @@ class Clients:
 
     @property
     def attempts(self) -> int:
-        """Most attempts of a call: the first and all retries, each with its hedges."""
+        """Most attempts of a call: its retries and all hedges included."""
         return self.copies * (1 if self.retry is None else 1 + self.retry.times)
 
 

@@ -58,25 +58,28 @@ class Clients:
     def deliver(self, task: Task) -> None:
         """Deliver a task; if it is an attempt, its client waits from now on."""
         row, calls = task.index, self.calls
-        whose, at_once = self._whose(row), list[int]()
+        whose = self._whose(row)
         if whose >= 0:
             self.awaited[row] = task
             clients, first = calls.clients[whose], calls.attempt_of.item(row)
             if first == row and clients.retry is not None and clients.retry.budget is not None:
                 bucket, tokens = calls.bucket.item(row), self.tokens[whose]
                 tokens[bucket] = min(MAX_TOKENS, tokens.get(bucket, 0.0) + clients.retry.budget)
-            called = self.state.tasks.arrival.item(first)
-            due = min(task.arrival + clients.timeout, called + clients.give_up_after)
+            due = task.arrival + clients.timeout
+            if clients.give_up_after < math.inf:
+                due = min(due, self.state.tasks.arrival.item(first) + clients.give_up_after)
             if due < math.inf:
                 assert self.state.patience is not None
                 self.state.patience.watch(row, due)
             if clients.hedge is not None:
-                at_once = self._hedges(row, first, clients)  # first: it may be refused
+                at_once = self._plan_hedges(row, first, clients)  # before it is sent: it may be refused
+                self.forward(task)
+                for hedge in at_once:
+                    self._send(hedge)
+                return
         self.forward(task)
-        for hedge in at_once:
-            self._send(hedge)
 
-    def _hedges(self, row: int, first: int, clients: Behavior) -> list[int]:
+    def _plan_hedges(self, row: int, first: int, clients: Behavior) -> list[int]:
         """Plan the next hedge of an attempt; return those that are sent at once."""
         calls, hedge, rivals = self.calls, clients.hedge, self.rivals.setdefault(first, [])
         assert hedge is not None and self.state.patience is not None
@@ -111,8 +114,9 @@ class Clients:
         """Return True if a deadline of this row is still to be watched."""
         if row in self.awaited:
             return True
-        whose = self._whose(row)
-        return self.arrivals.may_expire(row) if whose < 0 else self.hedges.get(self.calls.attempt_of.item(row)) == row
+        if self._whose(row) < 0:
+            return self.arrivals.may_expire(row)
+        return bool(self.hedges) and self.hedges.get(self.calls.attempt_of.item(row)) == row
 
     def due(self, row: int) -> None:
         """Handle a deadline that has come: patience, a hedge, or a time-out."""
@@ -154,16 +158,16 @@ class Clients:
     def ended(self, task: Task, status: int) -> None:
         """Handle the end of a task at the server."""
         row = task.index
-        if self._whose(row) < 0:
-            self.state.sources.answered(row)
-        elif self.awaited.pop(row, None) is not None:
-            if status == COMPLETED:
-                self._close(row)
-            else:
-                self._lost(row, "failed" if status == FAILED else "rejected")
+        if self.awaited.pop(row, None) is None:
+            if self._whose(row) < 0:
+                self.state.sources.answered(row)
+        elif status == COMPLETED:
+            self._close(row)
+        else:
+            self._lost(row, "failed" if status == FAILED else "rejected")
 
     def _lost(self, row: int, cause: Cause) -> None:
-        """After an attempt that ended badly: await its rivals, retry later, or end the call."""
+        """After an attempt that ended badly: await its rivals, retry or close."""
         calls, first, following = self.calls, self.calls.attempt_of.item(row), row
         clients = calls.clients[self._whose(row)]
         if clients.hedge is not None:
@@ -196,13 +200,9 @@ class Clients:
     def _close(self, row: int) -> None:
         """A call is over: answered by this attempt, or given up after it."""
         state, first = self.state, self.calls.attempt_of.item(row)
-        self.end[first], clients = self.clock._now, self.calls.clients[self._whose(row)]
-        self.hedges.pop(first, None)
-        for rival in self.rivals.pop(first, ()):
-            if rival in self.awaited:
-                task = self._leave(rival, reason := "another attempt of its call was answered")
-                if clients.at_timeout == "cancel" and not self.silent:  # later: now an end is under way
-                    self.clock.at(self.clock._now, ARRIVAL, Later(self._cancel, task, reason))
+        self.end[first] = self.clock._now
+        if first in self.rivals:
+            self._leave_rivals(row, first)
         queue = state.queue_of.get(state.tasks.shapes[state.tasks.shape.item(row)]) if state.queues else None
         other = first
         while queue is not None and (other := self.calls.following.item(other)) >= 0:
@@ -210,6 +210,16 @@ class Clients:
                 queue.never()  # attempts that will not be made
         if state.sources.closed:
             state.sources.answered(first)
+
+    def _leave_rivals(self, row: int, first: int) -> None:
+        """After the answer to an attempt: leave the others of its call."""
+        self.hedges.pop(first, None)
+        cancel = self.calls.clients[self._whose(row)].at_timeout == "cancel" and not self.silent
+        for rival in self.rivals.pop(first):
+            if rival != row:
+                task = self._leave(rival, reason := "another attempt of its call was answered")
+                if cancel:  # as an event of this instant: the end of a launch is under way
+                    self.clock.at(self.clock._now, ARRIVAL, Later(self._cancel, task, reason))
 
     def write(self, record: Record) -> None:
         """Complete a record: work for clients that had left counts as aborted."""

@@ -1,4 +1,4 @@
-"""Calls of clients that time out, try again or hedge: their table, and their metrics.
+"""Calls of clients that time out, try again or hedge: table and metrics.
 
 A call is one row however often it was sent.  It is answered by its only completed attempt: what the server completed
 after its client had left counts as aborted.
