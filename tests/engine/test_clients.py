@@ -333,11 +333,24 @@ def test_attempts_that_a_client_still_awaits_at_the_end_are_not_wasted():
 def test_a_retry_comes_when_every_attempt_sent_is_lost(after, sent):
     """All are rejected at once: a hedge that was to come later is not sent any more."""
     retry = {"times": 1, "on": ["rejected"], "wait": {"first": "500 ms"}}
-    policy = {"scheduler": "fcfs", "admission": {"name": "queue_limit", "limit": 0}}
-    given = two({"hedge": {"after": after}, "retry": retry}, 1, policy=policy)
-    given["workload"].insert(0, {**given["workload"][0], "name": "first", "clients": None})
-    table = hs.run(given, check=True).tasks
-    assert sorted(table["arrival"][table["status"] == "rejected"]) == sent and len(table) == len(sent) + 1
+    policy = {"scheduler": "fcfs", "admission": "slo_feasible"}
+    table = hs.run(two({"hedge": {"after": after}, "retry": retry}, 1, policy=policy, slo="1 s"), check=True).tasks
+    assert sorted(table["arrival"]) == sent and (table["status"] == "rejected").all()
+
+
+@pytest.mark.parametrize("timeout", ["900 ms", "9 s"])
+def test_a_batching_policy_learns_how_many_attempts_may_still_come(timeout):
+    """Batches of four of 1 s; those at the end, of fewer, go as soon as no other attempt can come."""
+    service = {"device": "cpu", "compute": {"fixed": "1 s"}, "max_batch": 4, "batching": "fixed_size"}
+    clients = {"timeout": timeout, "hedge": {"after": "300 ms", "times": 2}, "retry": {"times": 1, "on": ["timeout"]}}
+    result = hs.run(scenario(clients, count=30, service=service, rate=4), check=True)
+    assert result.calls["finish"].notna().all() and result.tasks["finish"].notna().all()
+
+
+def test_hedges_are_as_long_as_the_retry_that_they_follow():
+    clients = {"timeout": "2 s", "hedge": {"after": "1 s", "times": 2}, "retry": {"times": 1, "size": "new"}}
+    sizes = load(scenario(clients, count=20)).build().tasks.time.reshape(2, 3, 20)
+    assert (sizes == sizes[:, :1]).all() and (sizes[0] != sizes[1]).any()
 
 
 def test_a_hedge_uses_the_budget_as_a_retry_does():

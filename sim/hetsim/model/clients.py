@@ -135,7 +135,7 @@ class Clients:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """The attempts of all calls, by row of the tasks; retries and hedges arrive as they are sent.
+    """The attempts of all calls, by row of the tasks; later ones arrive as sent.
 
     `whose`: index in `clients`, -1 for a task that is not an attempt; `attempt_of`: row of the first attempt of the
     same call (-1 likewise); `following`: row of the next attempt, -1 if there is none, where those of a retry stand

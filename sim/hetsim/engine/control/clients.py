@@ -94,10 +94,9 @@ class Clients:
                     rivals.append(row)
             self.state.sources.thinking += len(rivals) - 1  # the run is not over if the first one is refused
             return rivals[1:]
-        due = self.clock._now + hedge.after
-        if number < hedge.times and due < self.state.tasks.arrival.item(first) + clients.give_up_after:
+        if number < hedge.times:
             self.hedges[first] = following = calls.following.item(row)
-            self.state.patience.watch(following, due)
+            self.state.patience.watch(following, self.clock._now + hedge.after)
         return []
 
     def _pays(self, row: int, clients: Behavior) -> bool:
