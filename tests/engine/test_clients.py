@@ -338,12 +338,14 @@ def test_a_retry_comes_when_every_attempt_sent_is_lost(after, sent):
     assert sorted(table["arrival"]) == sent and (table["status"] == "rejected").all()
 
 
-@pytest.mark.parametrize("timeout", ["900 ms", "9 s"])
-def test_a_batching_policy_learns_how_many_attempts_may_still_come(timeout):
-    """Batches of four of 1 s; those at the end, of fewer, go as soon as no other attempt can come."""
+@pytest.mark.parametrize(("timeout", "rate"), [("900 ms", "99/s"), ("9 s", "99/s"), ("9 s", "2/s")])
+def test_a_batching_policy_learns_how_many_attempts_may_still_come(timeout, rate):
+    """Batches of four of 1 s; those at the end, of fewer, go as soon as no other attempt can come, admitted or not."""
+    policy = {"scheduler": "fcfs", "admission": {"name": "token_bucket", "rate": rate}}
     service = {"device": "cpu", "compute": {"fixed": "1 s"}, "max_batch": 4, "batching": "fixed_size"}
-    clients = {"timeout": timeout, "hedge": {"after": "300 ms", "times": 2}, "retry": {"times": 1, "on": ["timeout"]}}
-    result = hs.run(scenario(clients, count=30, service=service, rate=4), check=True)
+    retry = {"times": 1, "wait": {"first": "1 s"}}
+    clients = {"timeout": timeout, "hedge": {"after": "300 ms", "times": 2}, "retry": retry}
+    result = hs.run(scenario(clients, count=30, service=service, rate=4, policy=policy), check=True)
     assert result.calls["finish"].notna().all() and result.tasks["finish"].notna().all()
 
 
