@@ -25,7 +25,7 @@ from hetsim.model.record import (
 )
 from hetsim.model.tasks import StagedRequests
 from hetsim.results.one_run import language
-from hetsim.results.one_run.calls import CallRows, not_back, rates_over
+from hetsim.results.one_run.calls import CallRows, not_back, rates_over, wasted_attempts
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.rows import TableRows, is_retry, met_by_calls
 from hetsim.results.one_run.steps import token_gaps
@@ -308,7 +308,7 @@ def test_a_call_is_one_row(seed: int):
         for mine, now in zip(calls, status, strict=True)
         if now == UNFINISHED and rec.status[mine[-1]] == UNFINISHED
     }
-    assert np.flatnonzero(found.wasted(rec)).tolist() == sorted(wasted)
+    assert np.flatnonzero(wasted_attempts(rec)).tolist() == sorted(wasted)
     result = Result(rec)
     table = result.calls
     assert table["id"].tolist() == [mine[0] for mine in calls] and table["attempts"].tolist() == [

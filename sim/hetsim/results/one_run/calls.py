@@ -57,9 +57,11 @@ def call_rows(record: Record) -> CallRows | None:
     return CallRows(record, record.attempt_of, record.call_end)
 
 
-def _wasted(record: Record, attempt_of: np.ndarray) -> np.ndarray:
+def wasted_attempts(record: Record) -> np.ndarray:
     """Mask of attempts that were not answered and are no longer awaited."""
-    awaited = record.status == UNFINISHED
+    attempt_of, call_end = record.attempt_of, record.call_end
+    assert attempt_of is not None and call_end is not None
+    awaited = (record.status == UNFINISHED) & np.isnan(call_end[attempt_of])
     awaited[list(record.reasons)] = False  # clients have left those that have a reason
     return (attempt_of >= 0) & ~awaited & (record.status != NOT_ARRIVED) & (record.status != COMPLETED)
 
@@ -96,7 +98,7 @@ def wasted_seconds(record: Record, modes: ModeTable, low: float, high: float) ->
     begin, end = launches.compute_start, launches.compute_end
     inside = np.maximum(np.minimum(end, high) - np.maximum(begin, low), 0.0)
     busy = launches.busy * np.divide(inside, end - begin, out=np.zeros(len(begin)), where=end > begin)
-    return float(by_launch(record, launches, busy)[_wasted(record, record.attempt_of)].sum())
+    return float(by_launch(record, launches, busy)[wasted_attempts(record)].sum())
 
 
 def rates_over(record: Record, modes: ModeTable, edges: np.ndarray) -> dict[str, np.ndarray]:
