@@ -1,0 +1,165 @@
+"""Models of what devices do: unlike speeds, faults, sleep, streams."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+from hetsim.errors import UsageError
+from hetsim.model.faults import FaultProcess
+from hetsim.queueing import facts as declared
+from hetsim.queueing.facts import Facts, Match, law_of, mixed
+from hetsim.queueing.families import (
+    SMALL,
+    matched,
+    own_order,
+    predicted_rows,
+    require,
+    rows_inside,
+    rows_of,
+    sized_tasks,
+)
+from hetsim.results.declared import RESPONSE_MEAN, WAIT_MEAN
+from hetsim.theory import levels, networks
+from hetsim.theory.breakdowns import completion, mg1_breakdowns, mg1_setup, mmc_breakdowns, varies_finitely
+
+
+def unlike(facts: Facts, model: str) -> Match:
+    """M/M/c of unlike servers, the fastest free one first."""
+    understood = facts.arrivals() & facts.recognized
+    facts.open_door()
+    facts.order(blind=False)
+    modes, first = facts.modes, facts.modes[0]
+    types = {mode.type for mode in modes}
+    devices = len({(mode.on_cpu, mode.gpus, mode.millicores, mode.memory) for mode in modes}) == 1
+    devices = devices and all(len(shape.modes) == len(types) == len(modes) for shape in facts.input.tasks.shapes)
+    devices = devices and (first.on_cpu or all(mode.whole_devices for mode in modes))
+    facts.suppose("a server is whole devices, as many of each type", devices, facts.customers[0].key, facts.shown_modes)
+    facts.alone()
+    slots = [[facts.slots(node, mode) for mode in modes] for node in facts.cluster.nodes]
+    room = all(sum(here) * first.millicores <= node.cpus * 1000
+               and (node.memory is None or sum(here) * first.memory <= node.memory)
+               for here, node in zip(slots, facts.cluster.nodes, strict=True))  # fmt: skip
+    facts.suppose("servers of a node do not wait for its cores or memory", room, "cluster.nodes")
+    placement = facts.parameter("scheduler", "placement", None)
+    facts.suppose("the fastest free server is taken", placement is None, "policy.scheduler.placement",
+                  getattr(placement, "name", ""))  # fmt: skip
+    drawn = [one.demand.cpu_time if first.on_cpu else one.demand.gpu_time for one in facts.customers]
+    own = any(one.demand.modes or one.demand.typed_gpu_time or one.demand.scaling for one in facts.customers)
+    timed = all(hasattr(one, "scv") for one in drawn) and not own and any(one.mean > 0 for one in drawn)
+    facts.suppose("times are drawn, and differ by the speeds of types only", timed, facts.time_key)
+    require(understood, devices, timed)
+    law = mixed((one.rate, law_of(each)) for one, each in zip(facts.customers, drawn, strict=True))
+    facts.exponential(law)
+    means = [law.mean / mode.type.speed for mode in modes]
+    kinds = sorted((mean, sum(counts)) for mean, counts in zip(means, zip(*slots, strict=True), strict=True))
+    servers = sum(count for _, count in kinds)
+    states = math.prod(sorted(count + 1 for _, count in kinds)[:-1])
+    require(facts.suppose(SMALL, levels.is_quick(states, servers), "cluster.nodes"))
+    mean = servers / sum(count / each for each, count in kinds)
+    require(facts.steady(facts.rate * mean, servers, law._replace(mean=mean)))
+    prediction = levels.unlike_servers(facts.rate, kinds)
+    rows = rows_of(facts, prediction, prediction.utilization * servers, True)
+    return matched(facts, prediction.model, prediction, rows)
+
+
+def faults(facts: Facts, model: str) -> Match:
+    """M/G/1 and M/M/c whose GPUs fail and are repaired."""
+    understood = facts.arrivals() & sized_tasks(facts)
+    facts.open_door()
+    facts.one_by_one(blind=False)
+    require(understood)
+    mode, fault, built = facts.only_mode, facts.model.faults[0], facts.input.faults
+    servers, law = facts.servers, facts.law
+    gpus = [device.index for node in facts.cluster.nodes for device in node.accelerators]
+    alone = not mode.on_cpu and mode.gpus == 1 and mode.whole_devices and servers == len(gpus)
+    facts.suppose("a server is one whole GPU", alone, f"{facts.customers[0].key}.gpus", str(mode))
+    process = built[0] if len(built) == 1 and fault.on is not None else None
+    fails = isinstance(process, FaultProcess) and sorted(process.devices) == gpus
+    facts.suppose("each GPU fails by itself, and nothing else does", fails, "faults")
+    require(alone, fails)
+    between, repair = law_of(fault.every), law_of(fault.repair)
+    require(facts.suppose("times to a fault are exponential", between.kind == "exponential", "faults.0.every"))
+    interval = {shape.stopping.interval for shape in facts.input.tasks.shapes}
+    lost = interval == {math.inf}
+    key, share = f"{facts.customers[0].key}.stopping.interval", between.mean / (between.mean + repair.mean)
+    load, memory = facts.rate * law.mean / share, 1 / (1 / between.mean + 1 / repair.mean)
+    if lost and servers == 1:
+        service = law.mean if law.kind == "constant" else facts.phases
+        require(facts.suppose("service has phases, or is constant", service is not None, facts.time_key, law.shown))
+        given = cast(Any, service), between.mean, repair.mean
+        try:
+            prediction, mean, square = mg1_breakdowns(facts.rate, *given, repair.scv), *completion(*given, repair.scv)
+        except UsageError as error:
+            require(facts.suppose("there is a mean response", False, "faults.0.every", str(error)))
+        facts.suppose("waits have a variance", varies_finitely(*given[:2]), "faults.0.every", between.shown, soft=True,
+                      error=math.inf)  # fmt: skip
+        completes = law._replace(mean=mean, scv=square / mean**2 - 1)
+        require(facts.steady(prediction.load, 1, completes, memory=memory))
+        rows = predicted_rows({WAIT_MEAN: prediction.wait_mean})
+    else:
+        require(facts.suppose("work is kept at a fault, but for one interval", not lost, key, "all is lost"))
+        facts.exponential()
+        require(facts.suppose("repairs are exponential", repair.kind == "exponential", "faults.0.repair", repair.shown))
+        require(facts.steady(load, servers, law, memory=memory))
+        repeated = 2 * max(interval) / between.mean / (1 - load / servers)  # twice the load that is added, at most
+        facts.suppose("no work is lost", False, key, f"at most {max(interval):g} s a fault", soft=True,
+                      error=repeated if repeated <= declared.NEARLY else math.inf)  # fmt: skip
+        require(facts.suppose(SMALL, levels.is_quick(servers + 1, servers), "cluster.nodes", f"{servers} servers"))
+        prediction = mmc_breakdowns(facts.rate, law.mean, servers, uptime_mean=between.mean, repair_mean=repair.mean)
+        rows = []
+    return matched(facts, prediction.model, prediction, [*rows, *rows_inside(prediction)])
+
+
+def setup(facts: Facts, model: str) -> Match:
+    """M/G/1 on a GPU that sleeps when it was idle, and takes a while to wake."""
+    understood = own_order(facts)
+    require(understood)
+    mode, law, rate = facts.only_mode, facts.law, facts.rate
+    devices = [device for node in facts.cluster.nodes for device in node.accelerators]
+    single = not mode.on_cpu and mode.whole_devices and facts.servers == len(devices) == 1
+    require(facts.suppose("there is one GPU, and a task has all of it", single, "cluster.nodes.gpus.count"))
+    power, memory = mode.type.power, facts.parameter("scheduler", "memory", 3600.0)
+    # What is asked for within the memory, less and less, and 6 deviations of it: a GPU is kept awake from 0.5 on.
+    wanted = power.wake * (rate + 6 * math.sqrt(rate / 2 / memory) + 1 / memory)
+    never = facts.parameter("scheduler", "safety", 1.0) == 0 and wanted < 0.5
+    facts.suppose("the forecast keeps no GPU awake", never, "policy.scheduler.safety", f"wants up to {wanted:.2g}")
+    require(facts.suppose("the GPU saves energy asleep", power.sleep < power.idle, "cluster.nodes.gpus.power"))
+    patience = facts.parameter("scheduler", "patience", None)
+    after = power.wake * power.idle / (power.idle - power.sleep) if patience is None else patience
+    require(facts.steady(rate * law.mean, 1, law, memory=power.wake + after))
+    prediction = mg1_setup(rate, law.mean, law.scv, power.wake, sleep_after=after)
+    return matched(facts, prediction.model, prediction, rows_inside(prediction))
+
+
+def tandem(facts: Facts, _: str) -> Match:
+    """Upload, compute and download as stations in a row."""
+    understood = facts.arrivals() & sized_tasks(facts)
+    facts.open_door()
+    facts.undisturbed()
+    facts.order(blind=False)
+    require(understood)
+    facts.links_alone()
+    stages = {
+        "upload": facts.transfer("bytes_in", facts.customers),
+        "compute": facts.law,
+        "download": facts.transfer("bytes_out", facts.customers),
+    }
+    used = {name: law for name, law in stages.items() if law.mean > 0}
+    for name, law in used.items():
+        facts.exponential(law, f"{name} is exponential", _STAGE_KEYS[name].format(facts.customers[0].key))
+    slowest = max(used.values(), key=lambda law: law.mean)
+    facts.one_gpu(facts.rate * slowest.mean, soft=True)
+    require(facts.steady(facts.rate * slowest.mean, 1, slowest))
+    network = networks.tandem(facts.rate, [networks.Station(law.mean, 1, name) for name, law in used.items()])
+    exponential = all(law.kind == "exponential" for law in used.values())
+    rows = predicted_rows({
+        RESPONSE_MEAN: network.response_mean,
+        "response_p95": network.response_percentile(0.95) if exponential else None,
+        "jobs_in_system_mean": network.jobs_in_system_mean,
+        facts.busy_metric: facts.busy_share(facts.rate * facts.law.mean),
+    })  # fmt: skip
+    return matched(facts, f"tandem of M/M/1: {' → '.join(used)}", None, rows)
+
+
+_STAGE_KEYS = {"upload": "{}.bytes_in", "compute": "{}.gpu_time", "download": "{}.bytes_out"}

@@ -1,0 +1,75 @@
+"""What families of models share: assumptions that stand together, and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hetsim.queueing.facts import Facts, Match, PredictedRow, Unmatched
+from hetsim.results.declared import RESPONSE_MEAN, WAIT_MEAN
+from hetsim.theory.prediction import Prediction
+
+SMALL = "the exact chain is small enough"
+
+
+def moves_data(facts: Facts) -> bool:
+    keys = ("bytes_in", "bytes_out", "upload", "download")
+    return any(getattr(one.demand, key) for one in facts.customers for key in keys)
+
+
+def sized_tasks(facts: Facts) -> bool:
+    """Check what all models of tasks assume; False if no figures can be computed."""
+    return facts.recognized & facts.one_way() and facts.sizes_known()
+
+
+def own_order(facts: Facts) -> bool:
+    """Check what models assume whose order is the scheduler's own, each device a server; as `sized_tasks`."""
+    understood = facts.arrivals() & sized_tasks(facts)
+    facts.open_door()
+    facts.undisturbed()
+    facts.one_in_flight()
+    facts.free_taken()
+    return understood
+
+
+def require(*held: bool) -> None:
+    """Go on only where assumptions hold without which no figures can be computed."""
+    if not all(held):
+        raise Unmatched
+
+
+def matched(facts: Facts, model: str, prediction: Prediction | None = None, rows: Iterable[PredictedRow] = ()) -> Match:
+    match = Match(model, facts.assumptions)
+    if match.verdict != "none":
+        match.rows = list(rows)
+        if prediction is not None:
+            match.formula_error = prediction.error
+    return match
+
+
+def rows_of(facts: Facts, line: Prediction, computing: float, tails: bool, loss: bool = False) -> list[PredictedRow]:
+    """The figures of a prediction under the names of the simulator's metrics."""
+    return predicted_rows({
+        WAIT_MEAN: line.wait_mean,
+        "wait_p95": line.wait_percentile(0.95) if tails and line.wait_above is not None else None,
+        RESPONSE_MEAN: line.response_mean,
+        "response_p95": line.response_percentile(0.95) if tails and line.response_above is not None else None,
+        "queue_length_mean": line.queue_length_mean,
+        "jobs_in_system_mean": line.jobs_in_system_mean,
+        facts.busy_metric: facts.busy_share(computing),
+        "loss": line.loss if loss else None,
+    })  # fmt: skip
+
+
+def predicted_rows(figures: Mapping[str, float | None]) -> list[PredictedRow]:
+    """A row for each figure that there is."""
+    return [PredictedRow(metric, value) for metric, value in figures.items() if value is not None]
+
+
+def matched_with_loss(facts: Facts, model: str, line: Prediction, tails: bool) -> Match:
+    """The match of a model in which tasks are lost."""
+    return matched(facts, model, line, rows_of(facts, line, line.throughput * facts.law.mean, tails, loss=True))
+
+
+def rows_inside(line: Prediction) -> list[PredictedRow]:
+    """How many are in the system and for how long."""
+    return predicted_rows({RESPONSE_MEAN: line.response_mean, "jobs_in_system_mean": line.jobs_in_system_mean})

@@ -1,0 +1,165 @@
+"""Equal servers of one queue without loss, open or in a closed loop."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from hetsim.errors import UsageError
+from hetsim.queueing import facts as declared
+from hetsim.queueing.facts import Facts, Law, Match, PredictedRow, law_of
+from hetsim.queueing.families import SMALL, matched, moves_data, require, rows_of, sized_tasks
+from hetsim.results.declared import RESPONSE_MEAN, THROUGHPUT, WAIT_MEAN
+from hetsim.theory import general, levels, networks, queues
+from hetsim.theory.prediction import Prediction
+from hetsim.theory.transient import mmc_periodic
+
+MAX_CLIENTS = 1_000_000
+"""States of closed loops that take about a second."""
+
+
+def delay(facts: Facts, _: str) -> Match:
+    """M/M/c, M/D/c, M/PH/c, M/G/1, GI/M/1, MMPP/M/c and, near, G/G/c: no loss."""
+    require(facts.arrivals(("poisson", "renewal", "deterministic", "mmpp", "piecewise_poisson")))
+    moves = moves_data(facts)
+    understood = sized_tasks(facts)
+    facts.open_door()
+    order = facts.one_by_one()
+    require(understood)
+    law, compute, servers = facts.law, facts.law, facts.servers
+    if moves:
+        facts.links_alone()
+        alone = facts.mode is not None and facts.mode.gpus == 1 and facts.mode.whole_devices
+        facts.suppose("a server is one whole GPU", alone, f"{facts.customers[0].key}.gpus", str(facts.mode))
+        law = facts.whole_time
+    rate, arrivals = facts.rate, cast(Any, facts.model.workload[0].arrivals)
+    if getattr(arrivals, "process", None) == "piecewise_poisson":
+        return _periodic(facts, arrivals, law)
+    varied, memory, phases = law, 0.0, None if moves else facts.phases
+    if getattr(arrivals, "process", None) == "mmpp":
+        if law.kind != "exponential" and _phases_fit(len(arrivals.rates), phases, servers):
+            facts.suppose("service has phases", True, facts.time_key, law.shown)
+        else:
+            facts.exponential(law)
+        more, memory = levels.modulation(arrivals.rates, arrivals.switching_rates)
+        varied = law._replace(scv=law.scv + more)
+    elif getattr(arrivals, "process", None) == "renewal":
+        varied = law._replace(scv=law.scv + max(0.0, float(arrivals.scv) - 1))
+    require(facts.steady(rate * law.mean, servers, varied, memory=memory))
+    prediction = _delay_system(facts, rate, law, servers, phases=phases)
+    if law.kind == "general" and servers == 1 and order == "blind":
+        prediction = replace(prediction, wait_above=None, response_above=None)
+    rows = rows_of(facts, prediction, rate * compute.mean, order == "fcfs")
+    return matched(facts, prediction.model, prediction, rows)
+
+
+def _delay_system(facts: Facts, rate: float, law: Law, servers: int, phases: levels.PhaseType | None) -> Prediction:
+    arrivals: Any = facts.model.workload[0].arrivals
+    if arrivals.process == "mmpp":
+        if law.kind == "exponential" or not _phases_fit(len(arrivals.rates), phases, servers):
+            return levels.mmpp_mc(arrivals.rates, arrivals.switching_rates, law.mean, servers)
+        chain = levels.map_phc(arrivals.switching_rates, np.diag(arrivals.rates), cast(Any, phases), servers)
+        return replace(chain, model=f"MMPP/PH/{servers}")
+    if arrivals.process == "poisson":
+        if law.kind == "exponential":
+            return queues.mmc(rate, law.mean, servers)
+        if servers == 1:
+            return general.md1(rate, law.mean) if law.kind == "constant" else general.mg1(rate, law.mean, law.scv)
+        if law.kind == "constant":
+            return general.mdc(rate, law.mean, servers)
+        if _phases_fit(1, phases, servers):
+            return levels.mphc(rate, cast(Any, phases), servers)
+        figures = {"arrival_scv": 1.0, "service_scv": law.scv, "service_third": law.third}
+        prediction = general.allen_cunneen(rate, law.mean, servers, **figures)
+        return replace(prediction, model=f"M/G/{servers} (Allen and Cunneen)")
+    scv = 0.0 if arrivals.process == "deterministic" else float(arrivals.scv)
+    if servers == 1 and law.kind == "exponential":
+        return general.gim1(rate, law.mean, _gap_complement(arrivals, rate, scv), "D/M/1" if scv == 0 else "GI/M/1")
+    gaps = declared.phases_of(arrivals.gaps, 1.0) if scv > 0 else None
+    if gaps is not None and _phases_fit(len(gaps.start), phases, servers):
+        chain = levels.map_phc(gaps.onward, np.outer(gaps.ends, gaps.start), cast(Any, phases), servers)
+        return replace(chain, model=f"PH/PH/{servers}")
+    prediction = general.allen_cunneen(rate, law.mean, servers, arrival_scv=scv, service_scv=law.scv)
+    # An scv of 1 does not make arrivals Poisson: never exact here, and the error was not measured.
+    return replace(prediction, model=f"G/G/{servers} (Allen and Cunneen)", error=math.inf)
+
+
+def _periodic(facts: Facts, arrivals: Any, law: Law) -> Match:
+    """M/M/c under a rate that moves in a cycle."""
+    key, period, servers = "workload.0.arrivals", arrivals.period, facts.servers
+    require(facts.suppose("the rate moves in a cycle", period is not None, f"{key}.period"),
+          facts.suppose("the rate moves in steps", arrivals.between == "step", f"{key}.between"))  # fmt: skip
+    facts.exponential(law)
+    require(facts.steady(facts.rate * law.mean, servers, law, memory=period))
+    cycles = (facts.lasts - (0.0 if math.isnan(facts.warmup) else facts.warmup)) / period
+    uncut = abs(cycles - round(cycles)) < 1e-6 and not math.isnan(facts.warmup)
+    facts.suppose("the run without its warm-up is whole cycles", uncut, "horizon", f"{cycles:.4g}", soft=True,
+                  error=1 / cycles)  # fmt: skip
+    times, rates = zip(*arrivals.rate, strict=True)
+    pieces = [(end - begin, rate) for begin, end, rate in zip(times, [*times[1:], period], rates, strict=True)]
+    try:
+        prediction = mmc_periodic(pieces, law.mean, servers)
+    except UsageError as error:
+        require(facts.suppose(SMALL, False, f"{key}.period", str(error)))
+    return matched(facts, prediction.model, prediction, rows_of(facts, prediction, facts.rate * facts.law.mean, False))
+
+
+def _phases_fit(states: int, phases: levels.PhaseType | None, servers: int) -> bool:
+    """Return True if a chain of these phases takes about a second."""
+    return phases is not None and levels.is_quick(states * levels.states_of(phases, servers), servers)
+
+
+def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
+    """E[1 - exp(-s gap)] of a renewal process of a workload."""
+    if scv == 0:
+        return lambda s: -math.expm1(-s / rate)
+    if arrivals.family == "hyperexponential" or (arrivals.family == "auto" and scv > 1):
+        share = (1 + math.sqrt((scv - 1) / (scv + 1))) / 2
+        return lambda s: sum(p * s / (2 * p * rate + s) for p in (share, 1 - share))
+    return lambda s: -math.expm1(-math.log1p(s * scv / rate) / scv)
+
+
+def closed(facts: Facts, _: str) -> Match:
+    """The machine repair model, or several loops with one service."""
+    entries = facts.model.workload
+    loops: list[Any] = [entry.arrivals for entry in entries if getattr(entry.arrivals, "closed", False)]
+    labels = [one.label for one in facts.customers]
+    one = len(loops) == len(entries) and (len(loops) == 1 or len(labels) == len(set(labels)) == len(loops))
+    facts.suppose("closed loops and nothing else, each of one class if several", one, "workload")
+    changing = next((n for n, loop in enumerate(loops) if len(loop.changes) > 1), None)
+    one = one and facts.suppose("the number of clients does not change", changing is None,
+                                f"workload.{changing or 0}.arrivals.clients")  # fmt: skip
+    understood = sized_tasks(facts)
+    facts.open_door()
+    order = facts.one_by_one(blind=len(loops) == 1)  # a random order keeps the number that a task drew
+    require(understood, one)
+    law, servers = facts.law, facts.servers
+    facts.exponential()
+    horizon = facts.input.horizon
+    clients, think = [loop.changes[0][1] for loop in loops], [law_of(loop.think).mean for loop in loops]
+    facts.steady(0, servers, law, bounded=True)
+    if len(loops) > 1:
+        states = math.prod(count + 1 for count in clients)
+        require(facts.suppose("every loop has clients", min(clients) > 0, "workload"),
+              facts.suppose(SMALL, states <= MAX_CLIENTS, "workload", f"{states:,} states"))  # fmt: skip
+        solved = networks.closed_classes(clients, think, [law.mean] * len(loops), servers)
+        throughputs, model = solved.throughput, f"closed loops of {len(loops)} classes, M/M/{servers}"
+        by_class = zip(solved.response_mean, labels, strict=True)
+        rows = [PredictedRow(RESPONSE_MEAN, each, label) for each, label in by_class]
+        if order == "fcfs":
+            rows += [PredictedRow(WAIT_MEAN, row.value - law.mean, row.class_) for row in rows]
+        rows.append(PredictedRow(facts.busy_metric, facts.busy_share(solved.utilization * servers)))
+    else:
+        prediction = queues.closed_loop(clients[0], think[0], law.mean, servers)
+        throughputs, model = (prediction.throughput,), prediction.model
+        rows = rows_of(facts, prediction, prediction.throughput * law.mean, order == "fcfs")
+    for number, (entry, rate) in enumerate(zip(entries, throughputs, strict=True)):
+        early = (entry.until or math.inf) < horizon
+        bounded = math.isfinite(horizon) or len(loops) > 1  # else the run lasts as long as its tasks do
+        early = early or (bounded and (entry.count or math.inf) < 1.2 * rate * horizon)
+        key = f"workload.{number}.{'count' if entry.count else 'until'}"
+        facts.suppose("clients send tasks to the end of the run", not early, key if early else "")
+    return matched(facts, model, None, [*rows, PredictedRow(THROUGHPUT, sum(throughputs))])
