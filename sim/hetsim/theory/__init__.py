@@ -28,9 +28,9 @@ __all__ = [  # noqa: PLE0604
     "greedy_batches", "halfin_whitt", "inoue_bounds", "jackson", "kaufman_roberts", "las", "load_for_delay",
     "load_for_loss", "map_phc", "md1", "mdc", "mg1", "mg1_breakdowns", "mg1_ps", "mg1_setup", "mm1", "mmc",
     "mmc_abandonment", "mmc_breakdowns", "mmc_periodic", "mmck", "mmpp_mc", "mphc", "multiserver_jobs", "naor",
-    "nonpreemptive", "phase_type", "preemptive_resume", "psjf", "redundancy", "retrials", "servers_for_delay",
-    "servers_for_loss", "servers_for_wait", "settling_time", "sjf", "slow_server", "srpt", "stationary", "tandem",
-    "token_bucket", "trunk_reservation", "unlike_servers", "workload_limit",
+    "nonpreemptive", "phase_type", "power_of_choices", "preemptive_resume", "psjf", "redundancy", "retrials",
+    "servers_for_delay", "servers_for_loss", "servers_for_wait", "settling_time", "sjf", "slow_server", "srpt",
+    "stationary", "tandem", "token_bucket", "trunk_reservation", "unlike_servers", "workload_limit",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from hetsim.theory.prediction import Prediction
     from hetsim.theory.priorities import Class, nonpreemptive, preemptive_resume
     from hetsim.theory.queues import birth_death, closed_loop, mm1, mmc, mmc_abandonment, mmck, stationary
-    from hetsim.theory.routing import best_threshold, redundancy, slow_server
+    from hetsim.theory.routing import best_threshold, power_of_choices, redundancy, slow_server
     from hetsim.theory.sizes import SizePrediction, las, psjf, sjf, srpt
     from hetsim.theory.transient import mmc_periodic, settling_time
 
