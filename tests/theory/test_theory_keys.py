@@ -205,7 +205,7 @@ CASES = [
     *on(E + "work", {"flops": "10 TFLOP"}, **{E + "gpu_time": None, E + "devices": ["gpu"], G + "peak": PEAK}),
     *on(E + "communication", {"pattern": "all_reduce", "bytes": "1 GB", "every": "0.1 s"}, **{E + "gpus": 2}),
     *on(E + "clients", {"timeout": "1 s"}, {"timeout": "2 s", "at_timeout": "cancel"}, {"give_up_after": "2 s"},
-        {"timeout": "1 s", "retry": {"times": 2, "on": ["timeout"], "budget": "50%", "size": "new",
+        {"timeout": "1 s", "count": 3, "retry": {"times": 2, "on": ["timeout"], "budget": "50%", "size": "new",
                                      "wait": {"first": "100 ms", "factor": 2, "max": "1 s", "jitter": "full"}}}),
     *on(E + "patience", "1 s", exponential("2 s")), *on(E + "time_limit", "1 s", site={"at_limit": "kill"}),
     *on(E + "slo", "1 s", {"factor": 2}), *on(E + "deadline", "1 s", {"factor": 2}), *on(E + "weight", 3),
@@ -429,7 +429,8 @@ def test_there_is_a_case_of_all_that_changes_nothing():
 
 LANGUAGE = (
     "also_on autoscale disaggregated drift engine front_end gpu kv max_num_batched_tokens max_output_tokens "
-    "memory_share model. preemption prefix_cache replicas routing slo tensor_parallel timeout uncertain"
+    "memory_share model. preemption prefix_cache replicas routing slo step.decode step.per_context_token "
+    "step.per_prompt_token step.prefill step.roofline tensor_parallel timeout uncertain"
 )
 OTHERWISE = {
     "cluster.nodes.cpu.peak.": "as flops and bandwidth: only work is timed by them, which no model knows",
@@ -440,12 +441,12 @@ OTHERWISE = {
     "cluster.racks.uplinks.": "keys by the name of a rack",
     "cluster.trace": "machines in a file, refused",
     "policy.placement": "the long form has it with the scheduler",
-    "policy.routing": "among replicas of language models, which no model knows",
+    "policy.routing": "among replicas of language models, of which no model is exact",
     "workload.gpu_time.parameters.": "keys by the name of a parameter",
     "workload.pipeline": "a file of layers, refused as a whole", "workload.training": "refused as a whole",
     "workload.service.upload.": "measured times, as of compute", "workload.service.download.": "the same",
     "workload.service.compute.quantiles": "another form of samples",
-    **dict.fromkeys((f"workload.service.{key}" for key in LANGUAGE.split()), "of language models, which are refused"),
+    **dict.fromkeys((f"workload.service.{key}" for key in LANGUAGE.split()), "see test_further_matches.py"),
 }  # fmt: skip
 """Keys that no case sets, and why; with a dot at the end: those below it alone."""
 

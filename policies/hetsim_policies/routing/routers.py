@@ -22,6 +22,8 @@ class LeastOutstanding(Routing):
     Cost: one look at an array of loads a request.
     """
 
+    queueing = "shortest line"
+
     def choose(self, request: RoutedRequest, replicas: OpenReplicas, random: np.random.Generator) -> RoutedReplica:
         return replicas.least_loaded()
 
@@ -36,6 +38,8 @@ class PowerOfTwo(Routing):
     Weakness: worse than looking at all, where that costs nothing.
     Cost: O(1) a request.
     """
+
+    queueing = "shorter of two lines"
 
     def choose(self, request: RoutedRequest, replicas: OpenReplicas, random: np.random.Generator) -> RoutedReplica:
         count = len(replicas)

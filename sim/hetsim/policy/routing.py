@@ -79,6 +79,8 @@ class Routing:
     """Base of routing policies: the replica for a request; one object a service."""
 
     policy_kind: ClassVar[str] = "routing"
+    queueing: ClassVar[str] = ""
+    """The queueing model that it makes of replicas, by its name in `hetsim.queueing`; empty: none."""
 
     def choose(self, request: Any, replicas: OpenReplicas, random: np.random.Generator) -> RoutedReplica:
         """Choose at a request's arrival, and between prefill and decode.

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 from hetsim.errors import UsageError
 from hetsim.queueing import facts as declared
 from hetsim.queueing.facts import Facts, Match, PredictedRow, law_of
-from hetsim.queueing.families import matched, matched_with_loss, require, sized_tasks
+from hetsim.queueing.families import matched, matched_with_loss, predicted_rows, require, sized_tasks
+from hetsim.queueing.gangs import gangs_with_loss
 from hetsim.theory import admission, optimal_pricing, queues
+from hetsim.theory.blocking import retrials, retries_in_vain
+
+MAX_IN_VAIN = 1e-6
+"""Share of calls that run out of retries, below which they have no end."""
 
 
 def limited(facts: Facts, _: str) -> Match:
     """M/M/c/K by a limit on the queue."""
     limit = facts.parameter("admission", "limit", None)
     if limit == 0 and len({mode.gpus for mode in facts.modes}) > 1 and not any(mode.on_cpu for mode in facts.modes):
-        return _gangs(facts)
+        return gangs_with_loss(facts)
     understood = facts.arrivals() & sized_tasks(facts)
     only = limit is not None and not any(facts.parameter("admission", key, None) for key in ("per_class", "per_device"))
     facts.suppose("one limit for all waiting tasks", only, "policy.admission", f"limit: {limit}")
@@ -31,35 +37,33 @@ def limited(facts: Facts, _: str) -> Match:
     return matched_with_loss(facts, model, prediction, order == "fcfs")
 
 
-def _gangs(facts: Facts) -> Match:
-    """Gangs of several widths with loss, by Kaufman and Roberts."""
-    understood = facts.arrivals() & facts.recognized & facts.sizes_known()
-    facts.order()
-    facts.alone()
-    modes, nodes = facts.modes, [node for node in facts.cluster.nodes if node.accelerators]
-    first, servers = modes[0], len(nodes[0].accelerators)
-    alike = len(nodes) == 1 and all(mode.type is first.type and mode.whole_devices for mode in modes)
-    alike = alike and all(one.type is first.type for one in nodes[0].accelerators)
-    one_way = all(len(shape.modes) == 1 for shape in facts.input.tasks.shapes)
-    alike = alike and one_way and not any(one.demand.modes for one in facts.customers)
-    alike = facts.suppose("gangs take whole GPUs of one node, all alike", alike, "cluster.nodes", facts.shown_modes)
-    room = all(facts.slots(nodes[0], mode) == servers // mode.gpus
-               and mode.millicores * servers <= nodes[0].cpus * 1000 * mode.gpus
-               and (nodes[0].memory is None or mode.memory * servers <= nodes[0].memory * mode.gpus)
-               for mode in modes)  # fmt: skip
-    facts.suppose("there are cores and memory for all GPUs at once", room, "cluster.nodes")
+def tries_again(facts: Facts, model: str) -> Match:
+    """M/M/c with retrials: rejected calls wait and try again, and none gives up."""
+    understood = facts.arrivals() & sized_tasks(facts)
+    facts.one_by_one()
     given = facts.policies.admission
-    plain = given is not None and {*given.parameters} <= {"limit"}
-    facts.suppose("one limit for all waiting tasks", plain, "policy.admission", "limit: 0")
-    labels = [one.label for one in facts.customers]
-    apart = facts.suppose("classes have names of their own", len(set(labels)) == len(labels), "workload")
-    require(understood, alike, apart)
-    laws = [(one, one.law) for one in facts.customers if one.law is not None]
-    facts.steady(0, servers, facts.law, bounded=True)
-    losses = admission.kaufman_roberts(servers, [(one.rate, law.mean, one.demand.gpus or 1) for one, law in laws])
-    rows = [PredictedRow("loss", lost, label) for lost, label in zip(losses.loss, labels, strict=True)]
-    rows.append(PredictedRow(facts.busy_metric, losses.utilization))
-    return matched(facts, "gangs with loss (Kaufman, Roberts)", None, rows)
+    plain = given is not None and given.parameters == {"limit": 0}
+    facts.suppose("no task waits for a server", plain, "policy.admission", "queue_limit")
+    all_clients, key = [entry.clients for entry in facts.model.workload], "workload.0.clients.retry"
+    first = all_clients[0]
+    retry = None if first is None or any(one != first for one in all_clients) else first.retry
+    again = retry is not None and "rejected" in retry.on
+    facts.suppose("clients are alike, and try again when they are rejected", again, f"{key}.on")
+    require(understood, plain, again)
+    wait: Any = retry and retry.wait
+    even = wait.jitter == "exponential" and wait.first > 0 and (wait.factor == 1 or wait.longest <= wait.first)
+    require(facts.suppose("times between tries are exponential, with one mean", even, f"{key}.wait", wait.jitter))
+    law, servers, mean, times = facts.law, facts.servers, min(wait.first, wait.longest), cast(Any, retry).times
+    facts.exponential()
+    load = facts.rate * law.mean
+    require(facts.steady(load, servers, law, memory=(mean + law.mean) / max(1e-9, 1 - load / servers)))
+    prediction = retrials(facts.rate, law.mean, servers, mean)
+    in_vain = retries_in_vain(facts.rate, law.mean, servers, mean, times)
+    require(facts.suppose("no call runs out of retries (one in a million at most)", in_vain < MAX_IN_VAIN,
+                          f"{key}.times", f"{times}, too few for {in_vain:.2g} of the calls"))  # fmt: skip
+    attempts = 1 + prediction.wait_mean / mean
+    rows = {"attempts_per_call": attempts, "loss": 1 - 1 / attempts, facts.busy_metric: facts.busy_share(load)}
+    return matched(facts, prediction.model, prediction, predicted_rows(rows))
 
 
 def token_bucket(facts: Facts, model: str) -> Match:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hetsim.errors import UsageError
-from hetsim.queueing import devices, losses, orders, services, stations
+from hetsim.queueing import devices, gangs, losses, orders, services, stations
 from hetsim.queueing import facts as declared
 from hetsim.queueing.facts import Facts, Match, Unmatched
 from hetsim.queueing.families import moves_data
@@ -37,11 +37,13 @@ def _family(facts: Facts) -> str:
     """Return the family of models by workload, admission, tasks and scheduler."""
     entries = facts.model.workload
     if any(entry.service is not None for entry in entries):
-        return "batches"
+        return "choices" if facts.input.language else "batches"
     if any(entry.trace is not None for entry in entries):
         return "delay"
     if any(getattr(entry.arrivals, "closed", False) for entry in entries):
         return "closed"
+    if facts.admission == declared.LIMIT and any(entry.clients is not None for entry in entries):
+        return "retrials"
     if facts.admission in BY_ADMISSION:
         return BY_ADMISSION[facts.admission]
     if facts.admission == declared.WORK and facts.parameter("admission", "max_wait", None) is not None:
@@ -60,6 +62,8 @@ def _family(facts: Facts) -> str:
         return "faults"
     if len({mode.type for mode in facts.modes}) > 1:
         return "unlike"
+    if len({mode.gpus for mode in facts.modes}) > 1 and all(len(one.modes) == 1 for one in facts.input.tasks.shapes):
+        return "gangs"
     return "tandem" if moves_data(facts) and facts.mode is not None and facts.mode.type.streams > 1 else "delay"
 
 
@@ -79,6 +83,8 @@ FAMILIES: dict[str, tuple[str, Solve]] = {
     "preemptive": ("M/G/1 with preemptive-resume priorities", orders.priority_classes),
     **{name: (f"M/G/1, {order}", orders.by_size) for order, name in BY_SIZE.items()},
     "limit": ("M/M/c/K", losses.limited),
+    "retrials": ("M/M/c with retrials", losses.tries_again),
+    "gangs": ("gangs in one line", gangs.gangs_in_line),
     "bucket": ("token bucket with Poisson arrivals (M/D/1/b): loss only", losses.token_bucket),
     "trunks": ("trunk reservation, M/M/c/c of several classes", losses.trunk_reservation),
     "naor": ("M/M/1 with Naor's threshold", losses.naor),
@@ -88,6 +94,7 @@ FAMILIES: dict[str, tuple[str, Solve]] = {
     "faults": ("M/M/c with breakdowns", devices.faults),
     "setup": ("M/G/1 with set-up", devices.setup),
     "batches": ("greedy batches, M/D^[1,b]/1", services.greedy_services),
+    "choices": ("the shorter of two lines", services.shorter_lines),
 }
 """By the names under which `hetsim.scenario.readers` has the keys that they understand: what each is called where it
 gives no figures, and how it is solved."""

@@ -1,16 +1,56 @@
-"""The model of services: greedy batches on one device."""
+"""Models of services: greedy batches on one device, and lines that requests choose."""
 
 from __future__ import annotations
 
 import math
+from typing import Any, cast
 
 from hetsim.errors import UsageError
 from hetsim.model.batch_times import StageTable
 from hetsim.model.tasks import Mode
 from hetsim.queueing import facts as declared
-from hetsim.queueing.facts import Facts, Law, Match
+from hetsim.queueing.facts import Facts, Law, Match, law_of
 from hetsim.queueing.families import SMALL, matched, require, rows_of
 from hetsim.theory import batches
+from hetsim.theory.routing import MAX_CHAIN, power_of_choices
+
+
+def shorter_lines(facts: Facts, _: str) -> Match:
+    """Replicas that serve one request after the other, and a router by the length of their lines."""
+    entries = facts.model.workload
+    one = facts.suppose("one service and nothing else", len(entries) == 1, "workload", f"{len(entries)} entries")
+    facts.arrivals()
+    facts.open_door()
+    facts.order(blind=False)
+    require(facts.recognized, one)
+    service, model, (key, output) = cast(Any, entries[0].service), facts.input.language[0], _answers(facts)
+    own = facts.policies.routing_of.get(0)
+    given = own or facts.policies.routing
+    name = "least_outstanding" if given is None else given.name
+    lines, routing = model.kinds[0].replicas, facts.declared("routing", name)
+    place = f"{key}.service.routing" if own else "policy.routing"
+    choices = 2 if routing == declared.SHORTER else lines
+    known = routing == declared.SHORTER or (routing == declared.SHORTEST_LINE and lines <= MAX_CHAIN)
+    known = facts.suppose(f"the shorter of two lines is joined, or the shortest of {MAX_CHAIN}", known, place, name)
+    single = facts.suppose("a replica serves one request after the other", model.max_sequences == 1,
+                           f"{key}.service.max_num_seqs", f"{model.max_sequences}")  # fmt: skip
+    require(known, single)
+    law = output.times(service.step.fixed)
+    facts.exponential(law, "answers are exponential", f"{key}.tokens.output")
+    load = facts.rate * law.mean
+    require(facts.steady(load / lines, 1, law))
+    facts.suppose("answers of any length, not of whole tokens", False, f"{key}.tokens.output",
+                  f"mean {output.mean:g}", soft=True, error=2 / output.mean**2 / (1 - load / lines))  # fmt: skip
+    prediction = power_of_choices(facts.rate, law.mean, lines, min(choices, lines))
+    return matched(facts, prediction.model, prediction, rows_of(facts, prediction, load, False))
+
+
+def _answers(facts: Facts) -> tuple[str, Law]:
+    """The one kind of requests: its key, and how many tokens their answers have."""
+    kind, tokens = facts.customers[0], facts.customers[0].demand.tokens
+    alike = len(facts.customers) == 1 and tokens is not None and hasattr(tokens.output, "scv")
+    require(facts.suppose("there is one kind of requests", alike, f"{kind.key}.tokens"))
+    return kind.key, law_of(tokens.output)
 
 
 def greedy_services(facts: Facts, model: str) -> Match:

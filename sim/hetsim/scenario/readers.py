@@ -24,6 +24,7 @@ from hetsim.scenario.schema.whole import ScenarioModel, check
 MODELS = (
     "delay", "tandem", "sharing", "priorities", "preemptive", "limit", "bucket", "trunks", "naor", "work", "patience",
     "closed", "batches", "sjf", "srtf", "las", "unlike", "faults", "setup",
+    "retrials", "gangs", "choices",
 )  # fmt: skip
 """Readers: families of models in `hetsim.queueing`."""
 
@@ -49,7 +50,7 @@ UNKNOWN = "not recognized: "
 _SETS = {
     "all": {*READERS},
     "but twin": {*READERS} - {TWIN},
-    "tasks": {*MODELS, PLAN, VALIDATE} - {"batches"},
+    "tasks": {*MODELS, PLAN, VALIDATE} - {"batches", "choices"},
     "never stop": {*MODELS, PLAN, TWIN, VALIDATE} - {"preemptive", "srtf", "las", "faults"},
     "ask no estimates": {*MODELS, PLAN, VALIDATE} - {"work", "trunks", "naor", "sjf", "srtf"},
     "none": set(),
@@ -143,10 +144,11 @@ workload
     never stop, plan-training: stopping.block stopping.idempotent stopping.preemptible
     faults: stopping stopping.interval
     plan, trace-validate: stopping.checkpoint
-    batches, size: service
-    none: tokens clients clients.timeout clients.at_timeout clients.give_up_after clients.count clients.retry
-    none: clients.retry.times clients.retry.on clients.retry.budget clients.retry.size clients.retry.wait
-    none: clients.retry.wait.first clients.retry.wait.factor clients.retry.wait.max clients.retry.wait.jitter
+    batches, size, choices: service
+    choices: tokens tokens.prompt@ tokens.output@
+    retrials: clients clients.retry clients.retry.times clients.retry.on clients.retry.size clients.retry.wait
+    retrials: clients.retry.wait.first clients.retry.wait.factor clients.retry.wait.max clients.retry.wait.jitter
+    none: clients.timeout clients.at_timeout clients.give_up_after clients.count clients.retry.budget
     none: clients.hedge clients.hedge.after clients.hedge.times clients.hedge.size
 workload.training
     plan, plan-training: batch buckets chunks data efficiency experts micro_batch passes pipeline recomputation schedule
@@ -160,11 +162,13 @@ workload.service
     batches, size: profile device gpus cpus memory gpu_memory gpu_memory_per_item max_batch variants name model noise
     batches, size: upload upload.per_item upload.fixed download download.per_item download.fixed
     batches, size: compute compute.per_item@ compute.fixed batching batching.name batching.max_batch
-    batches: kind
+    batches, choices: kind
+    choices: device gpus replicas max_num_seqs step step.fixed routing
     size: upload% compute% download% network network.request network.response batching.**
-    none: compute.per_prompt_token compute.per_output_token cache routing
-    none: gpu tensor_parallel engine uncertain drift drift.cv replicas also_on memory_share kv max_num_batched_tokens
-    none: max_num_seqs max_output_tokens timeout preemption prefix_cache disaggregated autoscale front_end slo step
+    none: compute.per_prompt_token compute.per_output_token cache
+    none: gpu tensor_parallel engine uncertain drift drift.cv also_on memory_share kv max_num_batched_tokens
+    none: step.per_sequence step.per_prompt_token step.per_context_token step.decode step.prefill step.roofline
+    none: max_output_tokens timeout preemption prefix_cache disaggregated autoscale front_end slo
     none: model.name model.config
 
 # Policies: the parameters of those that declare a model (`queueing`).
@@ -182,6 +186,8 @@ policy
     none: scheduler.drop_expired scheduler.placement.patient placement
     tasks, plan-training: admission admission.name
     trace-validate: admission.**
+    retrials: admission.limit
+    choices: routing routing.name
     limit: admission.limit admission.per_class admission.per_class.* admission.per_device admission.per_device.*
     bucket: admission.rate admission.burst admission.per admission.excess
     trunks: admission.reserve admission.reserve.* admission.servers

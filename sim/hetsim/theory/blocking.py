@@ -108,6 +108,37 @@ def retrials(rate: float, service_mean: float, servers: int, retry_mean: float) 
     if servers == 1:
         return steady(name, rate, service_mean, 1, wait=load * (service_mean + retry_mean) / (1 - load), delayed=load)
     _bounded(name, servers + 1)
+    _, chances = _between_tries(name, rate, service_mean, servers, retry_mean)
+    between = math.fsum(number * float(one.sum()) for number, one in enumerate(chances))
+    full = math.fsum(float(one[-1]) for one in chances)
+    return steady(name, rate, service_mean, servers, wait=between / rate, delayed=full)
+
+
+def retries_in_vain(rate: float, service_mean: float, servers: int, retry_mean: float, times: int) -> float:
+    """Share of the calls of `retrials` whose first try and as many retries all fail.
+
+    The chain is that of the other calls; in between this one tries again after exponential times.
+    """
+    from scipy.sparse import diags, eye, kron
+    from scipy.sparse.linalg import splu
+
+    levels, chances = _between_tries("retrials", rate, service_mean, servers, retry_mean)
+    up, within = levels[0][:2]
+    succeeds, line = levels[1].down, len(levels)
+    rates = kron(eye(line), within) + kron(eye(line, k=1), up) + kron(diags(np.arange(1.0, line), -1), succeeds)
+    leaving = np.asarray(rates.sum(axis=1)).ravel()
+    after = splu((diags(leaving + 1 / retry_mean) - rates).tocsc())
+    full = np.tile(np.arange(servers + 1) == servers, line)
+    fails = full.astype(float)
+    for _ in range(times):
+        fails = full * after.solve(fails / retry_mean)
+    return float(np.concatenate(chances) @ fails)
+
+
+def _between_tries(
+    name: str, rate: float, service_mean: float, servers: int, retry_mean: float
+) -> tuple[list[Level], list[np.ndarray]]:
+    """Levels of calls between tries, and the chances of their states, busy servers."""
     within = np.diag(np.full(servers, rate), 1) + np.diag(np.arange(1, servers + 1) / service_mean, -1)
     up, succeeds = np.zeros_like(within), np.eye(servers + 1, k=1) / retry_mean
     up[-1, -1] = rate
@@ -119,6 +150,4 @@ def retrials(rate: float, service_mean: float, servers: int, retry_mean: float) 
         levels.append(Level(np.zeros_like(up), within, longest * succeeds))
         chances, _ = _solved(levels, levels[-1])
         edge, longest = float(chances[-1].sum()), 2 * longest
-    between = math.fsum(number * float(one.sum()) for number, one in enumerate(chances))
-    full = math.fsum(float(one[-1]) for one in chances)
-    return steady(name, rate, service_mean, servers, wait=between / rate, delayed=full)
+    return levels, chances

@@ -1,0 +1,158 @@
+"""Retries, gangs in one line, and the shorter of two lines: recognized, simulated, and refused with any other key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hetsim as hs
+from hetsim import theory
+from hetsim.queueing.matching import match
+from hetsim.queueing.model_check import simulate
+from hetsim.theory.blocking import retries_in_vain
+
+E, R = "workload.0.", "workload.0.clients.retry."
+
+
+def exponential(mean: Any) -> dict[str, Any]:
+    return {"distribution": "exponential", "mean": mean}
+
+
+def poisson(rate: str) -> dict[str, Any]:
+    return {"process": "poisson", "rate": rate}
+
+
+def system(gpus: int, *workload: Any, **more: Any) -> dict[str, Any]:
+    return {"name": "s", "seed": 3, "warmup": "400 s", "horizon": "3000 s", "replications": 10,
+            "cluster": {"nodes": [{"cpus": 16, "gpus": {"type": "g", "count": gpus}}]}, "workload": [*workload],
+            **more}  # fmt: skip
+
+
+WAIT = {"first": "2 s", "factor": 1, "jitter": "exponential"}
+ONE = {"name": "q", "arrivals": poisson("1/s"), "gpu_time": exponential("1 s")}
+SERVICE = {"kind": "llm", "replicas": 3, "max_num_seqs": 1, "step": {"fixed": "1 ms"}, "routing": "power_of_two"}
+REFUSES = {"scheduler": "fcfs", "admission": {"name": "queue_limit", "limit": 0}}
+BASES = {
+    "retries": system(2, {**ONE, "clients": {"retry": {"times": 40, "wait": WAIT}}}, policy=REFUSES),
+    "gangs": system(8, {**ONE, "name": "narrow"},
+                    {**ONE, "name": "wide", "gpus": 4, "arrivals": poisson("0.5/s"), "gpu_time": exponential("2 s")}),
+    "saturated": system(8, {**ONE, "name": "narrow", "arrivals": poisson("2/s")},
+                        {**ONE, "name": "wide", "gpus": 4, "gpu_time": exponential("2 s")}),
+    "lines": system(3, {"name": "q", "arrivals": poisson("2.1/s"), "service": SERVICE,
+                        "tokens": {"prompt": 7, "output": exponential(500)}}, horizon="1500 s", warmup="200 s"),
+}  # fmt: skip
+KNOWN = {
+    "retries": ("M/M/2 with retrials", lambda: {
+        "attempts_per_call": 1 + theory.retrials(1, 1, 2, 2).wait_mean / 2, "gpu_utilization": 0.5}),
+    "gangs": ("gangs in one line on 8 GPUs, stable below 2.055/s", lambda: {
+        "throughput": 1.5, "gpu_utilization": 0.625}),
+    "saturated": ("gangs in one line on 8 GPUs, saturated at 2.055/s", lambda: {
+        "throughput": theory.multiserver_jobs(8, [(2, 1, 1), (1, 2, 4)]).throughput}),
+    "lines": ("the shortest of 2 lines drawn, 3 servers", lambda: {
+        "response_mean": theory.power_of_choices(2.1, 0.5, 3).response_mean, "gpu_utilization": 0.35}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_it_is_recognized_assumption_by_assumption(name: str) -> None:
+    found, (model, known) = match(hs.load(BASES[name])), KNOWN[name]
+    assert found.model == model
+    figures = {row.metric: row.value for row in found.rows}
+    assert {key: figures[key] for key in known()} == pytest.approx(known(), rel=1e-9)
+    assert len(found.assumptions) > 8 and all(one.key or one.holds for one in found.assumptions)
+    assert [one.text for one in found.failed] == ["answers of any length, not of whole tokens"] * (name == "lines")
+    assert found.verdict == ("nearly" if name == "lines" else "matches") and found.error < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BASES)
+def test_the_engine_agrees(name: str) -> None:
+    scenario = hs.load(BASES[name])
+    for one in simulate(scenario, match(scenario).rows, confidence=0.999):
+        assert one.covered, one
+
+
+STEPS = "workload.0.service.step"
+UNLIKE = {
+    "retries": [
+        ({R + "times": 3}, "no call runs out of retries (one in a million at most)"),
+        ({R + "wait.factor": 2}, "times between tries are exponential, with one mean"),
+        ({R + "wait.jitter": "full"}, "times between tries are exponential, with one mean"),
+        ({R + "wait": {}}, "times between tries are exponential, with one mean"),
+        ({R + "budget": "50%"}, "not recognized: clients.retry.budget"),
+        ({E + "clients.timeout": "5 s"}, "not recognized: clients.timeout"),
+        ({E + "clients.give_up_after": "9 s"}, "not recognized: clients.give_up_after"),
+        ({"policy.admission.limit": 3}, "no task waits for a server"),
+        ({"policy.admission.per_class": {"q": 0}}, "not recognized: policy.admission.per_class"),
+        ({"workload": [BASES["retries"]["workload"][0], {**ONE, "name": "other"}]},
+         "clients are alike, and try again when they are rejected"),
+        ({E + "arrivals.rate": "3/s"}, "the load is below 1"),
+        ({E + "bytes_in": "1 GB"}, "not recognized: bytes_in"),
+        ({"faults": [{"on": "gpu", "every": "60 s", "repair": "9 s"}]}, "not recognized: faults"),
+        ({E + "arrivals": {"process": "deterministic", "interval": "1 s"}}, "arrivals are Poisson"),
+    ],
+    "gangs": [
+        ({"policy": "fcfs_skip"}, "no gang overtakes one that does not fit"),
+        ({"policy": {"name": "fcfs", "discipline": "skip"}}, "no gang overtakes one that does not fit"),
+        ({"policy": "lcfs"}, "first come, first served"),
+        ({"policy": "easy_backfill"}, "first come, first served"),
+        ({E + "span": "any"}, "not recognized: span"),
+        ({E + "cpus": 3}, "there are cores and memory for all GPUs at once"),
+        ({"cluster.nodes.0.count": 2}, "gangs take whole GPUs of one node, all alike"),
+        ({"cluster.nodes.0.gpus.streams": 2}, "a GPU takes one task at a time"),
+        ({E + "stopping": {"checkpoint": "1 s", "interval": "9 s"}}, "not recognized: stopping.checkpoint"),
+        ({E + "patience": "9 s"}, ""),
+        ({E + "clients": {"timeout": "9 s"}}, "not recognized: clients"),
+    ],
+    "saturated": [
+        ({"warmup": "0 s"}, "the line is so long after the warm-up that it never ends"),
+        ({E + "gpu_time": "1 s"}, "service of narrow is exponential"),
+    ],
+    "lines": [
+        ({E + "service.routing": "round_robin"}, "the shorter of two lines is joined, or the shortest of 3"),
+        ({E + "service.max_num_seqs": 2}, "a replica serves one request after the other"),
+        ({STEPS + ".per_prompt_token": "1 ms"}, "not recognized: service.step.per_prompt_token"),
+        ({STEPS + ".per_sequence": "1 ms"}, "not recognized: service.step.per_sequence"),
+        ({E + "service.front_end": "1 ms"}, "not recognized: service.front_end"),
+        ({E + "service.timeout": "9 s"}, "not recognized: service.timeout"),
+        ({E + "service.max_num_batched_tokens": 4}, "not recognized: service.max_num_batched_tokens"),
+        ({E + "service.drift": {"cv": "9%"}}, "not recognized: service.drift"),
+        ({E + "service.batching": {"name": "continuous", "order": "shortest_prompt"}},
+         "not recognized: service.batching"),
+        ({E + "classes": [{"class": "a"}, {"class": "b"}]}, "there is one kind of requests"),
+        ({E + "priority": 2}, "not recognized: priority"),
+        ({"faults": [{"on": "gpu", "every": "60 s", "repair": "9 s"}]}, "not recognized: faults"),
+        ({E + "tokens.output": 500}, "answers are exponential"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.quick(12)
+@pytest.mark.parametrize(("name", "changes", "failed"), [
+    (name, *case) for name, cases in UNLIKE.items() for case in cases])  # fmt: skip
+def test_a_key_that_breaks_the_model_is_not_called_exact(name: str, changes: dict[str, Any], failed: str) -> None:
+    found = match(hs.load(BASES[name], changes))
+    assert found.verdict in ("none", "approximation") and (found.verdict == "none" or found.error == np.inf)
+    assert failed == "" or failed in [one.text for one in found.failed], found.failed
+
+
+def test_the_shortest_of_three_lines_and_of_many() -> None:
+    """Without a router named it is the shortest; of more than three no chain is solved."""
+    found = match(hs.load(BASES["lines"], {E + "service.routing": None}))
+    assert found.model == "the shortest of 3 lines drawn, 3 servers" and found.verdict == "nearly"
+    many = {"cluster.nodes.0.gpus.count": 9, E + "service.replicas": 9}
+    assert match(hs.load(BASES["lines"], {**many, E + "service.routing": None})).verdict == "none"
+    found = match(hs.load(BASES["lines"], many))
+    assert found.verdict == "nearly" and found.error == pytest.approx(0.02, rel=0.01)
+
+
+@pytest.mark.parametrize(("servers", "retry"), [(1, 2.5), (3, 2.0)])
+def test_retries_in_vain_add_up_to_all_retries(servers: int, retry: float) -> None:
+    """The chances to need more than 0, 1, 2, ... retries have the mean number of retries as their sum."""
+    load, service = 0.4 * servers, 0.7
+    shares = [retries_in_vain(load / service, service, servers, retry, times) for times in range(32)]
+    found = theory.retrials(load / service, service, servers, retry)
+    assert shares[0] == pytest.approx(found.delayed, rel=1e-9)
+    assert sum(shares) == pytest.approx(found.wait_mean / retry, rel=1e-6)
