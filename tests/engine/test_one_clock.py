@@ -13,7 +13,7 @@ from hetsim.model.task import Task
 from hetsim.model.tasks import ComputeTime, Mode, Shape, Tasks
 
 HAND_MADE = {
-    "queueing/services.py": "a second opinion, held against the clock there",
+    "queueing/stations.py": "a second opinion, held against the clock there",
     "model/tasks.py": "the clock", "model/task.py": "the same of one task",
     "model/fusion.py": "of several tasks it is the largest",
     "policy/remaining.py": "the inverse: own times from what is left",

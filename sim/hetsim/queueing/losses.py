@@ -1,17 +1,18 @@
-"""Models in which tasks are lost: limits, thresholds, token buckets, patience."""
+"""Tasks that are lost or come again, and gangs: limits, thresholds, patience, retries."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, cast
 
 from hetsim.errors import UsageError
 from hetsim.queueing import facts as declared
-from hetsim.queueing.facts import Facts, Match, PredictedRow, law_of
+from hetsim.queueing.facts import Facts, Law, Match, PredictedRow, law_of
 from hetsim.queueing.families import matched, matched_with_loss, predicted_rows, require, sized_tasks
-from hetsim.queueing.gangs import gangs_with_loss
+from hetsim.results.declared import THROUGHPUT
 from hetsim.theory import admission, optimal_pricing, queues
-from hetsim.theory.blocking import retrials, retries_in_vain
+from hetsim.theory.blocking import multiserver_jobs, retrials, retries_in_vain
 
 MAX_IN_VAIN = 1e-6
 """Share of calls that run out of retries, below which they have no end."""
@@ -111,16 +112,10 @@ def trunk_reservation(facts: Facts, model: str) -> Match:
 
 def naor(facts: Facts, _: str) -> Match:
     """M/M/1/n, with Naor's threshold for n."""
-    understood = facts.arrivals() & sized_tasks(facts)
-    order = facts.one_by_one()
-    single = facts.suppose("there is one server", facts.servers == 1, "cluster.nodes", str(facts.servers))
-    require(understood, single)
-    law = facts.law
-    facts.exponential()
+    order, law = _one_server(facts, blind=True)
     given = [facts.parameter("admission", key, None) for key in ("arrival_rate", "service_time")]
     facts.suppose("the rates are known, not estimated", None not in given, "policy.admission.arrival_rate",
                   "estimated online" if None in given else "given", soft=True)  # fmt: skip
-    facts.steady(0, 1, law, bounded=True)
     reward, cost = (facts.parameter("admission", key, 1.0) for key in ("reward", "cost"))
     thresholds = optimal_pricing.naor(given[0] or facts.rate, given[1] or law.mean, reward, cost)
     objective = facts.parameter("admission", "objective", "social")
@@ -130,15 +125,20 @@ def naor(facts: Facts, _: str) -> Match:
 
 def work_limit(facts: Facts, model: str) -> Match:
     """M/M/1 with a limit on the work ahead."""
-    understood = facts.arrivals() & sized_tasks(facts)
-    facts.one_by_one(blind=False)
-    single = facts.suppose("there is one server", facts.servers == 1, "cluster.nodes", str(facts.servers))
-    require(understood, single)
-    law = facts.law
-    facts.exponential()
-    facts.steady(0, 1, law, bounded=True)
+    _, law = _one_server(facts, blind=False)
     prediction = admission.workload_limit(facts.rate, law.mean, float(facts.parameter("admission", "max_wait", 0.0)))
     return matched_with_loss(facts, model, prediction, True)
+
+
+def _one_server(facts: Facts, blind: bool) -> tuple[str, Law]:
+    """Assume an M/M/1 with loss; return the order, and the service."""
+    understood = facts.arrivals() & sized_tasks(facts)
+    order = facts.one_by_one(blind)
+    single = facts.suppose("there is one server", facts.servers == 1, "cluster.nodes", str(facts.servers))
+    require(understood, single)
+    facts.exponential()
+    facts.steady(0, 1, facts.law, bounded=True)
+    return order, facts.law
 
 
 def impatient(facts: Facts, _: str) -> Match:
@@ -162,3 +162,65 @@ def impatient(facts: Facts, _: str) -> Match:
     facts.exponential(patience, "patience is exponential", f"{facts.customers[0].key}.patience")
     prediction = queues.mmc_abandonment(facts.rate, law.mean, servers, patience.mean)
     return matched_with_loss(facts, prediction.model, prediction, False)
+
+
+def _gangs(facts: Facts, blind: bool) -> tuple[bool, int]:
+    """Check what models of gangs assume; False if no figures can be computed.  Return the number of GPUs, too."""
+    understood = facts.arrivals() & facts.recognized & facts.sizes_known()
+    facts.order(blind)
+    facts.alone()
+    modes, nodes = facts.modes, [node for node in facts.cluster.nodes if node.accelerators]
+    first, servers = modes[0], len(nodes[0].accelerators)
+    alike = len(nodes) == 1 and all(mode.type is first.type and mode.whole_devices for mode in modes)
+    alike = alike and all(one.type is first.type for one in nodes[0].accelerators)
+    one_way = all(len(shape.modes) == 1 for shape in facts.input.tasks.shapes)
+    alike = alike and one_way and not any(one.demand.modes for one in facts.customers)
+    alike = facts.suppose("gangs take whole GPUs of one node, all alike", alike, "cluster.nodes", facts.shown_modes)
+    room = all(facts.slots(nodes[0], mode) == servers // mode.gpus
+               and mode.millicores * servers <= nodes[0].cpus * 1000 * mode.gpus
+               and (nodes[0].memory is None or mode.memory * servers <= nodes[0].memory * mode.gpus)
+               for mode in modes)  # fmt: skip
+    facts.suppose("there are cores and memory for all GPUs at once", room, "cluster.nodes")
+    return understood & alike, servers
+
+
+def gangs_with_loss(facts: Facts) -> Match:
+    """Gangs of several widths with loss, by Kaufman and Roberts."""
+    understood, servers = _gangs(facts, blind=True)
+    given = facts.policies.admission
+    plain = given is not None and {*given.parameters} <= {"limit"}
+    facts.suppose("one limit for all waiting tasks", plain, "policy.admission", "limit: 0")
+    labels = [one.label for one in facts.customers]
+    apart = facts.suppose("classes have names of their own", len(set(labels)) == len(labels), "workload")
+    require(understood, apart)
+    laws = [(one, one.law) for one in facts.customers if one.law is not None]
+    facts.steady(0, servers, facts.law, bounded=True)
+    losses = admission.kaufman_roberts(servers, [(one.rate, law.mean, one.demand.gpus or 1) for one, law in laws])
+    rows = [PredictedRow("loss", lost, label) for lost, label in zip(losses.loss, labels, strict=True)]
+    rows.append(PredictedRow(facts.busy_metric, losses.utilization))
+    return matched(facts, "gangs with loss (Kaufman, Roberts)", None, rows)
+
+
+def gangs_in_line(facts: Facts, _: str) -> Match:
+    """Multiserver jobs: the throughput up to which they are stable, or that of a line that never ends."""
+    understood, servers = _gangs(facts, blind=False)
+    discipline = getattr(facts.policies.scheduler.make(), "discipline", "")
+    facts.suppose("no gang overtakes one that does not fit", discipline == "block", "policy.scheduler", discipline)
+    facts.open_door()
+    require(understood)
+    laws = [(one, one.law) for one in facts.customers if one.law is not None]
+    for one, law in laws:
+        facts.exponential(law, f"service of {one.label} is exponential", f"{one.key}.gpu_time")
+    gangs = multiserver_jobs(servers, [(one.rate, law.mean, one.demand.gpus or 1) for one, law in laws])
+    name, limit = f"gangs in one line on {servers} GPUs", f"{gangs.throughput:.4g}/s"
+    share = min(1.0, gangs.load)  # of the time in which as many come as when saturated
+    facts.steady(share * servers, servers, facts.law, bounded=share == 1)
+    if share == 1:
+        warm = 0.0 if math.isnan(facts.warmup) else facts.warmup
+        more = (facts.rate - gangs.throughput) * warm
+        lasting = more > 6 * math.sqrt((facts.rate + gangs.throughput) * warm) + servers
+        facts.suppose("the line is so long after the warm-up that it never ends", lasting, "warmup",
+                      f"{more:.3g} gangs more come than end", soft=True)  # fmt: skip
+    rows = {THROUGHPUT: share * gangs.throughput, facts.busy_metric: share * gangs.utilization}
+    return matched(facts, f"{name}, {'stable below' if share < 1 else 'saturated at'} {limit}", None,
+                   predicted_rows(rows))  # fmt: skip

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hetsim.errors import UsageError
-from hetsim.queueing import devices, gangs, losses, orders, services, stations
 from hetsim.queueing import facts as declared
+from hetsim.queueing import losses, orders_and_devices, stations
 from hetsim.queueing.facts import Facts, Match, Unmatched
 from hetsim.queueing.families import moves_data
 from hetsim.scenario.scenario import Scenario
@@ -76,25 +76,25 @@ BY_ADMISSION = {declared.LIMIT: "limit", declared.BUCKET: "bucket", declared.TRU
 Solve = Callable[[Facts, str], Match]
 FAMILIES: dict[str, tuple[str, Solve]] = {
     "delay": ("G/G/c, first come, first served", stations.delay),
-    "unlike": ("M/M/c of unlike servers", devices.unlike),
-    "tandem": ("tandem of M/M/1: upload → compute → download", devices.tandem),
-    "sharing": ("M/G/1-PS", orders.sharing),
-    "priorities": ("M/G/1 with non-preemptive priorities", orders.priority_classes),
-    "preemptive": ("M/G/1 with preemptive-resume priorities", orders.priority_classes),
-    **{name: (f"M/G/1, {order}", orders.by_size) for order, name in BY_SIZE.items()},
+    "unlike": ("M/M/c of unlike servers", orders_and_devices.unlike),
+    "tandem": ("tandem of M/M/1: upload → compute → download", orders_and_devices.tandem),
+    "sharing": ("M/G/1-PS", orders_and_devices.sharing),
+    "priorities": ("M/G/1 with non-preemptive priorities", orders_and_devices.priority_classes),
+    "preemptive": ("M/G/1 with preemptive-resume priorities", orders_and_devices.priority_classes),
+    **{name: (f"M/G/1, {order}", orders_and_devices.by_size) for order, name in BY_SIZE.items()},
     "limit": ("M/M/c/K", losses.limited),
     "retrials": ("M/M/c with retrials", losses.tries_again),
-    "gangs": ("gangs in one line", gangs.gangs_in_line),
+    "gangs": ("gangs in one line", losses.gangs_in_line),
     "bucket": ("token bucket with Poisson arrivals (M/D/1/b): loss only", losses.token_bucket),
     "trunks": ("trunk reservation, M/M/c/c of several classes", losses.trunk_reservation),
     "naor": ("M/M/1 with Naor's threshold", losses.naor),
     "work": ("M/M/1 with a limit on the work ahead", losses.work_limit),
     "patience": ("M/M/c+M", losses.impatient),
     "closed": ("closed loop, M/M/c//N", stations.closed),
-    "faults": ("M/M/c with breakdowns", devices.faults),
-    "setup": ("M/G/1 with set-up", devices.setup),
-    "batches": ("greedy batches, M/D^[1,b]/1", services.greedy_services),
-    "choices": ("the shorter of two lines", services.shorter_lines),
+    "faults": ("M/M/c with breakdowns", orders_and_devices.faults),
+    "setup": ("M/G/1 with set-up", orders_and_devices.setup),
+    "batches": ("greedy batches, M/D^[1,b]/1", stations.greedy_services),
+    "choices": ("the shorter of two lines", stations.shorter_lines),
 }
 """By the names under which `hetsim.scenario.readers` has the keys that they understand: what each is called where it
 gives no figures, and how it is solved."""

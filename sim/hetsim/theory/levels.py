@@ -96,14 +96,8 @@ def mphc(rate: float, service: PhaseType, servers: int) -> Prediction:
     """
     positive(rate=rate)
     whole_number(1, servers=servers)
-    servers, mean = int(servers), service.mean
-    name = f"M/PH/{servers}"
-    stable(rate * mean, servers, name)
-    levels, alike = _map_levels(name, np.zeros((1, 1)), np.full((1, 1), rate), service=service, servers=servers)
-    chances, powers = _solved(levels, alike)
-    drain = _generator(alike.within, alike.down.sum(axis=1)) + powers @ alike.down  # λ (I - R^-1), without an inverse
-    return _waits(name, rate, service, servers=servers, first=chances[-1], powers=powers, drain=drain,
-                  arrivals=np.ones(len(powers)))  # fmt: skip
+    return _map_phc(f"M/PH/{int(servers)}", np.zeros((1, 1)), np.full((1, 1), rate), service=service,
+                    servers=int(servers))  # fmt: skip
 
 
 def mmpp_mc(
@@ -165,7 +159,11 @@ def _map_phc(name: str, switch: Floats, arrive: Floats, service: PhaseType, serv
     positive(mean_rate=rate)
     stable(rate * service.mean, servers, name)
     chances, powers = _solved(levels, alike)
-    drain = -servers / service.mean * (np.eye(len(powers)) - powers) if len(service.start) == 1 else None
+    drain = None
+    if len(service.start) == 1:
+        drain = -servers / service.mean * (np.eye(len(powers)) - powers)
+    elif len(arrive) == 1:  # λ (I - R^-1), without an inverse
+        drain = _generator(alike.within, alike.down.sum(axis=1)) + powers @ alike.down
     arrivals = np.kron(arrive.sum(axis=1), np.ones(len(powers) // len(arrive))) / rate
     return _waits(name, rate, service, servers=servers, first=chances[-1], powers=powers, drain=drain,
                   arrivals=arrivals)  # fmt: skip
