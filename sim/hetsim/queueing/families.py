@@ -1,4 +1,4 @@
-"""What families of models share: assumptions that stand together, and rows."""
+"""Shared by families of models: assumptions that stand together, and rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sized_tasks(facts: Facts) -> bool:
 
 
 def own_order(facts: Facts) -> bool:
-    """Check what models assume whose order is the scheduler's own, each device a server; as `sized_tasks`."""
+    """Check what models of a scheduler's own order assume; as `sized_tasks`."""
     understood = facts.arrivals() & sized_tasks(facts)
     facts.open_door()
     facts.undisturbed()

@@ -1,4 +1,4 @@
-"""Tasks that are lost or come again, and gangs: limits, thresholds, patience, retries."""
+"""Models in which tasks are lost or come again, and gangs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from hetsim.results.declared import THROUGHPUT
 from hetsim.theory import admission, optimal_pricing, queues
 from hetsim.theory.blocking import multiserver_jobs, retrials, retries_in_vain
 
-MAX_IN_VAIN = 1e-6
-"""Share of calls that run out of retries, below which they have no end."""
+MAX_IN_VAIN = 1e-6  # share of calls that run out of retries, below which they have no end
 
 
 def limited(facts: Facts, _: str) -> Match:
@@ -42,24 +41,22 @@ def tries_again(facts: Facts, model: str) -> Match:
     """M/M/c with retrials: rejected calls wait and try again, and none gives up."""
     understood = facts.arrivals() & sized_tasks(facts)
     facts.one_by_one()
-    given = facts.policies.admission
-    plain = given is not None and given.parameters == {"limit": 0}
+    plain = cast(Any, facts.policies.admission).parameters == {"limit": 0}
     facts.suppose("no task waits for a server", plain, "policy.admission", "queue_limit")
-    all_clients, key = [entry.clients for entry in facts.model.workload], "workload.0.clients.retry"
-    first = all_clients[0]
-    retry = None if first is None or any(one != first for one in all_clients) else first.retry
-    again = retry is not None and "rejected" in retry.on
+    first, *others = (entry.clients for entry in facts.model.workload)
+    retry: Any = first.retry if first is not None and others.count(first) == len(others) else None
+    key, again = "workload.0.clients.retry", retry is not None and "rejected" in retry.on
     facts.suppose("clients are alike, and try again when they are rejected", again, f"{key}.on")
     require(understood, plain, again)
-    wait: Any = retry and retry.wait
+    wait = retry.wait
     even = wait.jitter == "exponential" and wait.first > 0 and (wait.factor == 1 or wait.longest <= wait.first)
     require(facts.suppose("times between tries are exponential, with one mean", even, f"{key}.wait", wait.jitter))
-    law, servers, mean, times = facts.law, facts.servers, min(wait.first, wait.longest), cast(Any, retry).times
+    law, servers, mean, times = facts.law, facts.servers, min(wait.first, wait.longest), retry.times
     facts.exponential()
     load = facts.rate * law.mean
     require(facts.steady(load, servers, law, memory=(mean + law.mean) / max(1e-9, 1 - load / servers)))
     prediction = retrials(facts.rate, law.mean, servers, mean)
-    in_vain = retries_in_vain(facts.rate, law.mean, servers, mean, times)
+    in_vain = retries_in_vain(facts.rate, law.mean, servers, retry_mean=mean, times=times)
     require(facts.suppose("no call runs out of retries (one in a million at most)", in_vain < MAX_IN_VAIN,
                           f"{key}.times", f"{times}, too few for {in_vain:.2g} of the calls"))  # fmt: skip
     attempts = 1 + prediction.wait_mean / mean
@@ -71,10 +68,9 @@ def token_bucket(facts: Facts, model: str) -> Match:
     """The loss at a token bucket, which does not depend on the servers behind it."""
     understood = facts.arrivals() & facts.recognized
     facts.order()
-    refuses = facts.parameter("admission", "excess", "reject") == "reject"
-    facts.suppose("a task that finds no token is refused", refuses, "policy.admission.excess")
-    common = facts.parameter("admission", "per", "all") == "all"
-    facts.suppose("one bucket for all", common, "policy.admission.per")
+    for text, key, wanted in (("a task that finds no token is refused", "excess", "reject"),
+                              ("one bucket for all", "per", "all")):  # fmt: skip
+        facts.suppose(text, facts.parameter("admission", key, wanted) == wanted, f"policy.admission.{key}")
     refill, depth = facts.parameter("admission", "rate", None), float(facts.parameter("admission", "burst", 1))
     warm = 3 * depth / refill
     facts.suppose("the full bucket at the start is forgotten", not facts.warmup < warm, "warmup",
@@ -165,7 +161,7 @@ def impatient(facts: Facts, _: str) -> Match:
 
 
 def _gangs(facts: Facts, blind: bool) -> tuple[bool, int]:
-    """Check what models of gangs assume; False if no figures can be computed.  Return the number of GPUs, too."""
+    """Return if gangs are what their models assume, and the number of GPUs."""
     understood = facts.arrivals() & facts.recognized & facts.sizes_known()
     facts.order(blind)
     facts.alone()
@@ -202,7 +198,7 @@ def gangs_with_loss(facts: Facts) -> Match:
 
 
 def gangs_in_line(facts: Facts, _: str) -> Match:
-    """Multiserver jobs: the throughput up to which they are stable, or that of a line that never ends."""
+    """Gangs in one line: stable below a throughput, or saturated at it."""
     understood, servers = _gangs(facts, blind=False)
     discipline = getattr(facts.policies.scheduler.make(), "discipline", "")
     facts.suppose("no gang overtakes one that does not fit", discipline == "block", "policy.scheduler", discipline)

@@ -1,4 +1,4 @@
-"""Orders of a scheduler, and devices: sharing, priorities, sizes, speeds, faults, sleep."""
+"""Models of a scheduler's order, and of devices that differ, fail or sleep."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ def sharing(facts: Facts, model: str) -> Match:
     kind = facts.only_mode.type.sharing
     facts.suppose("the GPU shares by time slices, at no cost", kind.kind == "timeslice" and not kind.switch_cost,
                   "cluster.nodes.gpus.sharing", kind.kind)  # fmt: skip
-    law = facts.law
-    load = facts.rate * law.mean
+    law, load = facts.law, facts.rate * facts.law.mean
     facts.one_gpu(load)
     require(facts.steady(load, 1, law))
     prediction = general.mg1_ps(facts.rate, law.mean)
@@ -236,10 +235,10 @@ def tandem(facts: Facts, _: str) -> Match:
     facts.one_gpu(facts.rate * slowest.mean, soft=True)
     require(facts.steady(facts.rate * slowest.mean, 1, slowest))
     network = networks.tandem(facts.rate, [networks.Station(law.mean, 1, name) for name, law in used.items()])
-    exponential = all(law.kind == "exponential" for law in used.values())
     rows = predicted_rows({
         RESPONSE_MEAN: network.response_mean,
-        "response_p95": network.response_percentile(0.95) if exponential else None,
+        "response_p95": (network.response_percentile(0.95)
+                         if all(law.kind == "exponential" for law in used.values()) else None),
         "jobs_in_system_mean": network.jobs_in_system_mean,
         facts.busy_metric: facts.busy_share(facts.rate * facts.law.mean),
     })  # fmt: skip

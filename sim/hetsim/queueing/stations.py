@@ -1,4 +1,4 @@
-"""Equal servers without loss: one line, closed loops, batches, replicas with lines."""
+"""Models of equal servers without loss: lines, closed loops, batches, replicas."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def closed(facts: Facts, _: str) -> Match:
 
 
 def shorter_lines(facts: Facts, _: str) -> Match:
-    """Replicas that serve one request after the other, and a router by the length of their lines."""
+    """Replicas with a line each, and a router by the length of the lines."""
     facts.arrivals()
     facts.open_door()
     facts.order(blind=False)
@@ -182,12 +182,12 @@ def shorter_lines(facts: Facts, _: str) -> Match:
     name = "least_outstanding" if given is None else given.name
     lines, routing = model.kinds[0].replicas, facts.declared("routing", name)
     pair = routing == declared.SHORTER
-    known = facts.suppose(f"the shorter of two lines is joined, or the shortest of {MAX_CHAIN}",
-                          pair or (routing == declared.SHORTEST_LINE and lines <= MAX_CHAIN),
-                          f"{key}.service.routing" if service.routing else "policy.routing", name)  # fmt: skip
+    routed = facts.suppose(f"the shorter of two lines is joined, or the shortest of {MAX_CHAIN}",
+                           pair or (routing == declared.SHORTEST_LINE and lines <= MAX_CHAIN),
+                           f"{key}.service.routing" if service.routing else "policy.routing", name)  # fmt: skip
     single = facts.suppose("a replica serves one request after the other", model.max_sequences == 1,
                            f"{key}.service.max_num_seqs", f"{model.max_sequences}")  # fmt: skip
-    require(known, single)
+    require(routed, single)
     output = law_of(tokens.output)
     law = output.times(service.step.fixed)
     facts.exponential(law, "answers are exponential", f"{key}.tokens.output")

@@ -115,15 +115,11 @@ def _busy_of_many(servers: int, given: list[Stream]) -> np.ndarray:
         )
     states = [state for state in product(range(servers + 1), repeat=len(given)) if sum(state) <= servers]
     index = {state: number for number, state in enumerate(states)}
-    rows: list[int] = []
-    columns: list[int] = []
-    rates: list[float] = []
+    moves: list[tuple[float, int, int]] = []
 
     def move(start: int, state: tuple[int, ...], rate: float) -> None:
         # the balance of the target gains what the balance of the start loses
-        rows.extend((index[state], start))
-        columns.extend((start, start))
-        rates.extend((rate, -rate))
+        moves.extend(((rate, index[state], start), (-rate, start, start)))
 
     for number, state in enumerate(states):
         for k, one in enumerate(given):
@@ -132,6 +128,7 @@ def _busy_of_many(servers: int, given: list[Stream]) -> np.ndarray:
             if state[k]:
                 move(number, (*state[:k], state[k] - 1, *state[k + 1 :]), state[k] / one.service_mean)
     size = len(states)
+    rates, rows, columns = zip(*moves, strict=True)
     balance = coo_matrix((rates, (rows, columns)), shape=(size, size)).tocsr()
     # One state has weight 1, and its own balance follows from those of the others.  It has to be a likely one: weights
     # relative to a state of chance 1e-17, such as the empty one of 50 servers, have no digits left.
@@ -183,7 +180,6 @@ def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction
     else:
         first = rate * (-math.expm1(-z) - z * math.exp(-z)) / slope**2
     wait = empty * first / accepted
-    loss = empty * beyond
     throughput = rate * accepted
 
     def between(t: float) -> float:
@@ -204,19 +200,11 @@ def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction
         return (empty * (math.exp(-mu * t) + shared + between(inner))) / accepted
 
     return Prediction(
-        model=f"M/M/1 with at most {limit:g} s of work ahead",
-        load=rate * service_mean,
-        utilization=1 - empty,
-        wait_mean=wait,
-        response_mean=wait + service_mean,
-        queue_length_mean=throughput * wait,
-        jobs_in_system_mean=throughput * (wait + service_mean),
-        throughput=throughput,
-        loss=loss,
-        delayed=1 - empty / accepted,
-        wait_above=wait_above,
-        response_above=response_above,
-    )
+        model=f"M/M/1 with at most {limit:g} s of work ahead", load=rate * service_mean, utilization=1 - empty,
+        wait_mean=wait, response_mean=wait + service_mean, queue_length_mean=throughput * wait,
+        jobs_in_system_mean=throughput * (wait + service_mean), throughput=throughput, loss=empty * beyond,
+        delayed=1 - empty / accepted, wait_above=wait_above, response_above=response_above,
+    )  # fmt: skip
 
 
 def token_bucket(rate: float, refill: float, depth: float) -> float:

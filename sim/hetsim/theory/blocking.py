@@ -108,7 +108,7 @@ def retrials(rate: float, service_mean: float, servers: int, retry_mean: float) 
     if servers == 1:
         return steady(name, rate, service_mean, 1, wait=load * (service_mean + retry_mean) / (1 - load), delayed=load)
     _bounded(name, servers + 1)
-    _, chances = _between_tries(name, rate, service_mean, servers, retry_mean)
+    _, chances = _between_tries(name, rate, service_mean, servers=servers, retry_mean=retry_mean)
     between = math.fsum(number * float(one.sum()) for number, one in enumerate(chances))
     full = math.fsum(float(one[-1]) for one in chances)
     return steady(name, rate, service_mean, servers, wait=between / rate, delayed=full)
@@ -122,7 +122,7 @@ def retries_in_vain(rate: float, service_mean: float, servers: int, retry_mean: 
     from scipy.sparse import diags, eye, kron
     from scipy.sparse.linalg import splu
 
-    levels, chances = _between_tries("retrials", rate, service_mean, servers, retry_mean)
+    levels, chances = _between_tries("retrials", rate, service_mean, servers=servers, retry_mean=retry_mean)
     up, within = levels[0][:2]
     succeeds, line = levels[1].down, len(levels)
     rates = kron(eye(line), within) + kron(eye(line, k=1), up) + kron(diags(np.arange(1.0, line), -1), succeeds)

@@ -204,17 +204,8 @@ def mg1_ps(rate: float, service_mean: float) -> Prediction:
     load = rate * service_mean
     stable(load, 1, "M/G/1-PS")
     response = service_mean / (1 - load)
-    return Prediction(
-        model="M/G/1-PS",
-        load=load,
-        utilization=load,
-        wait_mean=0.0,
-        response_mean=response,
-        queue_length_mean=0.0,
-        jobs_in_system_mean=rate * response,
-        throughput=rate,
-        delayed=0.0,
-    )
+    return Prediction("M/G/1-PS", load, load, wait_mean=0.0, response_mean=response, queue_length_mean=0.0,
+                      jobs_in_system_mean=rate * response, throughput=rate, delayed=0.0)  # fmt: skip
 
 
 def gim1(

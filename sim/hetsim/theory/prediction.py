@@ -123,19 +123,9 @@ def either_ends(own: float, other: float, t: float) -> float:
 
 def steady(model: str, rate: float, service: float, servers: int, wait: float, **more: Any) -> Prediction:
     """A system without loss, from its mean wait by Little's law."""
-    load = rate * service / servers
-    response = wait + service
-    return Prediction(
-        model=model,
-        load=load,
-        utilization=load,
-        wait_mean=wait,
-        response_mean=response,
-        queue_length_mean=rate * wait,
-        jobs_in_system_mean=rate * response,
-        throughput=rate,
-        **more,
-    )
+    load, response = rate * service / servers, wait + service
+    return Prediction(model, load, load, wait_mean=wait, response_mean=response, queue_length_mean=rate * wait,
+                      jobs_in_system_mean=rate * response, throughput=rate, **more)  # fmt: skip
 
 
 # What is given ---------------------------------------------------------------------------------------------------

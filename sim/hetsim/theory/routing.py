@@ -1,4 +1,4 @@
-"""Servers to choose from: the shorter of two lines, redundant copies, a slow reserve."""
+"""Servers to choose from: the shorter line, redundant copies, a slow reserve."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ import numpy as np
 from hetsim.errors import UsageError
 from hetsim.theory.levels import Level, _bounded, _inside, _solved
 from hetsim.theory.prediction import Prediction, positive, stable, steady, whole_number
-from hetsim.theory.queues import MAX_STATES, mmc
+from hetsim.theory.queues import MAX_STATES
 
 MAX_BEST = 4_000  # thresholds are tried up to here for the best one
-MAX_CHAIN = 3
-"""Lines of which the chain is solved; of more it has too many states."""
-CHOICES_ERROR, CHOICES_LOAD = 0.02, 0.95
-"""Relative error of two choices of more lines, and the load up to which it was measured."""
+MAX_CHAIN = 3  # lines of which the chain is solved; of more it has too many states
+CHOICES_ERROR, CHOICES_LOAD = 0.02, 0.95  # of two choices of more lines, and the load up to which it was measured
 
 
 def redundancy(rate: float, service_mean: float, servers: int, copies: int) -> Prediction:
@@ -137,15 +135,13 @@ def power_of_choices(rate: float, service_mean: float, servers: int, choices: in
     whole_number(1, servers=servers, choices=choices)
     servers, choices = int(servers), int(choices)
     name = f"the shortest of {choices} lines drawn, {servers} servers"
-    if choices > servers:
-        raise UsageError(f"{choices} choices need as many servers; there are {servers}")
-    if choices > 2 and servers > MAX_CHAIN:
-        raise UsageError(f"{choices} choices are solved up to {MAX_CHAIN} servers, two for any number")
+    if choices > (servers if servers <= MAX_CHAIN else 2):
+        raise UsageError(f"{choices} choices of {servers} servers: at most 2, and of up to {MAX_CHAIN} servers all")
     load, error = rate * service_mean / servers, 0.0
     stable(load * servers, servers, name)
     if choices == 1:
-        return replace(mmc(rate / servers, service_mean, 1), model=name, throughput=rate)
-    if servers <= MAX_CHAIN:
+        present = load / (1 - load)
+    elif servers <= MAX_CHAIN:
         present = _in_a_line(load, servers, choices, 1e-12)
     else:
         two, three = (_in_a_line(load, few, 2, 1e-6) - _refined(load, few) for few in (2, 3))
@@ -191,11 +187,10 @@ def _refined(load: float, servers: int) -> float:
     """
     from scipy.linalg import solve_continuous_lyapunov
 
-    length = math.ceil(math.log2(1 + 40 / -math.log(load)))
-    shares = load ** (2.0 ** np.arange(length + 1) - 1)
+    longest = math.ceil(math.log2(1 + 40 / -math.log(load)))
+    shares = load ** (2.0 ** np.arange(longest + 1) - 1)
     lines = shares[1:]
-    slope = 2 * load * lines
-    drift = np.diag(-slope - 1) + np.diag(slope[:-1], -1) + np.diag(np.ones(len(lines) - 1), 1)
+    drift = np.diag(-2 * load * lines - 1) + np.diag(2 * load * lines[:-1], -1) + np.eye(longest, k=1)
     noise = load * (shares[:-1] ** 2 - lines**2) + lines - np.append(lines[1:], 0)
     spread = np.diag(solve_continuous_lyapunov(drift, -np.diag(noise)))
     bends = load * (spread - lines * (1 - lines))
