@@ -93,6 +93,7 @@ def test_gangs_are_as_in_a_simulation_of_a_saturated_queue() -> None:
     assert found.utilization < 0.95  # some servers stay free: the load alone says less
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("servers", [1, 2, 3])
 @pytest.mark.parametrize("retry", [0.1, 1.5, 12.0])
 def test_retrials_are_as_in_the_chain_written_out(servers: int, retry: float) -> None:
@@ -121,6 +122,7 @@ def test_retrials_are_as_in_the_chain_written_out(servers: int, retry: float) ->
     assert sum(state[0] * chances[n] for state, n in numbers.items()) / servers == pytest.approx(found.utilization)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("servers", "load"), [(1, 0.8), (2, 0.5), (5, 0.9), (20, 0.7)])
 def test_retrials_at_once_are_a_queue_and_rare_ones_are_random(servers: int, load: float) -> None:
     """With retry times to 0 this is M/M/c; the longer they are, the nearer each try is to one by chance.
@@ -142,7 +144,6 @@ def test_retrials_at_once_are_a_queue_and_rare_ones_are_random(servers: int, loa
 @pytest.mark.parametrize(("call", "said"), [
     (lambda: theory.retrials(2, 1, 2, 1), "M/M/2 with retrials has no steady state"),
     (lambda: theory.retrials(1, 1, 2, 0), "retry mean must be a number above 0"),
-    (lambda: theory.retrials(1.9, 1, 2, 1e6), "too many to follow"),
     (lambda: theory.retrials(1, 1, 2000, 1), "2,001 states a level"),
     (lambda: theory.multiserver_jobs(4, []), "gangs need classes"),
     (lambda: theory.multiserver_jobs(4, [(1, 1, 5)]), "none wider than 4 servers"),
@@ -154,3 +155,9 @@ def test_retrials_at_once_are_a_queue_and_rare_ones_are_random(servers: int, loa
 def test_bad_input_is_a_sentence(call: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         call()
+
+
+def test_too_many_calls_between_tries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hetsim.theory.blocking.MAX_RETRYING", 1000)
+    with pytest.raises(UsageError, match="too many to follow"):
+        theory.retrials(1.9, 1, 2, 1e6)

@@ -63,6 +63,7 @@ def completion(service: float, fails: float, repair: float, square: float) -> tu
     return first, first**2 + times * spread + times / (1 - lost) * mean**2
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("service", "density"), [
     (EXPONENTIAL, stats.expon().pdf), (ERLANG, stats.gamma(2, scale=0.5).pdf),
     (MIXED, lambda x: 0.3 * stats.expon(scale=2).pdf(x) + 0.7 * stats.expon(scale=1 / 1.75).pdf(x)), (1.3, None),
@@ -250,7 +251,7 @@ def test_a_wait_without_a_variance_is_only_approximated() -> None:
 
 
 def test_too_many_servers_are_refused_before_their_chain_is_made() -> None:
-    found = match(scenario(900, "300/s", entry=KEPT))
+    found = match(scenario(150, "1/s", entry=KEPT))
     assert (found.verdict, found.failed[-1].text) == ("none", "the exact chain is small enough")
 
 

@@ -54,6 +54,7 @@ def written_out(switch: Any, arrive: Any, service: Any, servers: int, longest: i
     return sum(state[1] * chance[n] for state, n in numbers.items()), late / sum(come.values())
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("service", [EXPONENTIAL, ERLANG, COXIAN], ids=["M", "E2", "three"])
 @pytest.mark.parametrize("servers", [1, 2])
 def test_it_is_as_in_the_chain_written_out(service: Any, servers: int) -> None:

@@ -148,6 +148,7 @@ def test_the_shortest_of_three_lines_and_of_many() -> None:
     assert found.verdict == "nearly" and found.error == pytest.approx(0.02, rel=0.01)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("servers", "retry"), [(1, 2.5), (3, 2.0)])
 def test_retries_in_vain_add_up_to_all_retries(servers: int, retry: float) -> None:
     """The chances to need more than 0, 1, 2, ... retries have the mean number of retries as their sum."""

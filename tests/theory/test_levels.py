@@ -80,6 +80,7 @@ def served_by_phases(rate: float, service: Any, servers: int, longest: int) -> t
     )
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("service", [EXPONENTIAL, ERLANG, MIXED, COXIAN], ids=["M", "E2", "H2", "three"])
 @pytest.mark.parametrize("servers", [1, 2, 4])
 def test_phases_of_service_are_as_in_the_chain_written_out(service: Any, servers: int) -> None:
@@ -161,6 +162,7 @@ def test_more_variable_service_waits_longer_and_one_server_needs_two_moments(
         assert found.wait_mean == pytest.approx(theory.mg1(load / service.mean, service.mean, scv).wait_mean, rel=1e-9)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize(("rates", "switching"), [
     ([0.1, 1.5], [[0, 0.4], [0.8, 0]]), ([0.0, 1.1, 0.4], [[0, 1, 0], [0, 0, 0.7], [0.2, 0.3, 0]]),
@@ -217,6 +219,7 @@ def constant_service(rate: float, servers: int, longest: int) -> tuple[float, fl
     return float(chance @ np.maximum(np.arange(longest) - servers, 0)), float(chance[servers:].sum())
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("servers", "load"), [(2, 0.5), (3, 0.1), (4, 0.7), (8, 0.9), (5, 0.955)])
 def test_constant_service_is_as_in_crommelin_s_chain(servers: int, load: float) -> None:
     found = theory.mdc(servers * load, 1, servers)

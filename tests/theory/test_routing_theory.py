@@ -15,6 +15,7 @@ from hetsim import theory
 from hetsim.errors import UsageError
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("servers", "copies", "longest"), [(2, 1, 8), (2, 2, 12), (3, 1, 6), (3, 2, 6), (3, 3, 12)])
 def test_redundancy_is_as_in_the_chain_of_the_line(servers: int, copies: int, longest: int) -> None:
     """A state is the kinds of tasks, by their servers, in order of arrival; at each server the first one is served.
@@ -94,6 +95,7 @@ def reserve(rate: float, fast: float, slow: float, threshold: int, most: int) ->
     return sum(sum(state) * chances[n] for state, n in numbers.items()), waiting, held
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("threshold", [1, 2, 5])
 @pytest.mark.parametrize(("rate", "fast", "slow"), [(0.8, 1.0, 4.0), (1.6, 0.5, 2.0), (0.3, 2, 2), (1.05, 1, 3)])
 def test_a_slow_server_is_as_in_the_chain_written_out(threshold: int, rate: float, fast: float, slow: float) -> None:
@@ -114,6 +116,7 @@ def test_a_threshold_of_one_takes_any_free_server(rate: float) -> None:
     assert far.response_mean == pytest.approx(theory.mm1(0.5, 1).response_mean, rel=1e-10)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("rate", "fast", "slow"), [(0.8, 1, 4), (0.8, 1, 1), (0.3, 1, 20), (0.9, 1, 20), (1.1, 1, 8)])
 def test_the_best_threshold_is_the_best_of_all(rate: float, fast: float, slow: float) -> None:
     means = [theory.slow_server(rate, fast, slow, threshold).response_mean for threshold in range(1, 60)]
@@ -157,6 +160,7 @@ def test_the_shorter_line_is_as_in_the_chain_written_out(load: float, servers: i
     assert (found.error > 0) == (servers == 4)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("load", "four", "ten", "fifty"), [
     (0.5, 0.66223038, 0.6426, 0.6357), (0.9, 3.37777, 2.6764, 2.4110), (0.95, 6.0581, 4.1415, 3.4023),
 ])  # fmt: skip

@@ -63,6 +63,7 @@ def waiting(classes: Any, servers: int, longest: int) -> list[float]:
     return [sum(state[kind] * chance[n] for state, n in numbers.items()) for kind in (2, 3)]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("classes", PAIRS)
 @pytest.mark.parametrize("servers", [2, 3])
 def test_they_are_as_in_the_chains_written_out(classes: Any, servers: int) -> None:
