@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import coo_matrix
+from scipy.sparse.linalg import spsolve
 from test_levels import State, balanced, chain
 
 from hetsim import theory
@@ -42,6 +44,42 @@ def test_redundancy_is_as_in_the_chain_of_the_line(servers: int, copies: int, lo
     assert found.response_mean == pytest.approx(inside / rate, rel=1e-9)
     assert found.utilization == pytest.approx(busy / servers, rel=1e-9)
     assert found.error == 0 and math.isnan(found.wait_mean) and "wait_mean" not in found.values()
+
+
+@pytest.mark.parametrize(("servers", "copies", "rate", "longest"), [(3, 2, 1.0, 8), (3, 1, 0.8, 8)])
+def test_redundancy_under_load_is_as_in_the_chain_of_the_line(
+    servers: int, copies: int, rate: float, longest: int
+) -> None:
+    """The same chain at up to fifty times the load, where lines that differ by the names of servers are one state.
+
+    What the cut leaves out is about its length times the chance of the longest line.
+    """
+    kinds, service = list(combinations(range(servers), copies)), 0.8
+    renamed = [[kinds.index(tuple(sorted(to[s] for s in kind))) for kind in kinds]
+               for to in permutations(range(servers))]  # fmt: skip
+
+    def first(line: State) -> State:
+        return min(tuple(names[kind] for kind in line) for names in renamed)
+
+    numbers, moves = {(): 0}, []
+    for line in (lines := [()]):
+        ends = [next((place for place, kind in enumerate(line) if server in kinds[kind]), None)
+                for server in range(servers)]  # fmt: skip
+        ways = [((*line, kind), rate / len(kinds)) for kind in range(len(kinds)) if len(line) < longest]
+        ways += [((*line[:place], *line[place + 1 :]), 1 / service) for place in ends if place is not None]
+        for other, flow in ways:
+            if (other := first(other)) not in numbers:
+                numbers[other] = len(numbers)
+                lines.append(other)
+            moves += [(flow, numbers[other], numbers[line]), (-flow, numbers[line], numbers[line])]
+    flows, rows, columns = zip(*moves, strict=True)
+    balance = coo_matrix((flows, (rows, columns))).tocsc()
+    chances = np.insert(spsolve(balance[1:, 1:], -balance[1:, [0]].toarray().ravel()), 0, 1.0)
+    lengths = np.array([len(line) for line in lines])
+    cut = float(chances[lengths == longest].sum() / chances.sum())
+    found = theory.redundancy(rate, service, servers, copies)
+    assert cut < 2e-4
+    assert found.jobs_in_system_mean == pytest.approx(float(chances @ lengths / chances.sum()), rel=2 * longest * cut)
 
 
 def test_redundancy_under_load_is_as_in_a_simulation() -> None:

@@ -36,8 +36,7 @@ OPEN, LIMIT, BUCKET, TRUNKS, TOLLS, WORK = (
 GREEDY = "greedy batches"
 """What a batching policy declares if under it an idle device takes all waiting requests."""
 
-SHORTER, SHORTEST_LINE = "shorter of two lines", "shortest line"
-"""What routing policies declare: the shorter of two lines drawn at random, the shortest of all."""
+SHORTER, SHORTEST_LINE = "shorter of two lines", "shortest line"  # what routing policies declare
 
 CONSERVING = "work-conserving"
 """What a placement declares if it leaves no task waiting while one of equal devices is free."""

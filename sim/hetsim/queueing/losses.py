@@ -167,11 +167,12 @@ def _gangs(facts: Facts, blind: bool) -> tuple[bool, int]:
     facts.alone()
     modes, nodes = facts.modes, [node for node in facts.cluster.nodes if node.accelerators]
     first, servers = modes[0], len(nodes[0].accelerators)
-    alike = len(nodes) == 1 and all(mode.type is first.type and mode.whole_devices for mode in modes)
-    alike = alike and all(one.type is first.type for one in nodes[0].accelerators)
+    of_one_kind = (len(nodes) == 1 and all(mode.type is first.type and mode.whole_devices for mode in modes)
+                   and all(one.type is first.type for one in nodes[0].accelerators))  # fmt: skip
     one_way = all(len(shape.modes) == 1 for shape in facts.input.tasks.shapes)
-    alike = alike and one_way and not any(one.demand.modes for one in facts.customers)
-    alike = facts.suppose("gangs take whole GPUs of one node, all alike", alike, "cluster.nodes", facts.shown_modes)
+    alike = facts.suppose("gangs take whole GPUs of one node, all alike",
+                          of_one_kind and one_way and not any(one.demand.modes for one in facts.customers),
+                          "cluster.nodes", facts.shown_modes)  # fmt: skip
     room = all(facts.slots(nodes[0], mode) == servers // mode.gpus
                and mode.millicores * servers <= nodes[0].cpus * 1000 * mode.gpus
                and (nodes[0].memory is None or mode.memory * servers <= nodes[0].memory * mode.gpus)
@@ -183,8 +184,7 @@ def _gangs(facts: Facts, blind: bool) -> tuple[bool, int]:
 def gangs_with_loss(facts: Facts) -> Match:
     """Gangs of several widths with loss, by Kaufman and Roberts."""
     understood, servers = _gangs(facts, blind=True)
-    given = facts.policies.admission
-    plain = given is not None and {*given.parameters} <= {"limit"}
+    plain = {*cast(Any, facts.policies.admission).parameters} <= {"limit"}
     facts.suppose("one limit for all waiting tasks", plain, "policy.admission", "limit: 0")
     labels = [one.label for one in facts.customers]
     apart = facts.suppose("classes have names of their own", len(set(labels)) == len(labels), "workload")

@@ -176,7 +176,7 @@ def shorter_lines(facts: Facts, _: str) -> Match:
     key, kinds = "workload.0", facts.customers
     tokens: Any = kinds[0].demand.tokens if len(kinds) == 1 else None
     alike = facts.suppose("there is one kind of requests", hasattr(getattr(tokens, "output", None), "scv"), "workload")
-    require(facts.recognized, alike)
+    require(facts.recognized, facts.one_way(), alike)
     service: Any = facts.model.workload[0].service
     model, given = facts.input.language[0], facts.policies.routing_of.get(0, facts.policies.routing)
     name = "least_outstanding" if given is None else given.name
@@ -185,9 +185,8 @@ def shorter_lines(facts: Facts, _: str) -> Match:
     routed = facts.suppose(f"the shorter of two lines is joined, or the shortest of {MAX_CHAIN}",
                            pair or (routing == declared.SHORTEST_LINE and lines <= MAX_CHAIN),
                            f"{key}.service.routing" if service.routing else "policy.routing", name)  # fmt: skip
-    single = facts.suppose("a replica serves one request after the other", model.max_sequences == 1,
-                           f"{key}.service.max_num_seqs", f"{model.max_sequences}")  # fmt: skip
-    require(routed, single)
+    require(routed, facts.suppose("a replica serves one request after the other", model.max_sequences == 1,
+                                  f"{key}.service.max_num_seqs", f"{model.max_sequences}"))  # fmt: skip
     output = law_of(tokens.output)
     law = output.times(service.step.fixed)
     facts.exponential(law, "answers are exponential", f"{key}.tokens.output")

@@ -123,8 +123,7 @@ def retries_in_vain(rate: float, service_mean: float, servers: int, retry_mean: 
     from scipy.sparse.linalg import splu
 
     levels, chances = _between_tries("retrials", rate, service_mean, servers=servers, retry_mean=retry_mean)
-    up, within = levels[0][:2]
-    succeeds, line = levels[1].down, len(levels)
+    (up, within, _), succeeds, line = levels[0], levels[1].down, len(levels)
     rates = kron(eye(line), within) + kron(eye(line, k=1), up) + kron(diags(np.arange(1.0, line), -1), succeeds)
     leaving = np.asarray(rates.sum(axis=1)).ravel()
     after = splu((diags(leaving + 1 / retry_mean) - rates).tocsc())

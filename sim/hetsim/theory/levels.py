@@ -159,10 +159,8 @@ def _map_phc(name: str, switch: Floats, arrive: Floats, service: PhaseType, serv
     positive(mean_rate=rate)
     stable(rate * service.mean, servers, name)
     chances, powers = _solved(levels, alike)
-    drain = None
-    if len(service.start) == 1:
-        drain = -servers / service.mean * (np.eye(len(powers)) - powers)
-    elif len(arrive) == 1:  # λ (I - R^-1), without an inverse
+    drain = -servers / service.mean * (np.eye(len(powers)) - powers) if len(service.start) == 1 else None
+    if drain is None and len(arrive) == 1:  # λ (I - R^-1), without an inverse
         drain = _generator(alike.within, alike.down.sum(axis=1)) + powers @ alike.down
     arrivals = np.kron(arrive.sum(axis=1), np.ones(len(powers) // len(arrive))) / rate
     return _waits(name, rate, service, servers=servers, first=chances[-1], powers=powers, drain=drain,
