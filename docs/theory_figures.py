@@ -174,8 +174,6 @@ PLOTS = {
 HEAVY = theory.phase_type(  # an scv of 5 with balanced means
     [(1 + math.sqrt(4 / 6)) / 2, (1 - math.sqrt(4 / 6)) / 2], [[0, 0], [0, 0]],
     [1 + math.sqrt(4 / 6), 1 - math.sqrt(4 / 6)])  # fmt: skip
-TOOLS = {"birth_death": "chains of your own", "stationary": "chains of your own"}
-"""Functions without a plot."""
 
 
 def draw(name: str) -> None:

@@ -826,6 +826,21 @@ def test_the_documentation_says_what_comes_out():
     assert not missing
 
 
+def test_each_model_has_a_small_plot():
+    """Of docs/theory_figures.py: a function stands in one heading of its page, above a picture of a few kB."""
+    import re
+    from pathlib import Path
+
+    page = Path(__file__).parents[2] / "docs" / "background" / "theory-plots.md"
+    text = page.read_text(encoding="utf-8")
+    headed = [name for line in re.findall(r"^## (.*)", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", line)]
+    chains = {"birth_death", "stationary"}
+    assert sorted([*headed, *chains]) == [name for name in theory.__all__ if name[0].islower()]
+    pictures = [page.parent / name for name in re.findall(r"\]\((theory/.*?)\)", text)]
+    assert all(one.stat().st_size < 8_000 for one in pictures) and len(pictures) == text.count("\n## ")
+    assert {*pictures} == {*(page.parent / "theory").iterdir()}
+
+
 # The command -----------------------------------------------------------------------------------------------------
 
 
