@@ -200,10 +200,10 @@ def test_the_shorter_line_is_as_in_the_chain_written_out(load: float, servers: i
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(("load", "four", "ten", "fifty"), [
-    (0.5, 0.66223038, 0.6426, 0.6357), (0.9, 3.37777, 2.6764, 2.4110), (0.95, 6.0581, 4.1415, 3.4023),
+    (0.5, 0.66223038, 0.6426, 0.6357), (0.9, 3.37777, 2.6764, 2.4110), (0.95, 6.0581, 4.1415, 3.3659),
 ])  # fmt: skip
 def test_more_lines_are_within_the_stated_error(load: float, four: float, ten: float, fifty: float) -> None:
-    """Four by the chain of up to 560 states a level; ten and fifty simulated for hours, with standard errors to 1 %."""
+    """Four by the chain of up to 560 states a level; ten and fifty by 600 simulations, standard errors to 0.5 %."""
     for servers, known in ((4, four), (10, ten), (50, fifty)):
         found = theory.power_of_choices(load * servers, 1, servers)
         assert found.jobs_in_system_mean / servers == pytest.approx(known, rel=found.error)
