@@ -14,6 +14,7 @@ MODULES: dict[str, str] = {
         dynamic.backfilling: ConservativeBackfill EasyBackfill GangBackfill
         dynamic.earliest: Dmda Dmdas Eft ErLs
         dynamic.elastic: Afs Optimus SpeedupMean
+        dynamic.external: External
         dynamic.heteroprio: heteroprio=HeteroPrio
         dynamic.intervals: LasIntervals OptimusIntervals Pollux
         dynamic.lws: Lws

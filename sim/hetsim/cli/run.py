@@ -67,7 +67,8 @@ def run(
     for name in metrics:  # wrong names are said before the first run; of these two no sets of metrics
         metric(name) if batched or precision is not None else check(name)
     StudyOptions(audit=options["audit"])  # so that loading the scenario is watched too
-    loaded = prepare(scenario, policy, options.pop("overrides"))
+    program = StudyOptions(external=options["external"], exchange=options["exchange"]).program
+    loaded = prepare(scenario, policy, options.pop("overrides"), program)
     if precision is not None:
         if batched or out is not None:
             raise UsageError(

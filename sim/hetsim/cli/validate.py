@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from hetsim.cli import console
-from hetsim.cli.options import QUIET, SET, VERBOSITY
+from hetsim.cli.options import QUIET, SET, VERBOSITY, study_options
 from hetsim.errors import Problem, ScenarioError, UnknownName
+from hetsim.experiment.options import StudyOptions
 
 VALID = {"(?<=: )valid(?=;)": "good"}
 
@@ -15,9 +18,14 @@ VALID = {"(?<=: )valid(?=;)": "good"}
 @click.argument("scenarios", nargs=-1, required=True, metavar="FILE|NAME...")
 @click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy.")
 @SET
+@study_options(external={})
+@click.option("--conformance", is_flag=True, help="Also try the scheduler on small systems, by every rule that policies keep.")
 @QUIET
 @VERBOSITY
-def validate(scenarios: tuple[str, ...], policy: str | None, overrides: tuple[str, ...], quiet: bool) -> None:
+def validate(
+    scenarios: tuple[str, ...], policy: str | None, overrides: tuple[str, ...], external: str | None,
+    conformance: bool, quiet: bool,
+) -> None:  # fmt: skip
     """Check scenarios and the files they name, without running them.
 
     Does all that a run does before its clock starts (traces are read, static policies make their plans), so what is
@@ -25,10 +33,11 @@ def validate(scenarios: tuple[str, ...], policy: str | None, overrides: tuple[st
     """
     from hetsim.experiment.run import prepare, rehearse
 
+    program = StudyOptions(external=external).program
     problems: list[Problem] = []
     for name in scenarios:
         try:
-            scenario = prepare(name, policy, overrides)
+            scenario = prepare(name, policy, overrides, program)
             run = rehearse(scenario)
         except ScenarioError as error:
             problems += error.problems
@@ -40,5 +49,18 @@ def validate(scenarios: tuple[str, ...], policy: str | None, overrides: tuple[st
                 tasks = f"{number:,} task{'s' if number != 1 else ''}"
                 console.lines([f"{name}: valid; {run.cluster.describe()}, {tasks}, {scenario.policies.label}"], VALID)
             console.notes((f"{name}: {remark}" for remark in scenario.notes), quiet)
+            problems += _breaches(name, scenario) if conformance else []
     if problems:
         raise ScenarioError(problems)
+
+
+def _breaches(name: str, scenario: Any) -> list[Problem]:
+    """The rules that a scenario's scheduler breaks on small systems."""
+    from hetsim.scenario.building.run_input import make_scheduler
+    from hetsim.testing import check_policy
+
+    try:
+        check_policy(lambda: make_scheduler(scenario, []), may_reject=True, hash_seed=False)
+    except AssertionError as error:
+        return [Problem(f"{name}: {error}")]
+    return []

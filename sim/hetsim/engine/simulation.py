@@ -49,6 +49,7 @@ class Simulation:
         gc.disable()  # nothing here makes cycles in bulk, and collecting costs up to 14 % of a run
         if self.state.closed:
             raise RunError("a simulation runs once; build another for another run")
+        end: float | None = None
         try:
             schedule = self.schedule
             view, apply, advance = self.view, self.parts.decisions.apply, self.parts.rounds.advance
@@ -63,7 +64,9 @@ class Simulation:
                     raise self._blame(error, decision) from error
                 if self.checker is not None:
                     self.checker.check()
-            return self.finish()
+            record = self.finish()
+            end = record.end
+            return record
         except RunError as error:
             now = self.state.clock._now
             error.time = now
@@ -73,6 +76,7 @@ class Simulation:
         finally:
             if collecting:
                 gc.enable()
+            self.state.scheduler.end(end)
 
     def fork(self, within_round: bool = False) -> Simulation:
         """A copy that goes on independently, to the same bytes."""

@@ -221,7 +221,7 @@ def prepared(
     cases, mistakes = {}, dict[Problem | str, None]()
     for label, value in values.items():
         try:
-            cases[label] = Case(prepare(scenario, value, options.overrides), seed=options.seed)
+            cases[label] = Case(prepare(scenario, value, options.overrides, options.program), seed=options.seed)
         except ScenarioError as error:
             if refusals is None:
                 raise

@@ -11,7 +11,7 @@ import inspect
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from functools import wraps
 from numbers import Integral
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 from hetsim.errors import UsageError, suggestion
 from hetsim.model.files import watch_opens
+from hetsim.policy.external import ExternalProgram
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -87,6 +88,16 @@ class StudyOptions:
         False, flag="--audit", help="Watch what the runs that are made open: files that the scenario does not name are "
         "told, and such runs have unknown inputs.",
     )  # fmt: skip
+    external: str | Sequence[str] | None = _option(
+        None, flag="--external", metavar="COMMAND",
+        help="The command of the external scheduler, for policies named external.",
+        python="the command of the external scheduler, a text or its parts, for policies named external.",
+    )  # fmt: skip
+    exchange: str | Path | None = _option(
+        None, flag="--exchange", metavar="DIR", help="Keep what is said to and by --external there, a file a run; "
+        "without --external, replay it.",
+        python="a folder for what is said to and by `external`, a file a run; without `external`, replay it.",
+    )  # fmt: skip
     check: bool = _option(False, flag="--check", help="Verify the simulator's invariants after every round (slower).")
     progress: Progress | bool | None = _option(
         None, python="called with the share done, 0 to 1, five times a second from another thread; True shows a bar, "
@@ -106,12 +117,19 @@ class StudyOptions:
         if self.audit:
             watch_opens("audit")  # until the study ends
 
+    @property
+    def program(self) -> ExternalProgram | None:
+        """The external scheduler, which only these options name."""
+        return ExternalProgram.given(self.external, self.exchange)
+
 
 class RunKeywords(TypedDict, total=False):
     """Options of one run in this process."""
 
     overrides: Overrides
     seed: int | None
+    external: str | Sequence[str] | None
+    exchange: str | Path | None
     audit: bool
     check: bool
     progress: Progress | bool | None
@@ -143,6 +161,8 @@ class StudyKeywords(SearchKeywords, total=False):
     """All options of studies."""
 
     replications: int | Mapping[str, Any] | None
+    external: str | Sequence[str] | None
+    exchange: str | Path | None
 
 
 def declared_options(names: Iterable[str]) -> dict[str, Field[Any]]:

@@ -20,6 +20,7 @@ from hetsim.experiment.study import Case, Replicates, Study
 from hetsim.experiment.work import Setup
 from hetsim.experiment.workers import Workers
 from hetsim.model.record import RunInput
+from hetsim.policy.external import ExternalProgram
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run.groups import checked, groupings
 from hetsim.results.one_run.metric_sets import expanded, listed
@@ -49,7 +50,7 @@ def run(
         RunError: the run failed; its `result` has the tables up to then.
     """
     study_options = StudyOptions(**options)
-    loaded = prepare(scenario, policy, study_options.overrides)
+    loaded = prepare(scenario, policy, study_options.overrides, study_options.program)
     count = checked_amount(loaded, None).maximum
     result = one_run(loaded, study_options, count)
     if count > 1:
@@ -84,7 +85,7 @@ def replicate(
         ShardOver: the shard that was asked for is made; its `report` says what was.
     """
     study_options = StudyOptions(**options)
-    loaded = prepare(scenario, policy, study_options.overrides)
+    loaded = prepare(scenario, policy, study_options.overrides, study_options.program)
     kept = to_keep(loaded, metrics, by, study_options)
     replications = run_cases([Case(loaded, seed=study_options.seed)], study_options, kept, keep, several=True)[0]
     assert isinstance(replications, Replications)
@@ -199,9 +200,12 @@ def to_keep(scenario: Scenario, metrics: Iterable[str], by: str | Iterable[str],
 
 
 def prepare(
-    scenario: str | Path | Mapping[str, Any] | Scenario, policy: PolicyLike | None = None, overrides: Overrides = ()
-) -> Scenario:
+    scenario: str | Path | Mapping[str, Any] | Scenario, policy: PolicyLike | None = None, overrides: Overrides = (),
+    external: ExternalProgram | None = None,
+) -> Scenario:  # fmt: skip
     """The loaded scenario with another policy and other values."""
+    if external is not None:
+        return prepare(scenario, policy, overrides).with_program(external)
     if policy is None:
         return load(scenario, overrides)
     value = named_policy(policy)[1]

@@ -23,6 +23,7 @@ from hetsim.experiment.options import StudyKeywords, StudyOptions, with_options
 from hetsim.experiment.points import PointRow, PointRows, Points, check_all, column_of, rows, shown_value
 from hetsim.experiment.policies import PolicyLike
 from hetsim.experiment.progress import Meter
+from hetsim.experiment.run import prepare
 from hetsim.experiment.shard import Shard, ShardOver, ShardReport, make_all, make_part, part_of
 from hetsim.experiment.stopping import Amount, Pilot, Warmup, amount_of, find_cuts, missing, pilot_size, shared
 from hetsim.experiment.store import Store, open_cache
@@ -36,7 +37,7 @@ from hetsim.results.many_runs.sweep_tables import SweepRow, SweepTables
 from hetsim.results.one_run.metric_sets import listed
 from hetsim.results.one_run.metrics import metric
 from hetsim.results.stored_files import read_frame
-from hetsim.scenario.scenario import Scenario, load
+from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.whole import MIN_FOR_PRECISION
 
 MAX_RUNS = 1_000_000
@@ -485,7 +486,7 @@ def plan_sweep(
     """Plan a sweep: check all points, make no runs."""
     study_options = StudyOptions(**options)
     seed = study_options.seed
-    base = load(scenario, study_options.overrides).moved()
+    base = prepare(scenario, None, study_options.overrides, study_options.program).moved()
     names = list(dict.fromkeys(listed(metrics)))
     figures = list(dict.fromkeys(listed(keep)))
     for name in [*names, *figures]:

@@ -291,6 +291,9 @@ class Scheduler:
             )
         )
 
+    def end(self, time: float | None) -> None:
+        """Hook: the run is over, at this time; None: it failed."""
+
     def schedule(self, view: View) -> Iterator[Decision]:
         """Yield decisions for this round."""
         return iter(())

@@ -18,6 +18,7 @@ from hetsim.model.faults import Faults
 from hetsim.model.randomness import JUDGED, RandomTree
 from hetsim.model.record import RunInput
 from hetsim.model.tasks import Tasks
+from hetsim.policy.external import ExternalProgram
 from hetsim.policy import Admission, Batching, IterationPolicy, PlannedScheduler, PlanProblem, Scheduler
 from hetsim.scenario.building.cluster import build_cluster
 from hetsim.scenario.building.faults import build_faults, check_chances
@@ -155,10 +156,19 @@ def make_policy(spec: PolicySpec, scenario: ScenarioSource, problems: list[Probl
     return policy
 
 
+def make_scheduler(scenario: ScenarioSource, problems: list[Problem]) -> Any:
+    """Make the scheduler; an external one is given its program."""
+    scheduler = make_policy(scenario.policies.scheduler, scenario, problems)
+    if hasattr(scheduler, "program"):
+        scheduler.program = scenario.external
+    return scheduler
+
+
 class ScenarioSource(ReadScenario, Protocol):
     """The part of a `Scenario` that building a run reads."""
 
     notes: list[str]
+    external: ExternalProgram | None
 
     def table(self, entry: int) -> TaskTable:
         """The trace of a workload entry, read once."""
@@ -189,7 +199,7 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     if not problems and not any(len(stream) for stream in streams) and not _may_come(model.workload, horizon):
         problems.append(scenario.document.problem(("workload",), "the workload is empty: no task ever arrives"))
     policies = scenario.policies
-    scheduler = make_policy(policies.scheduler, scenario, problems)
+    scheduler = make_scheduler(scenario, problems)
     admission = None if policies.admission is None else make_policy(policies.admission, scenario, problems)
     served = [stream for stream in streams if stream.service is not None or stream.language is not None]
     batching = batching_policies(served, scenario, context, problems)

@@ -1,0 +1,338 @@
+"""A scheduler in another process and any language, by the protocol of Batsim.
+
+Decides when and, where it names resources, where.  Messages tell what has happened; the process answers with what it
+does about it, in simulated time.  Its command is given with `--external`.  A resource is a core or an accelerator, and a
+job asks for those of its fastest mode.
+Reference: Dutot, Mercier, Poquet, Richard, Batsim: a Realistic Language-Independent Resources and Jobs Management
+Systems Simulator (JSSPP 2016).
+Weakness: no requests in batches, no forks; data items are placed without it.
+Cost: a message and its answer a round, about 0.1 ms, besides what the process computes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count, groupby
+from typing import Any, Literal
+
+from hetsim.errors import PolicyError, Problem, ScenarioError, visible
+from hetsim.model.cluster import MILLI, WHOLE, Device
+from hetsim.model.plan import Placement
+from hetsim.model.task import RUNNING, WAITING, Task
+from hetsim.model.tasks import Mode
+from hetsim.model.units import Seconds
+from hetsim.policy import Decision, PlanProblem, Reject, Scheduler, Set, Start, Stop, View, Wait
+from hetsim.policy.external import Exchange, ExchangeError, ExternalProgram
+
+SHOWN = 300
+"""Characters of a message that an error shows."""
+IGNORED = ("NOTIFY", "SET_JOB_METADATA")
+"""What Batsim's schedulers also answer, and what changes nothing here."""
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """An attempt of a task, as the process knows it."""
+
+    id: str
+    task: Task
+    attempt: int
+    start: float = math.inf
+    lanes: Sequence[int] = ()
+    over: bool = False
+
+
+class External(Scheduler):
+    """A scheduler in a process of its own, whose command is given with `--external`.
+
+    protocol: how messages are written: as Batsim does, a line of JSON each.
+    timeout: wall-clock time that the process has for each answer.
+    """
+
+    program: ExternalProgram | None = None
+    """Set by the code that builds a run: no scenario names it."""
+
+    def __init__(self, protocol: Literal["batsim"] = "batsim", timeout: Seconds = 10.0):
+        self.protocol = protocol
+        self.timeout = timeout
+        self._exchange: Exchange | None = None
+        self._events: list[dict[str, Any]] = []
+        """What the next message tells."""
+        self._due: list[tuple[float, int, dict[str, Any]]] = []
+        """What was answered, and calls, by the time for which they are meant."""
+        self._number = count()
+        self._jobs: dict[str, Job] = {}
+        self._of: dict[int, Job] = {}
+        """The last attempt of each task."""
+        self._cores: dict[int, str] = {}
+        """Cores in use, by number, and the job that has them."""
+        self._last = self._answer = ""
+
+    def check(self, problem: PlanProblem) -> None:
+        if self.program is None:
+            what = "external runs a command, which only the command line or Python may name"
+            text = f'{what}: give --external "./my-scheduler" (external=["./my-scheduler"]), or --exchange to replay it'
+            raise ScenarioError(Problem(text, key="policy.scheduler"))
+
+    def begin(self, view: View) -> None:
+        self._view = view
+        self._to_come = sum(view.request_mix().values())
+        self._lanes = [lane for node in view.cluster.nodes for lane in [node.cpu] * node.cpus + [*node.accelerators]]
+
+    # What happens ---------------------------------------------------------------------------------------------
+
+    def _tell(self, kind: str, **data: Any) -> None:
+        self._events.append({"timestamp": self._view.now, "type": kind, "data": data})
+
+    def ready(self, task: Task) -> None:
+        before = self._of.get(task.index)
+        if before is not None:
+            self._over(before, "COMPLETED_FAILED")  # unless the process stopped it, a device failed
+        attempt = 0 if before is None else before.attempt + 1
+        job = Job(f"w0!{task.index}" + (f"#{attempt}" if attempt else ""), task, attempt)
+        self._jobs[job.id] = self._of[task.index] = job
+        left, positions = 1.0 - task.done, task.modes_by_speed()
+        about: dict[str, Any] = {
+            "id": job.id, "subtime": task.ready, "res": _res(task.modes[positions[0]]),
+            "walltime": task.estimate_at(positions[0]) * left, "profile": str(task.shape.index), "name": str(task.id),
+            "class": task.class_, "user": task.user, "priority": task.priority,
+        }  # fmt: skip
+        if len(positions) > 1:
+            about["walltimes"] = {task.modes[one].name: task.estimate_at(one) * left for one in positions}
+        if task.deadline < math.inf:
+            about["deadline"] = task.deadline
+        self._tell("JOB_SUBMITTED", job_id=job.id, job=about)
+        if not attempt:
+            self._come()
+
+    def _come(self) -> None:
+        self._to_come -= 1
+        if not self._to_come:
+            self._tell("NOTIFY", type="no_more_static_job_to_submit")
+
+    def finished(self, task: Task) -> None:
+        self._over(self._of[task.index], "COMPLETED_SUCCESSFULLY")
+
+    def gone(self, task: Task) -> None:
+        job = self._of.get(task.index)
+        if job is None:
+            self._come()  # admission refused it
+        elif not job.over:
+            job.over = True
+            if not self._forget(job):
+                self._tell("JOB_KILLED", job_ids=[job.id], job_progress={job.id: {"progress": 0}})
+
+    def _forget(self, job: Job) -> bool:
+        """Take back what was not sent yet of a job; True if anything was."""
+        kept = [one for one in self._events if one["data"].get("job_id") != job.id]
+        known, self._events = len(self._events), kept
+        return len(kept) < known
+
+    def _over(self, job: Job, state: str) -> None:
+        """A job does not run any more."""
+        if not job.over:
+            job.over = True
+            for lane in job.lanes:
+                self._cores.pop(lane, None)
+            if state == "COMPLETED_FAILED" and self._view.now - job.start >= job.task.time_limit:
+                state = "COMPLETED_WALLTIME_REACHED"
+            code = int(state != "COMPLETED_SUCCESSFULLY")
+            self._tell("JOB_COMPLETED", job_id=job.id, job_state=state, return_code=code, alloc=_intervals(job.lanes))
+
+    def device(self, device: Device, up: bool) -> None:
+        numbers = [number for number, lane in enumerate(self._lanes) if lane is device]
+        if numbers:
+            self._tell("NOTIFY", type=f"event_machine_{'' if up else 'un'}available", resources=_intervals(numbers))
+
+    # The exchange ---------------------------------------------------------------------------------------------
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        if self._exchange is None:
+            self._open(view)
+        while True:
+            while self._due and self._due[0][0] <= view.now:
+                event = heappop(self._due)[2]
+                yield from self._carry_out(event["type"], event.get("data") or {}, view)
+            if not self._events:
+                break
+            events, self._events = self._events, []
+            self._ask(events)
+        yield Wait(self._due[0][0] if self._due else math.inf)
+
+    def end(self, time: float | None) -> None:
+        if self._exchange is not None:
+            try:
+                if time is not None:
+                    self._tell("SIMULATION_ENDS")
+                    events, time = self._events, None
+                    self._ask(events)
+                    time = self._view.now
+            finally:
+                self._exchange.close(in_order=time is not None)
+
+    def _open(self, view: View) -> None:
+        """Start the process and describe the cluster."""
+        if self.program is None:
+            return self.check(PlanProblem(None, view.cluster))  # type: ignore[arg-type]
+        resources = [
+            {"id": number, "name": lane.name, "state": "idle", "properties":
+             {"type": lane.type.name, "kind": lane.type.kind, "node": lane.node, "rack": lane.rack or ""}}
+            for number, lane in enumerate(self._lanes)
+        ]  # fmt: skip
+        config = dict.fromkeys(("profiles-forwarded-on-submission", "dynamic-jobs-enabled",
+                                "dynamic-jobs-acknowledged", "forward-unknown-events"), False)  # fmt: skip
+        profiles = {str(shape.index): {"modes": [*map(_mode, shape.modes)]} for shape in
+                    view.request_mix()}  # fmt: skip
+        data = {
+            "nb_resources": len(resources), "nb_compute_resources": len(resources), "nb_storage_resources": 0,
+            "allow_compute_sharing": False, "allow_storage_sharing": False, "compute_resources": resources,
+            "storage_resources": [], "workloads": {"w0": "hetsim"}, "profiles": {"w0": profiles}, "config": config,
+        }  # fmt: skip
+        stream = view.random.bit_generator.state  # of seed and replication: no other run has it
+        name = hashlib.sha256(f"{stream}{_ENCODE(data)}".encode()).hexdigest()[:16]
+        try:
+            self._exchange = Exchange(self.program, name, self.timeout)
+        except ExchangeError as error:
+            raise self._wrong(str(error)) from None
+        self._ask([{"timestamp": view.now, "type": "SIMULATION_BEGINS", "data": data}])
+
+    def _ask(self, events: list[dict[str, Any]]) -> None:
+        """Send one message; what is answered is due at its time."""
+        assert self._exchange is not None
+        now = self._view.now
+        self._last, self._answer = _ENCODE({"now": now, "events": events}), ""
+        try:
+            line = self._exchange.ask(self._last)
+            self._answer = line.decode(errors="backslashreplace").rstrip("\n")
+            answer = json.loads(self._answer)
+            if not now <= answer["now"] < math.inf:
+                raise ValueError(f"now is {answer['now']}")
+            for event in answer["events"]:
+                time, _, _ = float(event["timestamp"]), event["type"] + "", (event.get("data") or {}).items()
+                heappush(self._due, (time, next(self._number), event))
+        except ExchangeError as error:
+            raise self._wrong(str(error)) from None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else error
+            form = '{"now": time, "events": [{"timestamp", "type", "data"}, ...]}'
+            raise self._wrong(f"answered with something else than {form}: {what}") from None
+
+    def _wrong(self, what: str) -> PolicyError:
+        texts = {"last message": self._last, "answer": self._answer}
+        said = "".join(f"\n       {name}: {visible(text[:SHOWN])}{'…' if len(text) > SHOWN else ''}"
+                       for name, text in texts.items() if text)  # fmt: skip
+        return PolicyError(f"the external scheduler {what} (t = {self._view.now:g} s){said}")
+
+    # What it answers ------------------------------------------------------------------------------------------
+
+    def _carry_out(self, kind: str, data: dict[str, Any], view: View) -> Iterator[Decision]:
+        if kind == "EXECUTE_JOB":
+            job = self._job(kind, data.get("job_id"), WAITING, "is not waiting")
+            placement = self._place(job, data, view)
+            job.start = view.now
+            yield Start(job.task, placement)
+        elif kind == "REJECT_JOB":
+            job = self._job(kind, data.get("job_id"), WAITING, "is not waiting")
+            job.over = True
+            yield Reject(job.task, "rejected by the external scheduler")
+        elif kind == "KILL_JOB":
+            for job_id in data.get("job_ids") or ():
+                if not (job_id in self._jobs and self._jobs[job_id].over):  # else it ended meanwhile
+                    job = self._job(kind, job_id, RUNNING, "does not run")
+                    yield from self._stop(job, bool(data.get("resubmit")))
+        elif kind == "CALL_ME_LATER":
+            time = data.get("timestamp")
+            if not isinstance(time, int | float) or not view.now < time < math.inf:
+                raise self._wrong(f"wants to be called at {time!r}, which is not a later time")
+            heappush(self._due, (time, next(self._number), {"type": "REQUESTED_CALL"}))
+        elif kind == "REQUESTED_CALL":
+            self._tell(kind)
+        elif kind == "SET_RESOURCE_STATE":
+            for device in dict.fromkeys(self._lanes[one] for one in self._numbers(kind, data.get("resources"))):
+                yield Set(device, data.get("state", "on"))
+            self._tell("RESOURCE_STATE_CHANGED", resources=data["resources"], state=str(data.get("state", "on")))
+        elif kind not in IGNORED:
+            raise self._wrong(f"answered {kind}, which is not carried out here")
+
+    def _stop(self, job: Job, resubmit: bool) -> Iterator[Decision]:
+        """Stop a job: for good, or to wait again with the work that it has done."""
+        self._over(job, "COMPLETED_KILLED")
+        yield Stop(job.task, keep=resubmit)
+        self._tell("JOB_KILLED", job_ids=[job.id], job_progress={job.id: {"progress": job.task.done}})
+        if not resubmit:
+            again = self._of[job.task.index]
+            again.over = self._forget(again)
+            yield Reject(job.task, "killed by the external scheduler")
+
+    def _job(self, kind: str, job_id: Any, state: int, otherwise: str) -> Job:
+        job = self._jobs.get(job_id) if isinstance(job_id, str) else None
+        if job is None or job.over:
+            raise self._wrong(f"names in {kind} the job {job_id!r}, which is not in the system")
+        if job.task.state != state:
+            raise self._wrong(f"names in {kind} the job {job_id}, which {otherwise}")
+        return job
+
+    def _numbers(self, kind: str, text: Any) -> list[int]:
+        """The resources of an interval set, such as `0-3,7` or `0-3 7`."""
+        try:
+            ends = [[*map(int, part.split("-"))] for part in text.replace(",", " ").split()]
+            numbers = sorted({number for one in ends for number in range(one[0], one[-1] + 1)})
+        except (ValueError, AttributeError):
+            numbers = []
+        if not numbers or not numbers[-1] < len(self._lanes):
+            raise self._wrong(f"names in {kind} the resources {text!r}; there are 0-{len(self._lanes) - 1}")
+        return numbers
+
+    def _place(self, job: Job, data: dict[str, Any], view: View) -> Placement:
+        """The placement that an answer names: by a mode, by resources, by both or neither."""
+        task, wanted, alloc = job.task, data.get("mode"), data.get("alloc")
+        modes = [task.modes[position] for position in task.modes_by_speed()]
+        if wanted is not None:
+            modes = [mode for mode in modes if mode.name == wanted]
+        if alloc is None:
+            placement = next((place for mode in modes if (place := view.first(mode, task)) is not None), None)
+            if placement is None:
+                raise self._wrong(f"starts {job.id}, which fits nowhere now")
+            return placement
+        job.lanes = lanes = self._numbers("EXECUTE_JOB", alloc)
+        there = f"starts {job.id} on {alloc}"
+        kind = self._lanes[lanes[0]].type
+        mode = next((mode for mode in modes if mode.type is kind and _res(mode) == len(lanes)), None)
+        if mode is None:
+            asks = " or ".join(f"{_res(mode)} × {mode.type.name}" for mode in modes) or f"no mode {wanted!r}"
+            raise self._wrong(f"{there}, {len(lanes)} × {kind.name}, and it asks for {asks}")
+        parts = [(device, len([*same])) for device, same in groupby(self._lanes[lane] for lane in lanes)]
+        cores = tuple(number * MILLI for _, number in parts) if mode.on_cpu and len(parts) > 1 else None
+        placement = Placement(mode, tuple(device for device, _ in parts), parts=cores)
+        if mode.on_cpu and not mode.millicores % MILLI:
+            if busy := [lane for lane in lanes if lane in self._cores]:
+                raise self._wrong(f"{there}, where {self._cores[busy[0]]} has resource {busy[0]}")
+            self._cores |= dict.fromkeys(lanes, job.id)
+        if not view.fits(mode, placement, (task,)):
+            raise self._wrong(f"{there}, where it does not fit now")
+        return placement
+
+
+def _res(mode: Mode) -> int:
+    """Resources that a mode asks for: accelerators, or cores."""
+    return mode.gpus or max(1, math.ceil(mode.cpus))
+
+
+def _mode(mode: Mode) -> dict[str, Any]:
+    return {
+        "name": mode.name, "type": mode.type.name, "res": _res(mode), "gpus": mode.gpus, "share": mode.share / WHOLE,
+        "cpus": mode.cpus, "memory": mode.memory, "gpu_memory": mode.gpu_memory, "span": mode.span_any,
+        "nodes": mode.node_count, "partition": "" if mode.partition is None else mode.partition.name,
+    }  # fmt: skip
+
+
+def _intervals(numbers: Sequence[int]) -> str:
+    """An interval set, as Batsim writes it: `0-3 7`."""
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+    return " ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
