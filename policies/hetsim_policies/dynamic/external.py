@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count, groupby
@@ -27,12 +28,10 @@ from hetsim.model.task import RUNNING, WAITING, Task
 from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import Decision, PlanProblem, Reject, Scheduler, Set, Start, Stop, View, Wait
-from hetsim.policy.external import Exchange, ExchangeError, ExternalProgram
+from hetsim.policy.external import Exchange, ExternalProgram
 
-SHOWN = 300
-"""Characters of a message that an error shows."""
-IGNORED = ("NOTIFY", "SET_JOB_METADATA")
-"""What Batsim's schedulers also answer, and what changes nothing here."""
+SHOWN = 300  # characters of a message that an error shows
+IGNORED = ("NOTIFY", "SET_JOB_METADATA")  # what Batsim's schedulers also answer, and what changes nothing here
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -55,23 +54,18 @@ class External(Scheduler):
     timeout: wall-clock time that the process has for each answer.
     """
 
-    program: ExternalProgram | None = None
-    """Set by the code that builds a run: no scenario names it."""
+    program: ExternalProgram | None = None  # set by the code that builds a run: no scenario names it
 
     def __init__(self, protocol: Literal["batsim"] = "batsim", timeout: Seconds = 10.0):
         self.protocol = protocol
         self.timeout = timeout
-        self._exchange: Exchange | None = None
-        self._events: list[dict[str, Any]] = []
-        """What the next message tells."""
-        self._due: list[tuple[float, int, dict[str, Any]]] = []
-        """What was answered, and calls, by the time for which they are meant."""
+        self._exchange: Any = None
+        self._events: list[dict[str, Any]] = []  # what the next message tells
+        self._due: list[tuple[float, int, dict[str, Any]]] = []  # what was answered, and calls, by time
         self._number = count()
         self._jobs: dict[str, Job] = {}
-        self._of: dict[int, Job] = {}
-        """The last attempt of each task."""
-        self._cores: dict[int, str] = {}
-        """Cores in use, by number, and the job that has them."""
+        self._of: dict[int, Job] = {}  # the last attempt of each task
+        self._cores: dict[int, str] = {}  # who has which core
         self._last = self._answer = ""
 
     def check(self, problem: PlanProblem) -> None:
@@ -95,44 +89,28 @@ class External(Scheduler):
         if before is not None:
             self._over(before, "COMPLETED_FAILED")  # unless the process stopped it, a device failed
         attempt = 0 if before is None else before.attempt + 1
-        job = Job(f"w0!{task.index}" + (f"#{attempt}" if attempt else ""), task, attempt)
+        job = Job(f"w0!{task.index}" + f"#{attempt}" * (attempt > 0), task, attempt)
         self._jobs[job.id] = self._of[task.index] = job
-        left, positions = 1.0 - task.done, task.modes_by_speed()
-        about: dict[str, Any] = {
-            "id": job.id, "subtime": task.ready, "res": _res(task.modes[positions[0]]),
-            "walltime": task.estimate_at(positions[0]) * left, "profile": str(task.shape.index), "name": str(task.id),
-            "class": task.class_, "user": task.user, "priority": task.priority,
-        }  # fmt: skip
-        if len(positions) > 1:
-            about["walltimes"] = {task.modes[one].name: task.estimate_at(one) * left for one in positions}
-        if task.deadline < math.inf:
-            about["deadline"] = task.deadline
-        self._tell("JOB_SUBMITTED", job_id=job.id, job=about)
-        if not attempt:
-            self._come()
-
-    def _come(self) -> None:
-        self._to_come -= 1
-        if not self._to_come:
-            self._tell("NOTIFY", type="no_more_static_job_to_submit")
+        left, modes = 1.0 - task.done, [task.modes[at] for at in task.modes_by_speed()]
+        self._tell("JOB_SUBMITTED", job_id=job.id, job={
+            "id": job.id, "subtime": task.ready, "res": _res(modes[0]), "walltime": task.estimate_in(modes[0]) * left,
+            "profile": str(task.shape.index), "name": str(task.id), "class": task.class_, "user": task.user,
+            "priority": task.priority, "deadline": task.deadline if task.deadline < math.inf else None,
+            "walltimes": {mode.name: task.estimate_in(mode) * left for mode in modes[1:]},
+        })  # fmt: skip
+        self._to_come -= not attempt
 
     def finished(self, task: Task) -> None:
         self._over(self._of[task.index], "COMPLETED_SUCCESSFULLY")
 
     def gone(self, task: Task) -> None:
         job = self._of.get(task.index)
-        if job is None:
-            self._come()  # admission refused it
-        elif not job.over:
-            job.over = True
-            if not self._forget(job):
+        self._to_come -= job is None  # admission refused it
+        if job is not None and not job.over:
+            job.over, known = True, len(self._events)
+            self._events = [event for event in self._events if event["data"].get("job_id") != job.id]
+            if len(self._events) == known:  # else the process has not heard of it
                 self._tell("JOB_KILLED", job_ids=[job.id], job_progress={job.id: {"progress": 0}})
-
-    def _forget(self, job: Job) -> bool:
-        """Take back what was not sent yet of a job; True if anything was."""
-        kept = [one for one in self._events if one["data"].get("job_id") != job.id]
-        known, self._events = len(self._events), kept
-        return len(kept) < known
 
     def _over(self, job: Job, state: str) -> None:
         """A job does not run any more."""
@@ -146,8 +124,7 @@ class External(Scheduler):
             self._tell("JOB_COMPLETED", job_id=job.id, job_state=state, return_code=code, alloc=_intervals(job.lanes))
 
     def device(self, device: Device, up: bool) -> None:
-        numbers = [number for number, lane in enumerate(self._lanes) if lane is device]
-        if numbers:
+        if numbers := [number for number, lane in enumerate(self._lanes) if lane is device]:
             self._tell("NOTIFY", type=f"event_machine_{'' if up else 'un'}available", resources=_intervals(numbers))
 
     # The exchange ---------------------------------------------------------------------------------------------
@@ -161,67 +138,59 @@ class External(Scheduler):
                 yield from self._carry_out(event["type"], event.get("data") or {}, view)
             if not self._events:
                 break
+            if not self._to_come:
+                self._to_come = -1
+                self._tell("NOTIFY", type="no_more_static_job_to_submit")
             events, self._events = self._events, []
             self._ask(events)
         yield Wait(self._due[0][0] if self._due else math.inf)
 
     def end(self, time: float | None) -> None:
         if self._exchange is not None:
-            try:
+            with closing(self._exchange):
                 if time is not None:
                     self._tell("SIMULATION_ENDS")
-                    events, time = self._events, None
-                    self._ask(events)
-                    time = self._view.now
-            finally:
-                self._exchange.close(in_order=time is not None)
+                    self._ask(self._events)
+                    self._exchange.in_order = True
 
     def _open(self, view: View) -> None:
         """Start the process and describe the cluster."""
-        if self.program is None:
-            return self.check(PlanProblem(None, view.cluster))  # type: ignore[arg-type]
+        self.check(PlanProblem(None, view.cluster))  # type: ignore[arg-type]
         resources = [
             {"id": number, "name": lane.name, "state": "idle", "properties":
              {"type": lane.type.name, "kind": lane.type.kind, "node": lane.node, "rack": lane.rack or ""}}
             for number, lane in enumerate(self._lanes)
         ]  # fmt: skip
-        config = dict.fromkeys(("profiles-forwarded-on-submission", "dynamic-jobs-enabled",
-                                "dynamic-jobs-acknowledged", "forward-unknown-events"), False)  # fmt: skip
-        profiles = {str(shape.index): {"modes": [*map(_mode, shape.modes)]} for shape in
-                    view.request_mix()}  # fmt: skip
+        config = ("profiles-forwarded-on-submission", "dynamic-jobs-enabled", "dynamic-jobs-acknowledged",
+                  "forward-unknown-events")  # fmt: skip
+        profiles = {str(shape.index): {"modes": [*map(_mode, shape.modes)]} for shape in view.request_mix()}
         data = {
             "nb_resources": len(resources), "nb_compute_resources": len(resources), "nb_storage_resources": 0,
             "allow_compute_sharing": False, "allow_storage_sharing": False, "compute_resources": resources,
-            "storage_resources": [], "workloads": {"w0": "hetsim"}, "profiles": {"w0": profiles}, "config": config,
+            "storage_resources": [], "workloads": {"w0": "hetsim"}, "profiles": {"w0": profiles},
+            "config": dict.fromkeys(config, False),
         }  # fmt: skip
         stream = view.random.bit_generator.state  # of seed and replication: no other run has it
         name = hashlib.sha256(f"{stream}{_ENCODE(data)}".encode()).hexdigest()[:16]
-        try:
-            self._exchange = Exchange(self.program, name, self.timeout)
-        except ExchangeError as error:
-            raise self._wrong(str(error)) from None
+        assert self.program is not None
+        self._exchange = Exchange(self.program, name, self.timeout, self._wrong)
         self._ask([{"timestamp": view.now, "type": "SIMULATION_BEGINS", "data": data}])
 
     def _ask(self, events: list[dict[str, Any]]) -> None:
         """Send one message; what is answered is due at its time."""
-        assert self._exchange is not None
-        now = self._view.now
-        self._last, self._answer = _ENCODE({"now": now, "events": events}), ""
+        self._last, self._answer = _ENCODE({"now": self._view.now, "events": events}), ""
         try:
-            line = self._exchange.ask(self._last)
-            self._answer = line.decode(errors="backslashreplace").rstrip("\n")
+            self._answer = self._exchange.ask(self._last).decode(errors="backslashreplace").rstrip("\n")
             answer = json.loads(self._answer)
-            if not now <= answer["now"] < math.inf:
+            if not self._view.now <= answer["now"] < math.inf:
                 raise ValueError(f"now is {answer['now']}")
             for event in answer["events"]:
-                time, _, _ = float(event["timestamp"]), event["type"] + "", (event.get("data") or {}).items()
-                heappush(self._due, (time, next(self._number), event))
-        except ExchangeError as error:
-            raise self._wrong(str(error)) from None
+                entry = float(event["timestamp"]), next(self._number), event
+                event["type"] + "", (event.get("data") or {}).items()  # noqa: B018: as it will be read
+                heappush(self._due, entry)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            what = f"{error} is missing" if isinstance(error, KeyError) else error
             form = '{"now": time, "events": [{"timestamp", "type", "data"}, ...]}'
-            raise self._wrong(f"answered with something else than {form}: {what}") from None
+            raise self._wrong(f"answered with something else than {form} ({type(error).__name__}: {error})") from None
 
     def _wrong(self, what: str) -> PolicyError:
         texts = {"last message": self._last, "answer": self._answer}
@@ -233,19 +202,18 @@ class External(Scheduler):
 
     def _carry_out(self, kind: str, data: dict[str, Any], view: View) -> Iterator[Decision]:
         if kind == "EXECUTE_JOB":
-            job = self._job(kind, data.get("job_id"), WAITING, "is not waiting")
+            job = self._job(kind, data.get("job_id"), WAITING)
             placement = self._place(job, data, view)
             job.start = view.now
             yield Start(job.task, placement)
         elif kind == "REJECT_JOB":
-            job = self._job(kind, data.get("job_id"), WAITING, "is not waiting")
+            job = self._job(kind, data.get("job_id"), WAITING)
             job.over = True
             yield Reject(job.task, "rejected by the external scheduler")
         elif kind == "KILL_JOB":
             for job_id in data.get("job_ids") or ():
-                if not (job_id in self._jobs and self._jobs[job_id].over):  # else it ended meanwhile
-                    job = self._job(kind, job_id, RUNNING, "does not run")
-                    yield from self._stop(job, bool(data.get("resubmit")))
+                if job_id not in self._jobs or not self._jobs[job_id].over:  # else it ended meanwhile
+                    yield from self._stop(self._job(kind, job_id, RUNNING), bool(data.get("resubmit")))
         elif kind == "CALL_ME_LATER":
             time = data.get("timestamp")
             if not isinstance(time, int | float) or not view.now < time < math.inf:
@@ -266,16 +234,13 @@ class External(Scheduler):
         yield Stop(job.task, keep=resubmit)
         self._tell("JOB_KILLED", job_ids=[job.id], job_progress={job.id: {"progress": job.task.done}})
         if not resubmit:
-            again = self._of[job.task.index]
-            again.over = self._forget(again)
             yield Reject(job.task, "killed by the external scheduler")
 
-    def _job(self, kind: str, job_id: Any, state: int, otherwise: str) -> Job:
-        job = self._jobs.get(job_id) if isinstance(job_id, str) else None
-        if job is None or job.over:
-            raise self._wrong(f"names in {kind} the job {job_id!r}, which is not in the system")
-        if job.task.state != state:
-            raise self._wrong(f"names in {kind} the job {job_id}, which {otherwise}")
+    def _job(self, kind: str, job_id: Any, state: int) -> Job:
+        job = self._jobs.get(str(job_id))
+        if job is None or job.over or job.task.state != state:
+            is_not = "waiting" if state == WAITING else "running"
+            raise self._wrong(f"names in {kind} the job {job_id!r}, which is not {is_not}")
         return job
 
     def _numbers(self, kind: str, text: Any) -> list[int]:
@@ -292,17 +257,14 @@ class External(Scheduler):
     def _place(self, job: Job, data: dict[str, Any], view: View) -> Placement:
         """The placement that an answer names: by a mode, by resources, by both or neither."""
         task, wanted, alloc = job.task, data.get("mode"), data.get("alloc")
-        modes = [task.modes[position] for position in task.modes_by_speed()]
-        if wanted is not None:
-            modes = [mode for mode in modes if mode.name == wanted]
+        modes = [mode for at in task.modes_by_speed() if wanted in (None, (mode := task.modes[at]).name)]
         if alloc is None:
-            placement = next((place for mode in modes if (place := view.first(mode, task)) is not None), None)
-            if placement is None:
+            free = next((place for mode in modes if (place := view.first(mode, task)) is not None), None)
+            if free is None:
                 raise self._wrong(f"starts {job.id}, which fits nowhere now")
-            return placement
+            return free
         job.lanes = lanes = self._numbers("EXECUTE_JOB", alloc)
-        there = f"starts {job.id} on {alloc}"
-        kind = self._lanes[lanes[0]].type
+        kind, there = self._lanes[lanes[0]].type, f"starts {job.id} on {alloc}"
         mode = next((mode for mode in modes if mode.type is kind and _res(mode) == len(lanes)), None)
         if mode is None:
             asks = " or ".join(f"{_res(mode)} × {mode.type.name}" for mode in modes) or f"no mode {wanted!r}"
@@ -310,12 +272,10 @@ class External(Scheduler):
         parts = [(device, len([*same])) for device, same in groupby(self._lanes[lane] for lane in lanes)]
         cores = tuple(number * MILLI for _, number in parts) if mode.on_cpu and len(parts) > 1 else None
         placement = Placement(mode, tuple(device for device, _ in parts), parts=cores)
-        if mode.on_cpu and not mode.millicores % MILLI:
-            if busy := [lane for lane in lanes if lane in self._cores]:
-                raise self._wrong(f"{there}, where {self._cores[busy[0]]} has resource {busy[0]}")
-            self._cores |= dict.fromkeys(lanes, job.id)
-        if not view.fits(mode, placement, (task,)):
+        whole_cores = lanes if mode.on_cpu and not mode.millicores % MILLI else ()
+        if not view.fits(mode, placement, (task,)) or any(lane in self._cores for lane in whole_cores):
             raise self._wrong(f"{there}, where it does not fit now")
+        self._cores |= dict.fromkeys(whole_cores, job.id)
         return placement
 
 

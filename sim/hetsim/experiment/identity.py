@@ -80,9 +80,8 @@ class Identity:
     def inputs(self, scenario: Scenario) -> dict[str, str]:
         """Digests of files that a scenario names, and of code outside of hetsim."""
         files = {f"file {os.path.relpath(path, scenario.base)}": self._file(path) for path in scenario.files}
-        digests, unknown = ({}, "") if scenario.external is None else scenario.external.inputs()
-        digests |= {f"{UNKNOWN}external": unknown} if unknown else {}
-        return {**files, **self._sources_of(scenario), **digests}
+        program = scenario.document.program
+        return {**files, **self._sources_of(scenario), **({} if program is None else program.inputs(UNKNOWN))}
 
     def scenario(self, scenario: Scenario) -> str:
         """Digest of a scenario without seed and replication."""

@@ -201,11 +201,13 @@ def to_keep(scenario: Scenario, metrics: Iterable[str], by: str | Iterable[str],
 
 def prepare(
     scenario: str | Path | Mapping[str, Any] | Scenario, policy: PolicyLike | None = None, overrides: Overrides = (),
-    external: ExternalProgram | None = None,
+    program: ExternalProgram | None = None,
 ) -> Scenario:  # fmt: skip
-    """The loaded scenario with another policy and other values."""
-    if external is not None:
-        return prepare(scenario, policy, overrides).with_program(external)
+    """The loaded scenario with another policy, other values and the program of an external scheduler."""
+    if program is not None:
+        loaded = prepare(scenario, policy, overrides).with_overrides(())  # a copy
+        loaded.document.program = program
+        return loaded
     if policy is None:
         return load(scenario, overrides)
     value = named_policy(policy)[1]

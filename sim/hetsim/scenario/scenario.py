@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,6 @@ from hetsim.errors import Problem, ScenarioError, UsageError, several, suggestio
 from hetsim.model.files import InputFiles, open_input, recorded_inputs
 from hetsim.model.randomness import JUDGED
 from hetsim.model.record import RunInput
-from hetsim.policy.external import ExternalProgram
 from hetsim.scenario import overrides as setting
 from hetsim.scenario.file import document as documents
 from hetsim.scenario.file.document import Document
@@ -41,7 +39,6 @@ class Scenario:
     base       the folder that relative paths in the scenario start from
     raw        the document as plain data, overrides applied and the policy in its long form
     inputs     the files that checking it named or opened
-    external   the program of the external scheduler, which no file names (`with_program`)
     notes      remarks for the user (columns of a trace or times that are not used), known after `build`
     """
 
@@ -56,7 +53,6 @@ class Scenario:
         self.traces = traces
         self.inputs = inputs
         self.notes: list[str] = []
-        self.external: ExternalProgram | None = None
         self._tables: dict[int, TaskTable] = {}
 
     @property
@@ -97,19 +93,7 @@ class Scenario:
         Parameters: overrides: as for `run`.
         Returns: another scenario.
         """
-        return from_document(self.document.copy(), self.base, overrides).with_program(self.external)
-
-    def with_program(self, external: ExternalProgram | None) -> Scenario:
-        """This scenario, whose runs under `external` have this program.
-
-        Parameters: external: the program of the scheduler.
-        Returns: the same scenario, or a copy if it had another program.
-        """
-        if external == self.external:
-            return self
-        other = copy(self)
-        other.external = external
-        return other
+        return from_document(self.document.copy(), self.base, overrides)
 
     def joined(self, changed: Mapping[str, Scenario]) -> Scenario:
         """This scenario with top keys of others made from it.
@@ -117,17 +101,16 @@ class Scenario:
         Parameters: changed: by top key, a scenario that has this key's value; none of them names files.
         Returns: the scenario that they make together; parts are shared.
         """
-        document = Document({**self.raw, **{key: one.raw[key] for key, one in changed.items()}}, self.file)
+        document = Document({**self.raw, **{key: one.raw[key] for key, one in changed.items()}}, self.file, program=self.document.program)
         model = self.model.model_copy(update={key: getattr(one.model, key) for key, one in changed.items()})
         entries = changed.get("workload", self)
         of_service, routing_of = entries.policies.of_service, entries.policies.routing_of
         policies = replace(changed.get("policy", self).policies, of_service=of_service, routing_of=routing_of)
-        made = Scenario(document, self.base, model, policies=policies, traces=entries.traces, inputs=InputFiles())
-        return made.with_program(self.external)
+        return Scenario(document, self.base, model, policies=policies, traces=entries.traces, inputs=InputFiles())
 
     def moved(self) -> Scenario:
         """The same scenario, with the absolute path of its folder."""
-        return from_document(self.document.copy(), self.base.resolve()).with_program(self.external)
+        return from_document(self.document.copy(), self.base.resolve())
 
     @property
     def content_hash(self) -> str:

@@ -18,7 +18,6 @@ from hetsim.model.faults import Faults
 from hetsim.model.randomness import JUDGED, RandomTree
 from hetsim.model.record import RunInput
 from hetsim.model.tasks import Tasks
-from hetsim.policy.external import ExternalProgram
 from hetsim.policy import Admission, Batching, IterationPolicy, PlannedScheduler, PlanProblem, Scheduler
 from hetsim.scenario.building.cluster import build_cluster
 from hetsim.scenario.building.faults import build_faults, check_chances
@@ -138,6 +137,8 @@ def make_policy(spec: PolicySpec, scenario: ScenarioSource, problems: list[Probl
     path: Path_ = place or ("policy", spec.kind)
     try:
         policy = spec.make()
+        if hasattr(policy, "program"):
+            policy.program = scenario.document.program
     except ScenarioError as error:
         usual = key_of(("policy", spec.kind))
         moved = [replace(p, key=key_of(path) + p.key.removeprefix(usual)) for p in error.problems if not p.file]
@@ -156,19 +157,10 @@ def make_policy(spec: PolicySpec, scenario: ScenarioSource, problems: list[Probl
     return policy
 
 
-def make_scheduler(scenario: ScenarioSource, problems: list[Problem]) -> Any:
-    """Make the scheduler; an external one is given its program."""
-    scheduler = make_policy(scenario.policies.scheduler, scenario, problems)
-    if hasattr(scheduler, "program"):
-        scheduler.program = scenario.external
-    return scheduler
-
-
 class ScenarioSource(ReadScenario, Protocol):
     """The part of a `Scenario` that building a run reads."""
 
     notes: list[str]
-    external: ExternalProgram | None
 
     def table(self, entry: int) -> TaskTable:
         """The trace of a workload entry, read once."""
@@ -199,7 +191,7 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     if not problems and not any(len(stream) for stream in streams) and not _may_come(model.workload, horizon):
         problems.append(scenario.document.problem(("workload",), "the workload is empty: no task ever arrives"))
     policies = scenario.policies
-    scheduler = make_scheduler(scenario, problems)
+    scheduler = make_policy(policies.scheduler, scenario, problems)
     admission = None if policies.admission is None else make_policy(policies.admission, scenario, problems)
     served = [stream for stream in streams if stream.service is not None or stream.language is not None]
     batching = batching_policies(served, scenario, context, problems)

@@ -20,6 +20,7 @@ import yaml
 
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.files import open_input
+from hetsim.policy.external import ExternalProgram
 
 MAX_BYTES = 4_000_000
 """Larger scenario files are refused before they are read: large data belong into tables in files of their own."""
@@ -58,13 +59,14 @@ class Document:
     """Plain data, and where each of its values stands in the file.
 
     `positions` maps a path to (line, column), counted from 1, of the key (in a list: of the item);
-    `set_by` names the command-line override that a path comes from.
+    `set_by` names the command-line override that a path comes from, `program` the external scheduler: no file does.
     """
 
     data: Any
     file: str | None = None
     positions: dict[Path_, tuple[int, int]] = field(default_factory=dict)
     set_by: dict[Path_, str] = field(default_factory=dict)
+    program: ExternalProgram | None = None
 
     def problem(self, path: Path_, message: str) -> Problem:
         """A problem at the address of `path`, or of the nearest parent.
@@ -119,7 +121,7 @@ class Document:
         return replace(self.problem(tuple(path), problem.message), key=problem.key)
 
     def copy(self) -> Document:
-        return Document(_copied(self.data), self.file, self.positions, dict(self.set_by))
+        return Document(_copied(self.data), self.file, self.positions, dict(self.set_by), self.program)
 
 
 _PLAIN = {str, int, float, bool, type(None)}
