@@ -26,8 +26,8 @@ PLANNERS = [
     if inspect.isclass(item := registry.policy("scheduler", name)) and issubclass(item, PlannedScheduler)
 ]  # fmt: skip
 """Static policies refuse what they cannot plan; they have tests of their own."""
-GIVEN = ["learned"]
-"""Schedulers that cannot be made without a file; see tests/learning/test_learning.py."""
+GIVEN = ["external", "learned"]
+"""Schedulers that cannot be made without a file or a program of their own, each with tests of its own."""
 SCHEDULERS = [name for name in registry.policies("scheduler") if name not in PLANNERS + GIVEN]
 PLACEMENTS = [None, *registry.policies("placement")]
 ROUNDS = {"round_length": [1.5, 360.0], "rule": ["ratio", "deficit"], "mid_round": [True, False]}

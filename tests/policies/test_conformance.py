@@ -31,8 +31,8 @@ PLANNERS = [
 """Static policies refuse what they cannot plan; they have tests of their own."""
 THRIFTY = {"rollout": {"samples": 3, "forks": 10}, "pollux": {"population": 8, "generations": 4}}
 """A third of the forks, a fifth of the generations that these try unless told otherwise: the same, less often."""
-GIVEN = ["learned"]
-"""Schedulers that cannot be made without a parameter; each has a test of its own."""
+GIVEN = ["external", "learned"]
+"""Schedulers that cannot be made without a parameter or a program; each has tests of its own."""
 
 
 def make(scheduler, placement=None, **parameters):

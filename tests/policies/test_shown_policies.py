@@ -19,6 +19,7 @@ INSIDE = dict.fromkeys(("scheduler", "base", "inner", "planner", "rest", "dynami
 }
 """Kinds of policies by the keys that name one."""
 REASONS = {
+    ("scheduler", "external"): ("it runs a program that no scenario names", "docs/how-to/external.md"),
     ("scheduler", "moldable_dual"): ("the guide plans moldable tasks with it", "docs/planning.md"),
     ("scheduler", "rollout"): ("minutes for a scenario; a benchmark has ten of its own", "benchmarks/ahead.py"),
     ("scheduler", "pollux"): (

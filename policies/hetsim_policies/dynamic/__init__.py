@@ -13,6 +13,7 @@ Backfilling and batch systems:
     backfilling        Backfilling: reservations for the head, for all tasks that wait, or for gangs
     slurm_multifactor  Slurm's multifactor priority with backfilling: weighted factors, reservations
     as_recorded        As recorded: each task starts when and where its trace says that it started
+    external           A scheduler in another process and any language, by the protocol of Batsim
 
 Shares:
     users              Shares among users, by weights or by quotas

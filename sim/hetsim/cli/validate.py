@@ -9,7 +9,7 @@ import click
 from hetsim.cli import console
 from hetsim.cli.options import QUIET, SET, VERBOSITY, study_options
 from hetsim.errors import Problem, ScenarioError, UnknownName
-from hetsim.policy.external import ExternalProgram
+from hetsim.experiment.options import StudyOptions
 
 VALID = {"(?<=: )valid(?=;)": "good"}
 
@@ -33,10 +33,11 @@ def validate(
     """
     from hetsim.experiment.run import prepare, rehearse
 
+    program = StudyOptions(external=external).program
     problems: list[Problem] = []
     for name in scenarios:
         try:
-            scenario = prepare(name, policy, overrides, ExternalProgram.given(external))
+            scenario = prepare(name, policy, overrides, program)
             run = rehearse(scenario)
         except ScenarioError as error:
             problems += error.problems

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 from hetsim.errors import UsageError, suggestion
 from hetsim.model.files import watch_opens
-from hetsim.policy.external import ExternalProgram
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from hetsim.experiment.progress import Progress
+    from hetsim.policy.external import ExternalProgram
     from hetsim.scenario.scenario import Overrides
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -120,6 +120,8 @@ class StudyOptions:
     @property
     def program(self) -> ExternalProgram | None:
         """The external scheduler, which only these options name."""
+        from hetsim.policy.external import ExternalProgram  # help is to be quick
+
         return ExternalProgram.given(self.external, self.exchange)
 
 

@@ -1,0 +1,112 @@
+"""Schedulers for tests of the exchange: python external_schedulers.py NAME.  They use the standard library alone."""
+
+import json
+import sys
+import time
+
+
+def answer(now, *events):
+    return json.dumps({"now": now, "events": [{"timestamp": now, "type": kind, "data": data} for kind, data in events]})
+
+
+class OneByOne:
+    """The next job starts when nothing runs."""
+
+    def __init__(self):
+        self.waiting, self.running = [], None
+
+    def decide(self, now, events):
+        for kind, data in events:
+            if kind == "JOB_SUBMITTED":
+                self.waiting.append(data["job_id"])
+            elif kind == "JOB_COMPLETED" and data["job_id"] == self.running:
+                self.running = None
+            elif kind == "JOB_KILLED":
+                self.waiting = [job for job in self.waiting if job not in data["job_ids"]]
+        if self.running is None and self.waiting:
+            self.running = self.waiting.pop(0)
+            return answer(now, ("EXECUTE_JOB", {"job_id": self.running}))
+        return answer(now)
+
+
+class Scripted:
+    """Answers to the messages with a job of this number, by the name of the script; else nothing."""
+
+    def __init__(self, name):
+        self.name, self.called = name, 0
+
+    def decide(self, now, events):
+        kinds = [kind for kind, _ in events]
+        jobs = [data["job_id"] for kind, data in events if kind == "JOB_SUBMITTED"]
+        return getattr(self, self.name)(now, kinds, jobs)
+
+    def dies(self, now, kinds, jobs):
+        return sys.exit(7) if jobs else answer(now)
+
+    def hangs(self, now, kinds, jobs):
+        return time.sleep(60) if jobs else answer(now)
+
+    def hangs_at_the_end(self, now, kinds, jobs):
+        return time.sleep(60) if "SIMULATION_ENDS" in kinds else answer(now, *self.each(jobs))
+
+    def chatters(self, now, kinds, jobs):
+        return answer(now) + "\n" + answer(now) if jobs else answer(now)
+
+    def raves(self, now, kinds, jobs):
+        return "who is there?" if jobs else answer(now)
+
+    def lists(self, now, kinds, jobs):
+        return "[]" if jobs else answer(now)
+
+    def goes_back(self, now, kinds, jobs):
+        return answer(now - 1)
+
+    def invents(self, now, kinds, jobs):
+        return answer(now, *[("EXECUTE_JOB", {"job_id": "w0!99"}) for _ in jobs])
+
+    def repeats(self, now, kinds, jobs):
+        return answer(now, *self.each(jobs), *self.each(jobs))
+
+    def overfills(self, now, kinds, jobs):
+        return answer(now, *[("EXECUTE_JOB", {"job_id": job, "alloc": "0-1"}) for job in jobs])
+
+    def leaves_the_cluster(self, now, kinds, jobs):
+        return answer(now, *[("EXECUTE_JOB", {"job_id": job, "alloc": "3-4"}) for job in jobs])
+
+    def miscounts(self, now, kinds, jobs):
+        return answer(now, *[("EXECUTE_JOB", {"job_id": job, "alloc": "0-2"}) for job in jobs])
+
+    def registers(self, now, kinds, jobs):
+        return answer(now, *[("REGISTER_JOB", {}) for _ in jobs])
+
+    def starts_nothing(self, now, kinds, jobs):
+        return answer(now)
+
+    def each(self, jobs):
+        return [("EXECUTE_JOB", {"job_id": job}) for job in jobs]
+
+    def in_its_own_time(self, now, kinds, jobs):
+        """Start each job a second and a half after it came; the decision is sent at once."""
+        text = json.dumps([{"timestamp": now + 1.5, "type": kind, "data": data} for kind, data in self.each(jobs)])
+        return f'{{"now": {now + 1.5}, "events": {text}}}'
+
+    def all_messages(self, now, kinds, jobs):
+        """The first job is stopped when a call comes and goes on, the second is killed, the third is rejected."""
+        events = []
+        for job in jobs:
+            if job in ("w0!0", "w0!1"):
+                events += [("EXECUTE_JOB", {"job_id": job, "alloc": "0-1" if job == "w0!0" else "2,3"})]
+            elif job == "w0!2":
+                events += [("REJECT_JOB", {"job_id": job}), ("CALL_ME_LATER", {"timestamp": now + 0.5})]
+            else:
+                events += [("EXECUTE_JOB", {"job_id": job})]
+        if "REQUESTED_CALL" in kinds:
+            events += [("KILL_JOB", {"job_ids": ["w0!0"], "resubmit": True}), ("KILL_JOB", {"job_ids": ["w0!1"]})]
+        return answer(now, *events)
+
+
+scheduler = OneByOne() if sys.argv[1] == "one_by_one" else Scripted(sys.argv[1])
+for line in sys.stdin:
+    message = json.loads(line)
+    said = scheduler.decide(message["now"], [(event["type"], event["data"]) for event in message["events"]])
+    print(said, flush=True)

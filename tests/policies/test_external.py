@@ -1,0 +1,219 @@
+"""A scheduler in a process of its own: what is said, what comes out, and what happens if it goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pages
+import pytest
+from click.testing import CliRunner
+
+import hetsim as hs
+from hetsim.cli import hetsim
+from hetsim.errors import PolicyError, UsageError
+from hetsim.experiment.identity import Identity
+from hetsim.experiment.run import prepare
+from hetsim.policy.external import Exchange, ExternalProgram
+
+HERE = Path(__file__).parent
+EXAMPLES = pages.TOP / "docs/how-to/external"
+EXTERNAL = {"scheduler": {"name": "external", "timeout": "20 s"}}
+
+
+def command(name: str) -> list[str]:
+    return [sys.executable, str(HERE / "external_schedulers.py"), name]
+
+
+def jobs(count: int, **more) -> dict:
+    """A job of two cores a second on four, for three seconds each."""
+    entry = {"name": "jobs", "count": count, "arrivals": {"process": "deterministic", "interval": "1 s"}, "cpus": 2}
+    return {"cluster": {"nodes": [{"cpus": 4}]}, "seed": 1, "policy": EXTERNAL,
+            "workload": [entry | {"cpu_time": "3 s"}], **more}  # fmt: skip
+
+
+def messages(folder: Path) -> list[dict]:
+    (file,) = folder.iterdir()
+    assert file.suffix == ".jsonl"
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def kinds(events: list[dict]) -> list[str]:
+    return [event["type"] for event in events]
+
+
+def test_all_messages_and_the_log_that_replays_them(tmp_path: Path) -> None:
+    result = hs.run(jobs(4), external=command("all_messages"), exchange=tmp_path)
+    tasks = result.tasks
+    assert tasks["status"].tolist() == ["completed", "rejected", "rejected", "completed"]
+    assert tasks["reason"].tolist()[1:3] == ["killed by the external scheduler", "rejected by the external scheduler"]
+    # Stopped at 2.5 s and started again at once, it has lost nothing.
+    assert tasks["preemptions"].tolist() == [1, 1, 0, 0] and tasks["finish"].tolist()[::3] == [3.0, 6.0]
+    said = messages(tmp_path)
+    heard, told = said[::2], said[1::2]
+    assert kinds(heard[0]["events"]) == ["SIMULATION_BEGINS"] and kinds(heard[-1]["events"])[-1] == "SIMULATION_ENDS"
+    assert all(one["now"] == other["now"] for one, other in zip(heard, told, strict=True))
+    events = [event for message in heard for event in message["events"]]
+    killed = [event["data"]["job_ids"] for event in events if event["type"] == "JOB_KILLED"]
+    assert killed == [["w0!0"], ["w0!1"]]
+    submitted = [event["data"]["job_id"] for event in events if event["type"] == "JOB_SUBMITTED"]
+    assert submitted == ["w0!0", "w0!1", "w0!2", "w0!0#1", "w0!3"]
+    assert {"JOB_SUBMITTED", "JOB_COMPLETED", "JOB_KILLED", "NOTIFY", "REQUESTED_CALL"} < set(kinds(events))
+    again = hs.run(jobs(4), exchange=tmp_path)
+    assert again.tasks.equals(tasks)
+    with pytest.raises(PolicyError, match="goes on in another way|cannot be replayed"):
+        hs.run(jobs(5), exchange=tmp_path)
+
+
+def test_decisions_in_the_schedulers_own_time_take_effect_then() -> None:
+    tasks = hs.run(jobs(2), external=command("in_its_own_time")).tasks
+    assert tasks["start"].tolist() == [1.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("dies", "closed its pipes (exit status 7) (t = 0 s)"),
+        ("hangs", "did not answer within 0.5 s (`timeout`) (t = 0 s)"),
+        ("hangs_at_the_end", "did not answer within 0.5 s (`timeout`) (t = 3 s)"),
+        ("chatters", "answered with more than one line"),
+        ("raves", "answered with something else than"),
+        ("lists", "answered with something else than"),
+        ("goes_back", "answered with something else than"),
+        ("invents", "names in EXECUTE_JOB the job 'w0!99', which is not waiting"),
+        ("repeats", "names in EXECUTE_JOB the job 'w0!0', which is not waiting"),
+        ("overfills", "starts w0!1 on 0-1, where it does not fit now (t = 1 s)"),
+        ("leaves_the_cluster", "the resources '3-4'; there are 0-3"),
+        ("miscounts", "starts w0!0 on 0-2, 3 × cpu, and it asks for 2 × cpu"),
+        ("registers", "answered REGISTER_JOB, which is not carried out here"),
+        ("starts_nothing", "starts nothing: at t = 1 s nothing runs"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_is_said_with_time_and_message(name: str, said: str, tmp_path: Path) -> None:
+    timeout = {"scheduler": {"name": "external", "timeout": "0.5 s" if "hangs" in name else "20 s"}}
+    count = 1 if name == "hangs_at_the_end" else 2
+    before = children()
+    with pytest.raises(PolicyError) as caught:
+        hs.run(jobs(count, policy=timeout), external=command(name), exchange=tmp_path)
+    assert said in str(caught.value)
+    assert "last message: {" in str(caught.value) or name == "starts_nothing"
+    assert children() <= before
+    assert [file.suffix for file in tmp_path.iterdir()] == [".part"]
+
+
+def children() -> set[str]:
+    found = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True, check=False)
+    return set(found.stdout.split())
+
+
+def test_the_command_line_says_what_to_give_and_ends_with_1(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.yaml"
+    file.write_text(json.dumps(jobs(2)), encoding="utf-8")
+    run = CliRunner().invoke
+    refused = run(hetsim, ["run", str(file)])
+    assert refused.exit_code == 3 and f"{file}:1:" in refused.output and '--external "./my-scheduler"' in refused.output
+    absent = run(hetsim, ["run", str(file), "--external", "./no-such-program"])
+    assert absent.exit_code == 2 and 'there is no program "./no-such-program"' in absent.output
+    text = " ".join(command("raves"))
+    failed = run(hetsim, ["run", str(file), "--external", text, "--out", str(tmp_path / "out")])
+    assert failed.exit_code == 1 and not (tmp_path / "out" / "summary.json").exists()
+    inside = tmp_path / "inside.yaml"
+    inside.write_text(json.dumps(jobs(2, policy={"scheduler": {"name": "external", "command": text}})), encoding="utf-8")
+    assert run(hetsim, ["run", str(inside)]).exit_code == 3
+
+
+def test_its_identity_is_that_of_its_files(tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text("print(1)", encoding="utf-8")
+
+    def inputs(*words: str) -> dict[str, str]:
+        return Identity().inputs(prepare(jobs(1), program=ExternalProgram.given(words)))
+
+    first = inputs(sys.executable, str(script))
+    assert first == inputs(sys.executable, str(script)) and not any("unknown" in name for name in first)
+    assert first != inputs(sys.executable, str(script), "--fast")
+    script.write_text("print(2)", encoding="utf-8")
+    assert first != inputs(sys.executable, str(script))
+    for words in ((sys.executable, "-m", "mine"), (sys.executable, str(tmp_path))):
+        assert any("unknown" in name for name in inputs(*words))
+    assert not any("external" in name for name in Identity().inputs(prepare(jobs(1))))
+
+
+def test_a_large_message_to_a_process_that_does_not_read_times_out() -> None:
+    exchange = Exchange(ExternalProgram(("sleep", "60")), "x", 0.2, UsageError)
+    begun = time.monotonic()
+    with pytest.raises(UsageError, match="did not answer"):
+        exchange.ask("x" * 1_000_000)
+    exchange.close()
+    assert time.monotonic() - begun < 10
+
+
+def test_gangs_and_gpus_are_placed_where_the_answer_says(tmp_path: Path) -> None:
+    """Two nodes of two cores and two GPUs: resources 2, 3 and 6, 7 are the GPUs."""
+    script = tmp_path / "gpus.py"
+    script.write_text(
+        "import json, sys\n"
+        "for line in sys.stdin:\n"
+        "    m = json.loads(line)\n"
+        "    new = [e['data']['job_id'] for e in m['events'] if e['type'] == 'JOB_SUBMITTED']\n"
+        "    alloc = {'w0!0': '3 6', 'w0!1': '7', 'w0!2': '0 4'}\n"
+        "    print(json.dumps({'now': m['now'], 'events': [{'timestamp': m['now'], 'type': 'EXECUTE_JOB',\n"
+        "          'data': {'job_id': j, 'alloc': alloc[j]}} for j in new]}), flush=True)\n", encoding="utf-8",
+    )  # fmt: skip
+    at = {"process": "deterministic", "interval": "1 s"}
+    workload = [
+        {"name": "gang", "count": 1, "arrivals": at, "gpus": 2, "span": "any", "gpu_time": "9 s"},
+        {"name": "one", "count": 1, "arrivals": at, "gpus": 1, "gpu_time": "9 s"},
+        {"name": "cores", "count": 1, "arrivals": at, "cpus": 2, "span": "any", "cpu_time": "9 s"},
+    ]
+    nodes = [{"cpus": 2, "gpus": {"type": "g", "count": 2}, "count": 2}]
+    scenario = {"cluster": {"nodes": nodes}, "seed": 1, "policy": "external", "workload": workload}
+    tasks = hs.run(scenario, external=[sys.executable, str(script)], check=True).tasks.set_index("class")
+    assert tasks["device"].to_dict() == {"gang": "n0/g1+n1/g0", "one": "n1/g1", "cores": "n0/cpu0+n1/cpu0"}
+
+
+def test_faults_are_told_and_the_job_comes_back(tmp_path: Path) -> None:
+    """One by one: with a failure the job is submitted again, with another id, and completes."""
+    faults = [{"on": "n0", "every": "5 s", "repair": "2 s"}]
+    result = hs.run(jobs(6, faults=faults), external=command("one_by_one"), exchange=tmp_path, check=True)
+    assert set(result.tasks["status"]) == {"completed"}
+    events = [event for message in messages(tmp_path)[::2] for event in message["events"]]
+    told = [event["data"] for event in events if event["timestamp"] == 5.0]
+    assert {"type": "event_machine_unavailable", "resources": "0-3"} in told
+    assert any(data.get("job_state") == "COMPLETED_FAILED" and data["job_id"] == "w0!1" for data in told)
+    assert any(data.get("job_id") == "w0!1#1" for data in told)
+
+
+@pytest.mark.slow
+def test_the_suite_of_conformance_runs_on_it(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.yaml"
+    file.write_text(json.dumps(jobs(2)), encoding="utf-8")
+    for name, code in (("one_by_one", 0), ("overfills", 3)):
+        words = ["validate", str(file), "--external", " ".join(command(name)), "--conformance"]
+        done = CliRunner().invoke(hetsim, words)
+        assert done.exit_code == code, done.output
+
+
+COMPILED = {
+    "fcfs.c": ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o"],
+    "fcfs.rs": ["rustc", "-O", "-D", "warnings", "-o"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", COMPILED)
+def test_the_examples_start_all_jobs_as_fcfs_does(source: str, tmp_path: Path) -> None:
+    compiler = COMPILED[source]
+    if shutil.which(compiler[0]) is None:
+        pytest.skip(f"there is no {compiler[0]} here")
+    program = tmp_path / "fcfs"
+    subprocess.run([*compiler, str(program), str(EXAMPLES / source)], check=True)
+    assert len((EXAMPLES / source).read_text(encoding="utf-8").splitlines()) <= 45
+    found = hs.compare("backfilling", ["external", "fcfs"], external=str(program), replications=2)
+    first, second = (found.runs[name].results[0].tasks for name in ("external", "fcfs"))
+    assert first["start"].tolist() == second["start"].tolist()
