@@ -10,10 +10,10 @@ def answer(now, *events):
 
 
 class OneByOne:
-    """The next job starts when nothing runs."""
+    """The next job starts when nothing runs and no device is down."""
 
     def __init__(self):
-        self.waiting, self.running = [], None
+        self.waiting, self.running, self.down = [], None, 0
 
     def decide(self, now, events):
         for kind, data in events:
@@ -23,7 +23,9 @@ class OneByOne:
                 self.running = None
             elif kind == "JOB_KILLED":
                 self.waiting = [job for job in self.waiting if job not in data["job_ids"]]
-        if self.running is None and self.waiting:
+            elif kind == "NOTIFY" and data["type"].startswith("event_machine"):
+                self.down += 1 if data["type"] == "event_machine_unavailable" else -1
+        if not self.down and self.running is None and self.waiting:
             self.running = self.waiting.pop(0)
             return answer(now, ("EXECUTE_JOB", {"job_id": self.running}))
         return answer(now)

@@ -123,7 +123,8 @@ def test_the_command_line_says_what_to_give_and_ends_with_1(tmp_path: Path) -> N
     failed = run(hetsim, ["run", str(file), "--external", text, "--out", str(tmp_path / "out")])
     assert failed.exit_code == 1 and not (tmp_path / "out" / "summary.json").exists()
     inside = tmp_path / "inside.yaml"
-    inside.write_text(json.dumps(jobs(2, policy={"scheduler": {"name": "external", "command": text}})), encoding="utf-8")
+    named = {"scheduler": {"name": "external", "command": text}}
+    inside.write_text(json.dumps(jobs(2, policy=named)), encoding="utf-8")
     assert run(hetsim, ["run", str(inside)]).exit_code == 3
 
 

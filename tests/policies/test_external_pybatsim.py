@@ -145,8 +145,9 @@ class Machine:
             for event in message["events"]:
                 data = event["data"]
                 if event["type"] == "JOB_SUBMITTED":
-                    waiting.append(data["job_id"])
-                    self.width[data["job_id"]], self.walltime[data["job_id"]] = data["job"]["res"], data["job"]["walltime"]
+                    job = data["job"]
+                    waiting.append(job["id"])
+                    self.width[job["id"]], self.walltime[job["id"]] = job["res"], job["walltime"]
                 elif event["type"] == "JOB_COMPLETED":
                     free.update(taken.pop(data["job_id"]))
                     self.running.pop(data["job_id"], None)

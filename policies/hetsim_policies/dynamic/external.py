@@ -1,8 +1,7 @@
 """A scheduler in another process and any language, by the protocol of Batsim.
 
 Decides when and, where it names resources, where.  Messages tell what has happened; the process answers with what it
-does about it, in simulated time.  Its command is given with `--external`.  A resource is a core or an accelerator, and a
-job asks for those of its fastest mode.
+does about it, in simulated time.  A resource is a core or an accelerator, and a job asks for those of its fastest mode.
 Reference: Dutot, Mercier, Poquet, Richard, Batsim: a Realistic Language-Independent Resources and Jobs Management
 Systems Simulator (JSSPP 2016).
 Weakness: no requests in batches, no forks; data items are placed without it.
@@ -31,7 +30,6 @@ from hetsim.policy import Decision, PlanProblem, Reject, Scheduler, Set, Start, 
 from hetsim.policy.external import Exchange, ExternalProgram
 
 SHOWN = 300  # characters of a message that an error shows
-IGNORED = ("NOTIFY", "SET_JOB_METADATA")  # what Batsim's schedulers also answer, and what changes nothing here
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -79,8 +77,6 @@ class External(Scheduler):
         self._to_come = sum(view.request_mix().values())
         self._lanes = [lane for node in view.cluster.nodes for lane in [node.cpu] * node.cpus + [*node.accelerators]]
 
-    # What happens ---------------------------------------------------------------------------------------------
-
     def _tell(self, kind: str, **data: Any) -> None:
         self._events.append({"timestamp": self._view.now, "type": kind, "data": data})
 
@@ -127,8 +123,6 @@ class External(Scheduler):
         if numbers := [number for number, lane in enumerate(self._lanes) if lane is device]:
             self._tell("NOTIFY", type=f"event_machine_{'' if up else 'un'}available", resources=_intervals(numbers))
 
-    # The exchange ---------------------------------------------------------------------------------------------
-
     def schedule(self, view: View) -> Iterator[Decision]:
         if self._exchange is None:
             self._open(view)
@@ -161,14 +155,13 @@ class External(Scheduler):
              {"type": lane.type.name, "kind": lane.type.kind, "node": lane.node, "rack": lane.rack or ""}}
             for number, lane in enumerate(self._lanes)
         ]  # fmt: skip
-        config = ("profiles-forwarded-on-submission", "dynamic-jobs-enabled", "dynamic-jobs-acknowledged",
-                  "forward-unknown-events")  # fmt: skip
+        off = "profiles-forwarded-on-submission dynamic-jobs-enabled dynamic-jobs-acknowledged forward-unknown-events"
         profiles = {str(shape.index): {"modes": [*map(_mode, shape.modes)]} for shape in view.request_mix()}
         data = {
             "nb_resources": len(resources), "nb_compute_resources": len(resources), "nb_storage_resources": 0,
             "allow_compute_sharing": False, "allow_storage_sharing": False, "compute_resources": resources,
             "storage_resources": [], "workloads": {"w0": "hetsim"}, "profiles": {"w0": profiles},
-            "config": dict.fromkeys(config, False),
+            "config": dict.fromkeys(off.split(), False),
         }  # fmt: skip
         stream = view.random.bit_generator.state  # of seed and replication: no other run has it
         name = hashlib.sha256(f"{stream}{_ENCODE(data)}".encode()).hexdigest()[:16]
@@ -186,8 +179,8 @@ class External(Scheduler):
                 raise ValueError(f"now is {answer['now']}")
             for event in answer["events"]:
                 entry = float(event["timestamp"]), next(self._number), event
-                event["type"] + "", (event.get("data") or {}).items()  # noqa: B018: as it will be read
-                heappush(self._due, entry)
+                (event.get("data") or {}).items()  # as it will be read
+                heappush(self._due, entry) if isinstance(event["type"], str) else event["type"].encode()
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             form = '{"now": time, "events": [{"timestamp", "type", "data"}, ...]}'
             raise self._wrong(f"answered with something else than {form} ({type(error).__name__}: {error})") from None
@@ -197,8 +190,6 @@ class External(Scheduler):
         said = "".join(f"\n       {name}: {visible(text[:SHOWN])}{'…' if len(text) > SHOWN else ''}"
                        for name, text in texts.items() if text)  # fmt: skip
         return PolicyError(f"the external scheduler {what} (t = {self._view.now:g} s){said}")
-
-    # What it answers ------------------------------------------------------------------------------------------
 
     def _carry_out(self, kind: str, data: dict[str, Any], view: View) -> Iterator[Decision]:
         if kind == "EXECUTE_JOB":
@@ -225,7 +216,7 @@ class External(Scheduler):
             for device in dict.fromkeys(self._lanes[one] for one in self._numbers(kind, data.get("resources"))):
                 yield Set(device, data.get("state", "on"))
             self._tell("RESOURCE_STATE_CHANGED", resources=data["resources"], state=str(data.get("state", "on")))
-        elif kind not in IGNORED:
+        elif kind not in ("NOTIFY", "SET_JOB_METADATA"):  # which Batsim's schedulers may send, and change nothing here
             raise self._wrong(f"answered {kind}, which is not carried out here")
 
     def _stop(self, job: Job, resubmit: bool) -> Iterator[Decision]:

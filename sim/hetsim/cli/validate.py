@@ -59,8 +59,7 @@ def _breaches(name: str, scenario: Any) -> list[Problem]:
     from hetsim.scenario.building.run_input import make_policy
     from hetsim.testing.conformance import all_systems, examine
 
-    def make(_: Any) -> Any:
-        return make_policy(scenario.policies.scheduler, scenario, [])
-
-    found = [breach for system in all_systems() for breach in examine(make, system, may_reject=True)]
-    return [Problem(f"{name}: {' '.join(str(breach).split())}") for breach in found]
+    spec, all_found = scenario.policies.scheduler, []
+    for system in all_systems():
+        all_found += examine(lambda _: make_policy(spec, scenario, []), system, may_reject=True)
+    return [Problem(f"{name}: {' '.join(str(breach).split())}") for breach in all_found]

@@ -1,6 +1,6 @@
 """A scheduler in a process of its own: its command, the exchange with it, and the log that replays this.
 
-The command comes from the command line or from Python, and never from a scenario: the file of a stranger starts nothing.
+The command comes from the command line or from Python, and never from a scenario: a stranger's file starts nothing.
 """
 
 from __future__ import annotations
@@ -43,13 +43,15 @@ class ExternalProgram:
         return None if command is folder is None else cls(words, None if folder is None else str(folder))
 
     def inputs(self, unknown: str) -> dict[str, str]:
-        """Digests of the executable and of files among the arguments; under `unknown` why they say too little, if so."""
-        first = (shutil.which(self.command[0]) or "",) if self.command else ()
-        words = first + self.command[1:] if first else tuple(map(str, sorted(Path(self.folder or "").glob("*.jsonl"))))
-        texts = {word: Path(word).read_bytes() if os.path.isfile(word) else word.encode() for word in words}
-        reached = "" in words or "-m" in words or any(map(os.path.isdir, words))
-        why = {f"{unknown}external": f"{shlex.join(self.command)} runs code that is in none of its files"}
-        return {f"external {word}": hashlib.sha256(text).hexdigest() for word, text in texts.items()} | (why if reached else {})
+        """Digests of the command and of the files in it, or of the exchanges; what these miss goes by `unknown`."""
+        first = shutil.which(self.command[0]) if self.command else None
+        words = [first or "", *self.command[1:]] if self.command else [*Path(self.folder or "").glob("*.jsonl")]
+        texts = {str(word): Path(word).read_bytes() for word in words if os.path.isfile(word)}
+        texts["command"] = "\0".join(self.command).encode()
+        digests = {f"external {name}": hashlib.sha256(text).hexdigest() for name, text in texts.items()}
+        if self.command and (first is None or "-m" in words or any(map(os.path.isdir, words))):
+            digests[f"{unknown}external"] = f"{shlex.join(self.command)} runs code that is in none of its files"
+        return digests
 
 
 class Exchange:

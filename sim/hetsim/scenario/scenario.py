@@ -101,7 +101,8 @@ class Scenario:
         Parameters: changed: by top key, a scenario that has this key's value; none of them names files.
         Returns: the scenario that they make together; parts are shared.
         """
-        document = Document({**self.raw, **{key: one.raw[key] for key, one in changed.items()}}, self.file, program=self.document.program)
+        raw = {**self.raw, **{key: one.raw[key] for key, one in changed.items()}}
+        document = Document(raw, self.file, program=self.document.program)
         model = self.model.model_copy(update={key: getattr(one.model, key) for key, one in changed.items()})
         entries = changed.get("workload", self)
         of_service, routing_of = entries.policies.of_service, entries.policies.routing_of
