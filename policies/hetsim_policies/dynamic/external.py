@@ -248,7 +248,7 @@ class External(Scheduler):
     def _place(self, job: Job, data: dict[str, Any], view: View) -> Placement:
         """The placement that an answer names: by a mode, by resources, by both or neither."""
         task, wanted, alloc = job.task, data.get("mode"), data.get("alloc")
-        modes = [mode for at in task.modes_by_speed() if wanted in (None, (mode := task.modes[at]).name)]
+        modes = [one for at in task.modes_by_speed() if wanted in (None, (one := task.modes[at]).name)]
         if alloc is None:
             free = next((place for mode in modes if (place := view.first(mode, task)) is not None), None)
             if free is None:
