@@ -63,7 +63,7 @@ class External(Scheduler):
         self._number = count()
         self._jobs: dict[str, Job] = {}
         self._of: dict[int, Job] = {}  # the last attempt of each task
-        self._cores: dict[int, str] = {}  # who has which core
+        self._cores: dict[int, str] = {}  # cores in use, and their jobs
         self._last = self._answer = ""
 
     def check(self, problem: PlanProblem) -> None:
@@ -87,12 +87,12 @@ class External(Scheduler):
         attempt = 0 if before is None else before.attempt + 1
         job = Job(f"w0!{task.index}" + f"#{attempt}" * (attempt > 0), task, attempt)
         self._jobs[job.id] = self._of[task.index] = job
-        left, modes = 1.0 - task.done, [task.modes[at] for at in task.modes_by_speed()]
+        part, modes = 1.0 - task.done, [task.modes[at] for at in task.modes_by_speed()]
         self._tell("JOB_SUBMITTED", job_id=job.id, job={
-            "id": job.id, "subtime": task.ready, "res": _res(modes[0]), "walltime": task.estimate_in(modes[0]) * left,
+            "id": job.id, "subtime": task.ready, "res": _res(modes[0]), "walltime": task.estimate_in(modes[0]) * part,
             "profile": str(task.shape.index), "name": str(task.id), "class": task.class_, "user": task.user,
             "priority": task.priority, "deadline": task.deadline if task.deadline < math.inf else None,
-            "walltimes": {mode.name: task.estimate_in(mode) * left for mode in modes[1:]},
+            "walltimes": {mode.name: task.estimate_in(mode) * part for mode in modes[1:]},
         })  # fmt: skip
         self._to_come -= not attempt
 
@@ -103,9 +103,9 @@ class External(Scheduler):
         job = self._of.get(task.index)
         self._to_come -= job is None  # admission refused it
         if job is not None and not job.over:
-            job.over, known = True, len(self._events)
+            job.over, before = True, len(self._events)
             self._events = [event for event in self._events if event["data"].get("job_id") != job.id]
-            if len(self._events) == known:  # else the process has not heard of it
+            if len(self._events) == before:  # else the process has not heard of it
                 self._tell("JOB_KILLED", job_ids=[job.id], job_progress={job.id: {"progress": 0}})
 
     def _over(self, job: Job, state: str) -> None:

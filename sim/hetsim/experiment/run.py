@@ -203,7 +203,7 @@ def prepare(
     scenario: str | Path | Mapping[str, Any] | Scenario, policy: PolicyLike | None = None, overrides: Overrides = (),
     program: ExternalProgram | None = None,
 ) -> Scenario:  # fmt: skip
-    """The loaded scenario with another policy, other values and the program of an external scheduler."""
+    """The loaded scenario with another policy, other values and a program."""
     if program is not None:
         loaded = prepare(scenario, policy, overrides).with_overrides(())  # a copy
         loaded.document.program = program

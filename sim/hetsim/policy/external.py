@@ -1,4 +1,4 @@
-"""A scheduler in a process of its own: its command, the exchange with it, and the log that replays this.
+"""A scheduler in a process of its own: its command, and the exchange with it.
 
 The command comes from the command line or from Python, and never from a scenario: a stranger's file starts nothing.
 """
@@ -26,14 +26,14 @@ GRACE = 2.0  # seconds that a process has to exit by itself before it is killed
 
 @dataclass(frozen=True)
 class ExternalProgram:
-    """The command of an external scheduler, and the folder of exchanges; without a command these are replayed."""
+    """The command of a scheduler, and a folder of exchanges; these alone are replayed."""
 
     command: tuple[str, ...]
     folder: str | None = None
 
     @classmethod
     def given(cls, command: str | Sequence[str] | None, folder: str | Path | None = None) -> ExternalProgram | None:
-        """The program that two options name, None if neither is given; UsageError if it is not there."""
+        """The program that two options name, if any; UsageError if it is not there."""
         try:
             words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(map(str, command or ()))
         except ValueError as error:
@@ -43,7 +43,7 @@ class ExternalProgram:
         return None if command is folder is None else cls(words, None if folder is None else str(folder))
 
     def inputs(self, unknown: str) -> dict[str, str]:
-        """Digests of the command and of the files in it, or of the exchanges; what these miss goes by `unknown`."""
+        """Digests of the command and its files, or of exchanges; `unknown`: of a reason."""
         first = shutil.which(self.command[0]) if self.command else None
         words = [first or "", *self.command[1:]] if self.command else [*Path(self.folder or "").glob("*.jsonl")]
         texts = {str(word): Path(word).read_bytes() for word in words if os.path.isfile(word)}
@@ -58,7 +58,7 @@ class Exchange:
     """The exchange of lines in one run, with a process or with a log."""
 
     def __init__(self, program: ExternalProgram, name: str, timeout: float, wrong: Callable[[str], Exception]):
-        """`name`: of the log, which tells this run from all others; `wrong`: makes the error if there is no answer."""
+        """`name`: of the log, the run's own; `wrong`: makes the error of no answer."""
         self._timeout, self._wrong, self.in_order = timeout, wrong, False
         self._path = Path(program.folder or "") / f"{name}.jsonl"
         self._log: Any = None
@@ -118,7 +118,7 @@ class Exchange:
             raise self._wrong(f"did not answer within {self._timeout:g} s (`timeout`)")
 
     def close(self) -> None:
-        """End the process; the log keeps its name `.part` unless the run ended in order."""
+        """End the process; the log stays `.part` unless the run ended in order."""
         if self._process is not None:
             self._process.stdin.close()
             with suppress(subprocess.TimeoutExpired):

@@ -121,7 +121,7 @@ class Document:
         return replace(self.problem(tuple(path), problem.message), key=problem.key)
 
     def copy(self) -> Document:
-        return Document(_copied(self.data), self.file, self.positions, dict(self.set_by), self.program)
+        return Document(_copied(self.data), self.file, self.positions, set_by=dict(self.set_by), program=self.program)
 
 
 _PLAIN = {str, int, float, bool, type(None)}
