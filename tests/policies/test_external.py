@@ -190,7 +190,7 @@ def test_faults_are_told_and_the_job_comes_back(tmp_path: Path) -> None:
     assert any(data.get("job_id") == "w0!1#1" for data in told)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_suite_of_conformance_runs_on_it(tmp_path: Path) -> None:
     file = tmp_path / "jobs.yaml"
     file.write_text(json.dumps(jobs(2)), encoding="utf-8")
@@ -206,7 +206,7 @@ COMPILED = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("source", COMPILED)
 def test_the_examples_start_all_jobs_as_fcfs_does(source: str, tmp_path: Path) -> None:
     compiler = COMPILED[source]
@@ -218,3 +218,49 @@ def test_the_examples_start_all_jobs_as_fcfs_does(source: str, tmp_path: Path) -
     found = hs.compare("backfilling", ["external", "fcfs"], external=str(program), replications=2)
     first, second = (found.runs[name].results[0].tasks for name in ("external", "fcfs"))
     assert first["start"].tolist() == second["start"].tolist()
+
+
+@pytest.mark.nightly
+def test_what_the_exchange_costs(tmp_path: Path) -> None:
+    """At most 150 us for a message and its answer, in the best of ten tries, and a minute for 100,000 jobs."""
+    if shutil.which("gcc") is None:
+        pytest.skip("there is no gcc here")
+    program = tmp_path / "fcfs"
+    subprocess.run(["gcc", "-O2", "-o", str(program), str(EXAMPLES / "fcfs.c")], check=True)
+    exchange = Exchange(ExternalProgram((str(program),)), "x", 20.0, UsageError)
+    tries = []
+    for _ in range(10):
+        begun = time.perf_counter()
+        for _ in range(1000):
+            exchange.ask('{"now":0.0,"events":[{"timestamp":0.0,"type":"REQUESTED_CALL","data":{}}]}')
+        tries.append((time.perf_counter() - begun) / 1000)
+    exchange.close()
+    assert min(tries) <= 150e-6
+    begun = sum(os.times()[:4])
+    hs.run(jobs(100_000), external=str(program))
+    assert sum(os.times()[:4]) - begun <= 60
+
+
+@pytest.mark.slow
+def test_workers_caches_and_explanations_know_it(tmp_path: Path) -> None:
+    """Runs in two processes are those of one; a cache has them again until the program changes."""
+    script = tmp_path / "mine.py"
+    shutil.copy(HERE / "external_schedulers.py", script)
+    words = [sys.executable, str(script), "one_by_one"]
+    drawn = jobs(8)
+    drawn["workload"][0]["cpu_time"] = {"distribution": "exponential", "mean": "1 s"}
+
+    def means(**options) -> list[float]:
+        return hs.replicate(drawn, external=words, replications=3, **options).column("wait_mean").tolist()
+
+    first = means(cache=tmp_path / "cache")
+    assert len(set(first)) == 3
+    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*") if file.is_file()}
+    assert means(cache=tmp_path / "cache") == first == means(workers=2)
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*") if file.is_file()} == files
+    with script.open("a", encoding="utf-8") as stream:
+        stream.write("# changed")
+    assert means(cache=tmp_path / "cache") == first
+    assert len([file for file in (tmp_path / "cache").rglob("*") if file.is_file()]) > len(files)
+    result = hs.run(jobs(2), external=words)
+    assert result.explain("1")["seconds"].sum() == 2.0
