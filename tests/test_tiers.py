@@ -17,7 +17,7 @@ from hetsim.scenario.file.shipped import shipped
 from hetsim_policies import CATALOGUE
 
 ELSEWHERE = {
-    "scheduler": {"learned", "replay"},  # test_learning.py, test_static_lists.py
+    "scheduler": {"external", "learned", "replay"},  # test_external.py, test_learning.py, test_static_lists.py
     "batching": {"async_linear", "serial_greedy", "continuous"},  # test_async_linear.py, test_services.py, test_llm.py
     "admission": {"learned"},  # test_train_admission.py
 }

@@ -268,7 +268,7 @@ def test_the_figures_of_the_shipped_scenario() -> None:
         assert tasks["bounded_slowdown_10s"].mean() == pytest.approx(slowdown, rel=1e-3)
 
 
-NEED_A_FILE = "as_recorded", "learned", "replay"
+NEED_A_FILE = "as_recorded", "external", "learned", "replay"
 
 
 @pytest.mark.slow
