@@ -84,6 +84,12 @@ class Scripted:
     def starts_nothing(self, now, kinds, jobs):
         return answer(now)
 
+    def sleeps(self, now, kinds, jobs):
+        """Put resources 8 and 9 to sleep before anything else, and wake one as the first job comes."""
+        events = [("SET_RESOURCE_STATE", {"resources": "8-9", "state": "off"})] * ("SIMULATION_BEGINS" in kinds)
+        wake = [("SET_RESOURCE_STATE", {"resources": "9", "state": "wake"})] * ("w0!0" in jobs)
+        return answer(now, *events, *wake, *self.each(jobs))
+
     def each(self, jobs):
         return [("EXECUTE_JOB", {"job_id": job}) for job in jobs]
 

@@ -179,6 +179,19 @@ def test_gangs_and_gpus_are_placed_where_the_answer_says(tmp_path: Path) -> None
     assert tasks["device"].to_dict() == {"gang": "n0/g1+n1/g0", "one": "n1/g1", "cores": "n0/cpu0+n1/cpu0"}
 
 
+def test_resources_sleep_and_wake(tmp_path: Path) -> None:
+    """Both GPUs sleep; one is woken, and is ready two seconds later."""
+    gpus = {"type": "g", "count": 2, "power": {"idle": "50 W", "busy": "100 W", "wake": "2 s"}}
+    cluster = {"nodes": [{"cpus": 8, "gpus": gpus}]}
+    hs.run(jobs(3, cluster=cluster), external=command("sleeps"), exchange=tmp_path, check=True)
+    events = [event for message in messages(tmp_path)[::2] for event in message["events"]]
+    changes = [(event["timestamp"], event["data"]) for event in events if event["type"] == "RESOURCE_STATE_CHANGED"]
+    assert changes == [(0.0, {"resources": "8-9", "state": "off"}), (0.0, {"resources": "9", "state": "wake"})]
+    told = [(event["timestamp"], event["data"]["type"], event["data"].get("resources"))
+            for event in events if event["type"] == "NOTIFY"]  # fmt: skip
+    assert (0.0, "event_machine_unavailable", "8") in told and (2.0, "event_machine_available", "9") in told
+
+
 def test_faults_are_told_and_the_job_comes_back(tmp_path: Path) -> None:
     """One by one: with a failure the job is submitted again, with another id, and completes."""
     faults = [{"on": "n0", "every": "5 s", "repair": "2 s"}]

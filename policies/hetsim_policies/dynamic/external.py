@@ -52,11 +52,10 @@ class External(Scheduler):
     timeout: wall-clock time that the process has for each answer.
     """
 
-    program: ExternalProgram | None = None  # set by the code that builds a run: no scenario names it
+    external_program: ExternalProgram | None = None  # set by the code that builds a run: no scenario names it
 
     def __init__(self, protocol: Literal["batsim"] = "batsim", timeout: Seconds = 10.0):
-        self.protocol = protocol
-        self.timeout = timeout
+        self.protocol, self.timeout = protocol, timeout
         self._exchange: Any = None
         self._events: list[dict[str, Any]] = []  # what the next message tells
         self._due: list[tuple[float, int, dict[str, Any]]] = []  # what was answered, and calls, by time
@@ -67,7 +66,7 @@ class External(Scheduler):
         self._last = self._answer = ""
 
     def check(self, problem: PlanProblem) -> None:
-        if self.program is None:
+        if self.external_program is None:
             what = "external runs a command, which only the command line or Python may name"
             text = f'{what}: give --external "./my-scheduler" (external=["./my-scheduler"]), or --exchange to replay it'
             raise ScenarioError(Problem(text, key="policy.scheduler"))
@@ -165,8 +164,8 @@ class External(Scheduler):
         }  # fmt: skip
         stream = view.random.bit_generator.state  # of seed and replication: no other run has it
         name = hashlib.sha256(f"{stream}{_ENCODE(data)}".encode()).hexdigest()[:16]
-        assert self.program is not None
-        self._exchange = Exchange(self.program, name, self.timeout, self._wrong)
+        assert self.external_program is not None
+        self._exchange = Exchange(self.external_program, name, self.timeout, self._wrong)
         self._ask([{"timestamp": view.now, "type": "SIMULATION_BEGINS", "data": data}])
 
     def _ask(self, events: list[dict[str, Any]]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.engine.control.completion import note_place, note_start
-from hetsim.engine.core.policy_errors import deadlock, illegal, malformed, raised
+from hetsim.engine.core.policy_errors import call, deadlock, illegal, malformed, raised
 from hetsim.engine.kernel.clock import FAULT, Later
 from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.generation import Generation
@@ -76,7 +76,7 @@ class Simulation:
         finally:
             if collecting:
                 gc.enable()
-            self.state.scheduler.end(end)
+            call(self.state, self.state.scheduler.end, end)
 
     def fork(self, within_round: bool = False) -> Simulation:
         """A copy that goes on independently, to the same bytes."""

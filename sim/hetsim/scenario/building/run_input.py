@@ -137,8 +137,8 @@ def make_policy(spec: PolicySpec, scenario: ScenarioSource, problems: list[Probl
     path: Path_ = place or ("policy", spec.kind)
     try:
         policy = spec.make()
-        if hasattr(policy, "program"):
-            policy.program = scenario.document.program
+        if hasattr(policy, "external_program"):
+            policy.external_program = scenario.document.program
     except ScenarioError as error:
         usual = key_of(("policy", spec.kind))
         moved = [replace(p, key=key_of(path) + p.key.removeprefix(usual)) for p in error.problems if not p.file]
