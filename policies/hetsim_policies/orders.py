@@ -6,8 +6,6 @@ head once chosen stays the head) are then its parameters.  Cost of all: O(log n)
 ascending order.
 """
 
-from __future__ import annotations
-
 import math
 
 from hetsim.model.task import Task

@@ -6,8 +6,6 @@ and GPU; all but `first_fit` compare the types of GPU on which the task is equal
 devices.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

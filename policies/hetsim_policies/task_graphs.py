@@ -1,7 +1,5 @@
 """Task graphs: orders of tasks, and longest ways from the start and to the end."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Admission by measured load: response times, time in the queue, tasks a server."""
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Mapping

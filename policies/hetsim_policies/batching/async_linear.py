@@ -19,8 +19,6 @@ latency still bounds them); the run says so.
 Cost: O(1) amortized a batch (some four rounds).
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Sequence

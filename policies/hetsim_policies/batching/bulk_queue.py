@@ -1,7 +1,5 @@
 """Batch sizes from a model of the queue: Poisson arrivals, served in bulk."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any
 

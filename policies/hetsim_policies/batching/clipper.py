@@ -1,7 +1,5 @@
 """The two rules of Clipper: a limit of the batch size follows measured times."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Sequence

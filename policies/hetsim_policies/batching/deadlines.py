@@ -1,7 +1,5 @@
 """Batches by their deadlines: no larger than what ends in time."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """Batches by fixed rules: all that waits, a size, a time, or all of these."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, bisect_right
 from collections import deque

@@ -1,7 +1,5 @@
 """Adaptive LIFO: oldest first, but newest first while the queue stands."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterator

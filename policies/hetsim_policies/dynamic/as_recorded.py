@@ -13,8 +13,6 @@ Weakness: it is not a policy, since what it does was decided by another one for 
 Cost: O(log n) a task, and one look a round at each task that is late.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from heapq import heappop, heappush

@@ -4,8 +4,6 @@ Those of many tasks are given in order of arrival and stand as long as everythin
 fitted in behind all others.  When a task ends at another time, or overruns, all are made again, in the same order.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from heapq import heappop, heappush

@@ -1,7 +1,5 @@
 """Each task to one line, once and for all: where it ends first, or by rules."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush

@@ -8,8 +8,6 @@ Weakness: no requests in batches, no forks; data items are placed without it.
 Cost: a message and its answer a round, about 0.1 ms, besides what the process computes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

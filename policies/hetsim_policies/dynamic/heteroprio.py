@@ -18,8 +18,6 @@ Cost: O(shapes + log n) a decision.  Spoliation looks only at tasks that run on 
 compute, only at those for which a restart pays.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush

@@ -1,7 +1,5 @@
 """Gangs and elastic jobs whose GPUs are dealt out at fixed intervals."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator

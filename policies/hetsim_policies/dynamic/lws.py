@@ -14,8 +14,6 @@ Cost: O(shapes + log n) a task that starts at home; to steal, and to find a work
 nodes as must be looked at, nearest first.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field

@@ -17,8 +17,6 @@ before; devices that draw no less asleep than idle never sleep.
 Cost: linear in the accelerators for each round in which something was idle or asleep.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator, Iterator, Sequence
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Orders of a queue in which a head that does not fit may stop running tasks."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence

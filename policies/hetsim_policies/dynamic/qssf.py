@@ -11,8 +11,6 @@ Weakness: a user with changing habits is misjudged; without preemption long jobs
 Cost: O(log n) a job; a prediction is made once, when the job begins to wait.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Two jobs on one GPU: by a table of slowdowns, or by trial."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

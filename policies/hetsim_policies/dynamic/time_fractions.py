@@ -3,8 +3,6 @@
 A policy here says which part of the time each job runs on which type of device; `rounds` realizes it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Annotated, Literal

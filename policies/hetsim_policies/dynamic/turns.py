@@ -1,7 +1,5 @@
 """Devices by turns: quanta, leases, or all at once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from itertools import count

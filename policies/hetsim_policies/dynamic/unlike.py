@@ -1,7 +1,5 @@
 """Jobs to the types of device that suit them: by matching, or within a budget."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence

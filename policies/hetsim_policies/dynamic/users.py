@@ -1,7 +1,5 @@
 """Shares among users, by weights or by quotas."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import Annotated, Any, Literal

@@ -11,8 +11,6 @@ Learning, SC 2020, with these figures in its tables).  Weakness: it prefers the 
 Cost: a pass with NumPy over the waiting tasks a round; of a fixed order as of `sjf`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Literal

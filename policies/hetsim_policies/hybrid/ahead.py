@@ -1,7 +1,5 @@
 """A scheduler that tries decisions out in forks of the run, around a base."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -19,8 +19,6 @@ hold are placed as by `dmda`.
 Cost: an activation of n tasks on L lines: O(n L) times to look up, and some 12 guesses of O(n (log n + L)).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -24,8 +24,6 @@ demand; an epoch costs a linear program of kinds × types variables, the devices
 an objective four times that, and four forks, each O(tasks that run and wait) and what the groups do until their end.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Generator, Iterator

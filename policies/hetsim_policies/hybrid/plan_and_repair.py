@@ -25,8 +25,6 @@ looks at one queue.  Between two plans PAUSE of the time planned and of the task
 planner of cost C(n) an event costs at most C(n) / (PAUSE n).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """Policies that `hetsim train` learned, run in NumPy alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -13,8 +13,6 @@ Cost: nodes in the same state are scored once for each request, so a decision co
 fit and the scoring of states not met before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 

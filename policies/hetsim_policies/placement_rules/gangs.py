@@ -4,8 +4,6 @@ Other tasks go where they leave whole what gangs need: the tightest node, or the
 Cost: NumPy operations over the GPUs that are free.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np

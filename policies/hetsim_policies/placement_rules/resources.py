@@ -4,8 +4,6 @@ Cores, host memory and GPUs count alike, each as a fraction; memory without a li
 Cost: a few NumPy operations over the nodes that fit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -12,8 +12,6 @@ Fall-back: below `ENOUGH` tasks nothing is known, and errors are drawn from `DOU
 Cost: O(1) an observation; O(window) a fit, and O(rows of the table) its use.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from dataclasses import dataclass

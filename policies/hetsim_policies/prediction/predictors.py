@@ -1,7 +1,5 @@
 """Predictors of a series, from its last value to its seasons, and the truth."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from itertools import islice

@@ -6,8 +6,6 @@ not jump with each of them.
 Cost: O(1).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import NamedTuple

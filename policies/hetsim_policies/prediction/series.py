@@ -15,8 +15,6 @@ what does not come is made ready for once, for about one lead, and forecasts tha
 day like those before it is the forecast, which does not jump with chance as the measured mean does.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 

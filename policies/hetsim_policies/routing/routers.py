@@ -1,7 +1,5 @@
 """The replica of a language model that serves a request."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import numpy as np

@@ -29,8 +29,6 @@ and O(n² m) for k = 1, n free tasks.  A program of more than `LARGEST` cells is
 the plan's notes.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Lists: tasks in an order, each to a lane, for good."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 from typing import Literal

@@ -1,7 +1,5 @@
 """Assignment programs: relaxed and rounded, or solved for whole tasks."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from typing import Annotated

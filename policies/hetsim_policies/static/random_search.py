@@ -4,8 +4,6 @@ All change a schedule at random until a budget is spent.  The first two change t
 (`hetsim_policies.static.common.search`), the third a plan that the engine simulates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar

@@ -1,7 +1,5 @@
 """Plans made elsewhere: from a file, or by the rehearsal of a scheduler."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches

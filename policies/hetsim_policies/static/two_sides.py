@@ -1,7 +1,5 @@
 """Independent tasks on two types of device, by the ratio of their times."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Programs with vertices that split few tasks, which are then made whole."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Devices to measure: one with a model, and a plain function on the host."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable

@@ -1,7 +1,5 @@
 """A small NumPy network to try calibration: hetsim.calibrate.example:network."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hetsim.calibrate.device import HostDevice

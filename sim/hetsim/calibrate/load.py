@@ -1,7 +1,5 @@
 """The device behind --model; only a command line can name code."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

@@ -9,8 +9,6 @@ What a step that reads takes grows with its tokens along a line that may bend at
 and whether reading has a constant of its own, is chosen by cross-validation over blocks of consecutive requests.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 from typing import Any

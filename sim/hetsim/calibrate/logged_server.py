@@ -1,7 +1,5 @@
 """A scenario of the server of a request log, with step times under trial."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from dataclasses import replace

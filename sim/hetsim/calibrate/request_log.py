@@ -1,7 +1,5 @@
 """A server's log of requests: arrivals, tokens, first tokens and ends."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -15,8 +15,6 @@ part of the requests in order of arrival.  The times of the rest are held back, 
 that was read off is then read off and paced once more, by the whole log.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

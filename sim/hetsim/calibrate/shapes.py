@@ -5,8 +5,6 @@ the simplest with an error within one standard error of the smallest is chosen (
 Elements of Statistical Learning, section 7.10).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

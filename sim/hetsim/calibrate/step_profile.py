@@ -10,8 +10,6 @@ time of the smallest step that decodes: that step reads all weights as well.  Ea
 error is how far the others predict it wrong, the slope fitted again without it.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -8,8 +8,6 @@ least load counts, where no request waits for another: input, infer and output a
 Reference: docs/measurements_metrics.md of triton-inference-server/perf_analyzer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The parts of one run, put together; the one place that knows all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any

@@ -1,7 +1,5 @@
 """Rehearsals for planners: a plan, or a policy, on the estimates before the start."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -9,8 +9,6 @@ Equal objects have equal digests in every process.
 What decides a run and is not such a value (files that are opened, the environment, a state in C) is told as a reason.
 """
 
-from __future__ import annotations
-
 import builtins
 import copyreg
 import datetime

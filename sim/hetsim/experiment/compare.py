@@ -1,7 +1,5 @@
 """Comparisons: policies that meet the same arrivals, sizes and faults."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial

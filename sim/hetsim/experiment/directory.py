@@ -15,8 +15,6 @@ slowdown), over_time.png (GPUs, queue and fragmentation; both of the first runs)
 the by_*.csv that were asked for.  The tables of a run that failed lie in its `partial`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

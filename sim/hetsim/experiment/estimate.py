@@ -1,7 +1,5 @@
 """The estimated cost of a sweep: a few of its runs are made, or begun, and timed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

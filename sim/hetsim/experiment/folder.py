@@ -12,8 +12,6 @@ was changed since is made again.  Nothing in it tells when or where it was made:
 however often it was interrupted.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping

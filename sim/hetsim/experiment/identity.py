@@ -7,8 +7,6 @@ code, and all code and data that policies, trace readers and arrival processes o
 left out.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

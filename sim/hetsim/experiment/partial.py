@@ -1,7 +1,5 @@
 """The finished part of a sweep that is still being made, read from its directory."""
 
-from __future__ import annotations
-
 import warnings
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The points of a sweep: a grid, a list or samples, each under all policies."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Policies of an experiment: `sjf`, `sjf + predicted_wait`, a mapping, or a class."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The cost of a precision: how many replications of what length, from a pilot."""
 
-from __future__ import annotations
-
 import math
 import time
 from bisect import bisect_left

@@ -1,7 +1,5 @@
 """Run a scenario once, or several times with independent randomness."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

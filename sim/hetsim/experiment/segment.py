@@ -10,8 +10,6 @@ runs, ordered by their digests, so that its bytes follow from the runs alone, in
     rows        of each run the numbers of its set and of its note (4 bytes each), and 8 bytes a column
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -5,8 +5,6 @@ calls of set() and frozenset(), and what |, &, - and ^ make of one.  A set with 
 of one, are not.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import linecache

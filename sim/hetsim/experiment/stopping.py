@@ -1,7 +1,5 @@
 """When a case has enough replications, and where its warm-up ends."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ All code uses the interface of `concurrent.futures.Executor`.  A `GivenPool` wra
 interface lacks: how many jobs keep it busy, what to do after a worker has died, and how to close it.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import pickle

@@ -5,8 +5,6 @@ a second; `latency` seconds a hop.
 Reference: Thakur, Rabenseifner, Gropp, Optimization of Collective Communication Operations in MPICH (2005).
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from hetsim.model.bandwidth import BandwidthCurve

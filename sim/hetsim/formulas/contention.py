@@ -17,8 +17,6 @@ Jobs of unlike shares, and jobs that other links limit, have no product form.  T
 mean width, corrected so that each job sends as long as it takes; among them a job has its max-min fair rate.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """An entry of the gallery: read, checked, and as a list of cases."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import re

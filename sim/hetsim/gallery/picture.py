@@ -1,7 +1,5 @@
 """The picture of a gallery entry: the authors' figures and ours as bars."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

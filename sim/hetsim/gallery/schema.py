@@ -1,7 +1,5 @@
 """The contents of an entry's `expected.yaml`."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator

@@ -9,8 +9,6 @@ Gymnasium imports the module before the colon.  Importing it registers the names
 `hetsim.learning.environment.episode` still runs scenarios step by step.
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 ENVIRONMENTS = {

@@ -1,7 +1,5 @@
 """A learning curve: what a policy earned on validation runs, next to baselines."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

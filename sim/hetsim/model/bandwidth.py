@@ -1,7 +1,5 @@
 """Bus bandwidth of a link by the bytes of a collective, as measured."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from dataclasses import dataclass

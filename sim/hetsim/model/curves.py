@@ -1,7 +1,5 @@
 """Work whose speed depends on its devices' layout and changes as it proceeds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """The time that the scheduler itself takes, on the simulated clock."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hetsim.errors import KeyProblem

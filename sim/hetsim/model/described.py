@@ -5,8 +5,6 @@ the default.  That option reads the sources when the classes are made, which dou
 a scenario; here they are read when a schema is asked for.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import math

@@ -3,8 +3,6 @@
 A device sleeps on through a failure and its repair; an accelerator is down while its node is.
 """
 
-from __future__ import annotations
-
 from hetsim.model.cluster import Cluster
 
 UP, ASLEEP, WAKING, DOWN = "up", "asleep", "waking", "down"

@@ -12,8 +12,6 @@ counts its own time in both sums, so nothing of it overlaps and only the seconds
 launch (`fixed`) are saved.  So it never computes for longer than its tasks one after the other.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

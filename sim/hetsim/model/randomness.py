@@ -8,8 +8,6 @@ those by which the networks on the way are chosen are `VALIDATION`.  `root` give
 whatever their seeds are.
 """
 
-from __future__ import annotations
-
 import zlib
 
 import numpy as np

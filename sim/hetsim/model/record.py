@@ -4,8 +4,6 @@
 Tables with names, metrics and files are made from a Record by `hetsim.results`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ one of some positions among the eight; two never overlap.  Reference: NVIDIA, Mu
 MIG Profiles" and "MIG Device Placements" (`nvidia-smi mig -lgipp`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple

@@ -5,8 +5,6 @@ writes and no other task reads, which go to the host at its end.  What tasks sha
 where copies lie.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

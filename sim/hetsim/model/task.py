@@ -1,7 +1,5 @@
 """A task in flight: made when it arrives, dropped when it ends."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

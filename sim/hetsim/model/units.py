@@ -8,8 +8,6 @@ GB = 10**9 B, GiB = 2**30 B, B bytes, b bits.
 their parameters are then validated, and documented in the schema, in one place.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping

@@ -4,8 +4,6 @@
 significance together.  Times are in ticks, as differences to the time before them in a task's life.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import zlib

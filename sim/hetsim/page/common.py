@@ -1,7 +1,5 @@
 """Parts that pages about runs, comparisons and sweeps share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from functools import partial

@@ -4,8 +4,6 @@ A paper shows what the page shows: `Latex` has the functions of `hetsim.page.ele
 made by.  Nothing in a name is a command of LaTeX.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

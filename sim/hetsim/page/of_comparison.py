@@ -1,7 +1,5 @@
 """The page about a comparison of policies."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from shlex import quote

@@ -1,7 +1,5 @@
 """The page about one policy: a run, or replications."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The page about a sweep."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

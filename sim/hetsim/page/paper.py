@@ -4,8 +4,6 @@ The tables and pictures of the page, methods, references, a document with all of
 from.  The folder is written whole or not at all, with the same bytes for the same results and versions.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -4,8 +4,6 @@ Only this machine is served.  The page is made again when it is asked for after 
 written.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time

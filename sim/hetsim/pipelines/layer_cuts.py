@@ -1,7 +1,5 @@
 """Measured layers of a network, its cuts, and the memory of stages."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ its authors published with it.
 With c cuts, M devices of a level and g unlike groups: O(c³ M²) a level, O(c² M³ log c) an order of the groups.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -6,8 +6,6 @@ References: Huang et al., GPipe (2019); Narayanan et al., PipeDream (2019), and 
 Training on GPU Clusters Using Megatron-LM (2021), whose order an interleaved schedule has.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Mapping, Sequence

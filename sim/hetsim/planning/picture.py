@@ -1,7 +1,5 @@
 """The schedule of a pipeline: stages, micro-batches, and idle time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The plan of a static policy, without running it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

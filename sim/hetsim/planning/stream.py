@@ -7,8 +7,6 @@ result from device to device as the engine has it: down to the host, over the ne
 the other.  Each stage runs on the nodes that the plan gives it.  Weights are there from the start.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

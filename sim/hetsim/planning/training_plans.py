@@ -5,8 +5,6 @@ lie in as few racks as can be; nothing is run.
 GPipe is not among the candidates: it takes the time of 1F1B and more memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache

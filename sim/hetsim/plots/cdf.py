@@ -1,7 +1,5 @@
 """How a column of the task table is distributed, for one run or several."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A comparison of policies: each metric's mean and interval, policy by policy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The picture that comes with a result."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 It is used through its objects only: no window opens, no global state changes, and any number of pictures can be made.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import warnings

@@ -1,7 +1,5 @@
 """The Gantt chart: what every device did when, transfers and computing told apart."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

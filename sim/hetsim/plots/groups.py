@@ -1,7 +1,5 @@
 """Each group of tasks under each policy: bars with intervals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from textwrap import wrap

@@ -1,7 +1,5 @@
 """The links of a network over time, as shades."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

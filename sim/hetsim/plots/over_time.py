@@ -1,7 +1,5 @@
 """Several policies on one load over time: GPUs, queue, fragmentation, batches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Language models over time: KV memory, requests, steps, and token gaps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

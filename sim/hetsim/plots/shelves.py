@@ -1,7 +1,5 @@
 """The shelves of a dual-approximation schedule relative to the guess λ."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

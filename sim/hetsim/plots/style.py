@@ -1,7 +1,5 @@
 """The style of all pictures: names that fit, and how lines are told apart."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

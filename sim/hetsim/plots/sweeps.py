@@ -1,7 +1,5 @@
 """Pictures of a sweep: a metric along one key, or over two of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

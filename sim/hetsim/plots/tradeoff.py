@@ -1,7 +1,5 @@
 """Two metrics at once, and what each policy gives away against the best."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

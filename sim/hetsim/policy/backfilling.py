@@ -1,7 +1,5 @@
 """Backfilling: FCFS where tasks behind a head that does not fit may pass it."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, insort
 from collections.abc import Generator, Iterator, Sequence

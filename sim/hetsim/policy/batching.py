@@ -6,8 +6,6 @@ where that is what it waits for, something has come free.  It may be asked more 
 It never sees the future: arrivals, deadlines and estimates only of requests that are here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ While the offer is the same, and nothing has happened to its own queue, the answ
 two, however many services there are.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Generator, Sequence
 from heapq import heappop, heappush

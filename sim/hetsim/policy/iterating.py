@@ -8,8 +8,6 @@ join, or blocks run out, and one step after a preemption if the head may fit the
 will be.  Between two boundaries a replica shows what the steps that are over have left.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol

@@ -1,7 +1,5 @@
 """List scheduling: an order, a placement, and a discipline for blocked heads."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace

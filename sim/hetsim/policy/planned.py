@@ -1,7 +1,5 @@
 """Static policies: a plan made before the clock starts, followed step by step."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, deque
 from collections.abc import Iterator

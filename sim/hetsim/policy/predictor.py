@@ -1,7 +1,5 @@
 """The contract of a predictor of a series (see `hetsim_policies.prediction`)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Queues of waiting tasks, in the order of a key."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush, nsmallest

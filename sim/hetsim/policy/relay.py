@@ -1,7 +1,5 @@
 """A scheduler around another: the base of what watches, gates or leads a policy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hetsim.model.cluster import Device

@@ -5,8 +5,6 @@ Only estimates go in: the expected finish of running tasks, the estimated time o
 in a fork of the run (`PlanProblem.simulate`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, fields, replace

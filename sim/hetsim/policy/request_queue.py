@@ -1,7 +1,5 @@
 """The waiting requests of a service, as policies see them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -4,8 +4,6 @@ Nothing here depends on the kind of service; replicas of language models show mo
 (`hetsim.policy.iterating`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 

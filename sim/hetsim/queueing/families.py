@@ -1,7 +1,5 @@
 """Shared by families of models: assumptions that stand together, and rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from hetsim.queueing.facts import Facts, Match, PredictedRow, Unmatched

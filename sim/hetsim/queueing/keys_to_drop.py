@@ -1,7 +1,5 @@
 """The keys without which a scenario that matches no model has a prediction."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

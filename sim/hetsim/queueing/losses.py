@@ -1,7 +1,5 @@
 """Models in which tasks are lost or come again, and gangs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any, cast

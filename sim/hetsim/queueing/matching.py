@@ -6,8 +6,6 @@ fails, there is no prediction; if only soft ones fail (a service that is not qui
 formula is approximate, it has an error: near where that is known to be small, else an approximation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from hetsim.errors import UsageError

@@ -1,7 +1,5 @@
 """Model check: predictions compared with CIs of the scenario's replications."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple, Unpack
 

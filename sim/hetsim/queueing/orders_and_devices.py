@@ -1,7 +1,5 @@
 """Models of a scheduler's order, and of devices that differ, fail or sleep."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Models of equal servers without loss: lines, closed loops, batches, replicas."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any, cast

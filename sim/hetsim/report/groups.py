@@ -1,7 +1,5 @@
 """Groups of tasks as text, from the tables of `hetsim.results.one_run.groups`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd

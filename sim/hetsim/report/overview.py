@@ -1,7 +1,5 @@
 """The first output of a run or a comparison: a headline and a few key metrics."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -16,8 +16,6 @@ with a slice for the prompt of every request and one for its answer.
 Times are microseconds of the simulation, written to the nanosecond.  Same run, same bytes.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -3,8 +3,6 @@
 Nothing heavy is imported here, and nothing is printed: every function gives text.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Nothing is drawn here: `hetsim.plots.draw` draws a picture for print, the script
 and ticks are settled here, so that both show the same.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace

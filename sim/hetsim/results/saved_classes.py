@@ -5,8 +5,6 @@ moved keeps its tag, a renamed field its stored name (`stored=attribute`).  Any 
 `tests/saved_format.csv` holds the fields of all versions, and CONTRIBUTING.md says how to change them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@
     record/arrays.parquet   the arrays, a row each
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

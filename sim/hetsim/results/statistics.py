@@ -1,7 +1,5 @@
 """Intervals for means over replications, and tests for several of them at once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

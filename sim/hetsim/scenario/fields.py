@@ -1,7 +1,5 @@
 """Base class and field types of scenario models, and schemas made of dataclasses."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import sys

@@ -4,8 +4,6 @@ Parts of a path are keys, list indexes, or the `name:` (or `class:`) of an entry
 contain dots: the longest match wins.  The last key may be new; whether it exists is for the schema to say.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from hetsim.errors import Problem, ScenarioError, UsageError, suggestion

@@ -6,8 +6,6 @@ none of them understands.  `tests/scenario/test_readers.py` holds that each key 
 key.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache

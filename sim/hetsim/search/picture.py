@@ -1,7 +1,5 @@
 """Cost against response: candidates of a search for a size, and their front."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

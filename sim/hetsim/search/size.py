@@ -10,8 +10,6 @@ Where waits or responses are to stay below a bound, nothing is run of the number
 grows so long by the end of its arrivals that the target is missed for certain.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace

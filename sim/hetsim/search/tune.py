@@ -12,8 +12,6 @@ With `warmup: auto` all settings are measured over the same tasks: without those
 shows, which does not depend on what else is tried.  In the last replications it is the longer one of the two.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ signed errors that nine of ten servers kept (split conformal), by family of mode
 Reference: NVIDIA, Kernel Times of aiconfigurator-core 0.12.0 (2026), for the surfaces in `surfaces.parquet`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -6,8 +6,6 @@ not measured for a model is refused (`NotMeasured`), but for experts of another 
 nearest measured shape, in proportion to their operations.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@
 changes) by `benchmarks/distil.py`.
 """
 
-from __future__ import annotations
-
 import io
 from dataclasses import dataclass
 from functools import cache

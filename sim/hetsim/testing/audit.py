@@ -1,7 +1,5 @@
 """A second count of a run from its launches alone, without the engine's books."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ task ends, and completed unless the policy says that it rejects), `capacity` (no
 `repeats` (equal runs are equal to the last bit, wherever objects lie in memory), `hash seed` (and in any process).
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pickle

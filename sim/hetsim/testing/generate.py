@@ -1,7 +1,5 @@
 """Random clusters with random loads, for property tests."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The rules of predictors, for their authors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

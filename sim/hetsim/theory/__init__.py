@@ -11,8 +11,6 @@ says so by the `error` of its mean wait, which is 0 of exact models.
 Names are loaded when they are first used; nothing here knows of scenarios (see `hetsim.queueing.matching`).
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 _FILES = (

@@ -1,7 +1,5 @@
 """Admission control: server reservation, workload limits, token buckets."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Batch service: one server that takes several customers at once."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any

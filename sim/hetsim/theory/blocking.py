@@ -1,7 +1,5 @@
 """Gangs behind one that does not fit, and calls that try again."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -7,8 +7,6 @@ Interruptions (1968); Fuhrmann and Cooper, Stochastic Decompositions in the M/G/
 (1985).
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

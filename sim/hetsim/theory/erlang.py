@@ -6,8 +6,6 @@ share delayed of M/M/c, needs exponential service.  Both are exact, by the recur
 which adds only positive numbers: O(c), about a millisecond for 10,000 servers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

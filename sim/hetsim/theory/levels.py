@@ -8,8 +8,6 @@ Reference: Neuts, Matrix-Geometric Solutions in Stochastic Models (1981); Latouc
 Reduction Algorithm for Quasi-Birth-Death Processes (1993).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import combinations, product

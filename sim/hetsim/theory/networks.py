@@ -1,7 +1,5 @@
 """Networks of queues: Jackson's, tandems as CPU → PCIe → GPU, loops, fork-join."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Naor's thresholds of queue length: for a customer, for all, and for revenue."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Predictions of models, and the checks of their arguments."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Priorities at one server; at several, with exponential service."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 μ = 1 / E[S], a = λ E[S], c servers, ρ = a / c.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Servers to choose from: the shorter line, redundant copies, a slow reserve."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import combinations_with_replacement

@@ -5,8 +5,6 @@ scipy.stats.  It is 0 outside its support; `edges` are where it is not smooth; `
 wanted.  All are exact for sizes with a density, means only.  m_k(x) is E[S^k; S ≤ x] and ρ(x) = λ m_1(x).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Reference: Jensen, Markoff Chains as an Aid in the Study of Markoff Processes (1953), for uniformization.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

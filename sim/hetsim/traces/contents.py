@@ -1,7 +1,5 @@
 """The contents of a trace, as `hetsim trace inspect` shows them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

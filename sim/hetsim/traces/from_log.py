@@ -5,8 +5,6 @@ against the recorded ones: the log as it stands, from a cut on with the jobs tha
 that were down, with the limits of users or queues.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The scheduler that made a log: as a table, as a page, and as a scenario."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A picture of a log of jobs: load over time, run times, and GPUs."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hetsim.results.colors import BLUE, ORANGE

@@ -1,7 +1,5 @@
 """Recorded waits in `hetsim trace validate`: reasons, and simulated waits."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The page of a log's recorded waits: reasons, and simulated waits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Texts on recorded waits: their reasons, and the distance of simulated waits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -6,8 +6,6 @@ each bound to the nodes on which it runs; those that wait come a moment later, i
 the scheduler is told are time limits, as on the cluster.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Mapping, Sequence

@@ -8,8 +8,6 @@ limits   the start if every job took its time limit and none came, as a schedule
 user     the waits of the user's last jobs (of all users, where they are few) less what the job has waited: an interval.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -11,8 +11,6 @@ Weakness: a start that is all but certain is widened like any other.  Errors in 
 the promised wait, which would spare it, made intervals no narrower at the same coverage where they were tried.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ whatever the limits, and a distribution is *prefix-consistent* unless its docstr
 generator, the first 100 of 200 draws are the 100 of 100 draws.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar

@@ -9,8 +9,6 @@ is constant (`5 min`), or a mapping:
 `distribution_of` makes such a type for any other quantity of `hetsim.model.units`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, Union
 
 import numpy as np

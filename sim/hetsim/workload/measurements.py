@@ -1,7 +1,5 @@
 """Readers of measured times that scenarios and commands name by a file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -10,8 +10,6 @@ Where it has an attribute `more`, a function of the path and the same keys, a co
 that this returns too, and prints the notes behind them.
 """
 
-from __future__ import annotations
-
 import re
 
 BUILTIN: dict[str, str] = {

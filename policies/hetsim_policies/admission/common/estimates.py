@@ -6,8 +6,6 @@ The mean service time is busy server-seconds over completions: it needs no estim
 request cost its device.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar

@@ -7,8 +7,6 @@ the window's center, which is what sizes near it are predicted from.
 Cost: O(1) amortized a batch.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 

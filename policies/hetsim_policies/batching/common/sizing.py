@@ -1,7 +1,5 @@
 """Shared parts of batching policies: batch limits, batch ends, arrival rates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

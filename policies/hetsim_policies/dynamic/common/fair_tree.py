@@ -7,8 +7,6 @@ Reference: Slurm Workload Manager: Fair Tree Fairshare Algorithm (SchedMD; Cox a
 Cost: a sort of the users.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Annotated, Generic, TypeVar

@@ -3,8 +3,6 @@
 Cost: a task that starts changes its node; a node is looked at again where a task ended at another time than expected.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, insort
 from collections import Counter

@@ -4,8 +4,6 @@ Either both take fractions of it, or it has `streams: 2` and shares by time slic
 were alone, and how they slow each other down is measured (`pairs` of its sharing) or left to the slices.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -5,8 +5,6 @@ Cost: O(1) a task that comes or goes, and its place among the first tasks; a ran
 (nanoseconds a task), and sorts only the first tasks.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter

@@ -6,8 +6,6 @@ Cost: a reservation takes the least of the nodes' first times, and walks the spa
 those that have room earlier.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right, insort
 from functools import lru_cache

@@ -20,8 +20,6 @@ Cost: a sort of all jobs, a pass over the nodes for each that changes hands, and
 round; within a round linear in the waiting jobs after each release.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator
 from operator import itemgetter

@@ -5,8 +5,6 @@ task is its label `qos`, or where it has none its class.  A job that a limit of 
 block the jobs behind it.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field

@@ -1,7 +1,5 @@
 """A queue that is taken from at both ends, by stealing workers or by two sides."""
 
-from __future__ import annotations
-
 from heapq import heappop, heappush
 
 from hetsim.model.task import WAITING, Task

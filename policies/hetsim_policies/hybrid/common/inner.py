@@ -1,7 +1,5 @@
 """Schedulers and planners that work inside another policy."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hetsim.errors import Problem, ScenarioError, UsageError

@@ -4,8 +4,6 @@ Tasks that have not ended when the fork does count as if they went on, or began,
 energy and money are those of the mode in which they run, or of their cheapest one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Literal

@@ -5,8 +5,6 @@ those of the run.  Cost: as the view's own verbs, but `options`, `nodes.fitting`
 what fits on the whole cluster.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property

@@ -4,8 +4,6 @@ A rule is asked for the fastest modes first; modes that are equally fast are com
 that may run on several types of GPU goes where the rule likes it best and not on the type that was named first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np

@@ -9,8 +9,6 @@ Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Sch
 Fragmentation Gradient Descent (USENIX ATC 2023), and its simulator (hkust-adsl/kubernetes-scheduler-simulator).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 

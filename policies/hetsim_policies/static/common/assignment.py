@@ -19,8 +19,6 @@ in Linear and Mixed-Integer Linear Programming (2004).
 Cost: tasks × sites variables; the solver is HiGHS, through scipy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -7,8 +7,6 @@ Static Schedules so Bad? (2016); the pruning of impossible pairs is that of Lens
 Cost: one sort by p/q; then O(n) for the area bound and O(n) a guess, some 30 guesses, for the linear one.
 """
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import dataclass
 

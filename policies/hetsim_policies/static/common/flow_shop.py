@@ -9,8 +9,6 @@ taken only where the timetable of the lane becomes shorter.
 Cost: O(k log k) for k tasks on a lane, and their timetable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

@@ -15,8 +15,6 @@ The note `covers` has a word each for transfers, memory and releases, and for ke
 A ratio is noted only where nothing is `partly` or `ignored`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

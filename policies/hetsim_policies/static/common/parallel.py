@@ -8,8 +8,6 @@ Bounds count areas, width × seconds: a task costs at least its least area on ea
 than its lanes hold.  The reference of each algorithm stands in its own file.
 """
 
-from __future__ import annotations
-
 import heapq
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence

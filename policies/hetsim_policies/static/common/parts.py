@@ -8,8 +8,6 @@ Reference: the moves are those of Fiduccia and Mattheyses, A Linear-Time Heurist
 Cost: a pass over the groups tries each on each other part, O(inputs and neighbors of a group) each; some ten passes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

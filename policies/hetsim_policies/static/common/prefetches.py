@@ -5,8 +5,6 @@ not been written by then is fetched as soon as it has been (`hetsim.model.plan.C
 Weakness: on shared links a prefetch may delay an upload that a task waits for; simulate both and take the better.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hetsim.model.fusion import fusion_of, users_of_items

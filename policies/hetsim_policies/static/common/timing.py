@@ -9,8 +9,6 @@ the timetable says that it is not `exact`.  Otherwise it is the run's, start by 
 Cost: O(n + edges) where lanes are serial and nothing is shared, else O((n + edges + reads) log n), in Python.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence

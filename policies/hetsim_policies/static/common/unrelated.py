@@ -12,8 +12,6 @@ this one needs none, so that the bounds of the planners that make such schedules
 Cost: one sparse linear program (HiGHS), some milliseconds for 1,000 tasks on 3 types.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

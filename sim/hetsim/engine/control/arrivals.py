@@ -1,7 +1,5 @@
 """Arrivals: admission, then waiting for predecessors or for a device."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

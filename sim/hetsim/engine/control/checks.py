@@ -3,8 +3,6 @@
 Each is an assertion, and its message says what does not hold.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ and each retry is a try, to which hedges are added while it is awaited.  The fir
 every attempt has ended badly ends it too, or leads to the next one.
 """
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Ends: launches that complete, or that a policy, a fault or a time limit ends."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Decisions: `apply` validates one and carries it out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """Devices in mid-run: frequency, sleep, slowdown, failure and repair."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

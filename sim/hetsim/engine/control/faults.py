@@ -6,8 +6,6 @@ failure, and its slowdowns multiply.  Faults neither prolong a run nor stretch i
 or is to come the run ends, whatever is still to break.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

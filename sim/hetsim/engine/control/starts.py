@@ -1,7 +1,5 @@
 """Starts: a policy's Start is validated and becomes a launch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Waiting tasks: for a device, in the queue of a service, or on their way there."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

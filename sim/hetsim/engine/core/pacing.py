@@ -1,7 +1,5 @@
 """Cycles of a scheduler whose decisions take time (`policy.decisions`)."""
 
-from __future__ import annotations
-
 import math
 
 from hetsim.model.decision_time import DecisionTime

@@ -1,7 +1,5 @@
 """Errors of policies, as sentences with policy, task, device and time."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any

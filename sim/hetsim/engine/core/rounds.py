@@ -1,7 +1,5 @@
 """When the policy is asked, and when a run is over."""
 
-from __future__ import annotations
-
 import math
 
 from hetsim.engine.core.policy_errors import deadlock, illegal

@@ -3,8 +3,6 @@
 The state has no behavior: copies of it (`hetsim.engine.fork`) run on by themselves.  Each part changes what is its own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ changes, the jobs on that link and on the other links of its jobs get new step t
 (`hetsim.engine.flight.link_delays`).  One capacity for both directions is an approximation.  No step is an event.
 """
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections.abc import Callable

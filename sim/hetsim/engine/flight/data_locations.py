@@ -6,8 +6,6 @@ An evicted item with no other copy is written back to its host before the first 
 An item written in the run is dropped everywhere after its last reader.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """How long a launch computes: by the truth, and by what policies may know."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

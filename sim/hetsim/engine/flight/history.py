@@ -1,7 +1,5 @@
 """The history of a task: what it keeps from launches that were stopped."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product

@@ -1,7 +1,5 @@
 """Parts of the transfers of a launch, one for each accelerator: data only."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Prefetches: copies of items brought to an accelerator before they are needed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -7,8 +7,6 @@ A change of rate moves the launch's one event; a change that leaves the rate equ
 share an accelerator have one event between them, the next finish.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from hetsim.engine.flight.launch import INF, Lane, Launch, ShareGroup, Timetable

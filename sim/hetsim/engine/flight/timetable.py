@@ -9,8 +9,6 @@ or of a launch that shares its accelerator, is inf, and inf spreads through `max
 `append_shared` those of a launch that starts where all compute side by side, in O(k).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 from hetsim.engine.flight.launch import INF, Lane, Launch, Timetable

@@ -4,8 +4,6 @@ The same functions that move data also tell a policy what moving would cost (`up
 an estimate and the run cannot drift apart.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ Same-instant order is the heap's second key: FINISH < FAULT < ARRIVAL < TIMER, w
 a round comes when the next entry is strictly later.  "Instant" means equal float.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

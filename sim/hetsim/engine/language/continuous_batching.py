@@ -10,8 +10,6 @@ tokens that they have produced as part of what is read again.
 Cost: O(log members) a request and jump, O(block) where memory is tight.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

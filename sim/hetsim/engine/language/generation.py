@@ -1,7 +1,5 @@
 """A request to a language model, from its arrival to its last token."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field

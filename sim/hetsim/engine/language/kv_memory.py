@@ -1,7 +1,5 @@
 """Memory of a replica for keys and values: KV blocks in use and free."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 
 from hetsim.engine.language.generation import PREFILLING, Generation

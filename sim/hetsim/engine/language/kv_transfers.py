@@ -1,7 +1,5 @@
 """Keys and values in transfer: between replicas, and to and from the host."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Requests to one language model: their way to replicas, and their records."""
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections.abc import Callable, Sequence

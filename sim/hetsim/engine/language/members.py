@@ -1,7 +1,5 @@
 """Requests of a replica: which ones wait, join, decode, or are preempted."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush

@@ -1,7 +1,5 @@
 """Busy periods of a replica: what its rows in the table of launches are made of."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

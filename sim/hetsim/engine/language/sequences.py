@@ -4,8 +4,6 @@ Each of them gets a token in every step that decodes, so what belongs to all is 
 sequence knows at which step it ends, and in which steps it needs a new KV block follows from its length.
 """
 
-from __future__ import annotations
-
 from heapq import heappop, heappush
 from typing import Any
 

@@ -3,8 +3,6 @@
 `hetsim.engine.language.llm_service.Fleet` is it.  A replica is `Any` to what stands below it.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

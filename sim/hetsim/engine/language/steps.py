@@ -4,8 +4,6 @@ While a replica only decodes, each step is longer than the one before by the sam
 a sequence), so the time of many steps has a closed form: they are one event.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Device-seconds received by task and user, for fair and least-attained orders."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hetsim.engine.core.state import RunState

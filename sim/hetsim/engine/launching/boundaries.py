@@ -5,8 +5,6 @@ a lane calls this module to recompute the rest of the timetable.
 An accelerator's engines serve launches as `hetsim.engine.flight.timetable` says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 A launch occupies its devices, and its timetable is computed as far as it is known.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from hetsim.engine.flight.contention import Member

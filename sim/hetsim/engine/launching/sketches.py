@@ -7,8 +7,6 @@ A transfer over a way that others use too begins in its turn, and its end is kno
 Whatever else happens to a lane, its sketches are written out as timetables, and nothing stays booked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Launches that stop early: the work that stays, busy devices, time limits."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

@@ -6,8 +6,6 @@ An input is there from the end of the batch that served it; requests for it that
 merged.  Cost: O(1) a request (CLOCK amortized).
 """
 
-from __future__ import annotations
-
 
 class Lru:
     """Evicts the input that was used longest ago."""

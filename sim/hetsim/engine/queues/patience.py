@@ -1,7 +1,5 @@
 """Tasks and requests that do not wait for ever: one event for all of a kind."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ turn, and all of a service whose requests come one by one (admission asks about 
 predecessors, a client sends them, a cache may answer them).
 """
 
-from __future__ import annotations
-
 import math
 from array import array
 from bisect import bisect_left, bisect_right, insort

@@ -1,7 +1,5 @@
 """Sources of tasks: open streams (rows merged), and closed loops of clients."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A replica, and its service, as far as they do not depend on what is served."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

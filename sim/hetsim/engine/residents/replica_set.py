@@ -6,8 +6,6 @@ they are looked for when one fails, when a device comes up or is released, and w
 Requests that find no replica wait in the lobby.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

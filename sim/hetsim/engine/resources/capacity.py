@@ -3,8 +3,6 @@
 The quick ways serve launches that only compute, on devices in their normal state; all others go the long way.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from hetsim.engine.kernel.clock import Clock

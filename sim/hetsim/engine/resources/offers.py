@@ -1,7 +1,5 @@
 """The emptiest accelerator for a service's next batch, kept between questions."""
 
-from __future__ import annotations
-
 from heapq import heapify, heappop, heappush
 
 from hetsim.engine.resources.capacity import Capacity

@@ -7,8 +7,6 @@ the nodes noted since.  So the cost of a decision grows with what changed, not w
 fit is the lowest set bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ is a sum of ends less the time; those that have overrun their estimate leave tha
 through stages are asked one by one.  Cost: O(log n) a start, O(kinds + staged launches) a question.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush

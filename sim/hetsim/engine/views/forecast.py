@@ -1,7 +1,5 @@
 """How long and until when: what estimates tell of tasks, launches and devices."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple

@@ -5,8 +5,6 @@ replica, and, where prefill is apart, until a replica that decodes has room for 
 waits is what is there less what is in the replicas, and is sorted out when a policy looks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter

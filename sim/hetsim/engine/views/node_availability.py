@@ -1,7 +1,5 @@
 """Estimated times at which each node will have room for a mode, kept up to date."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Where a task or a mode fits, among devices as they are now."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

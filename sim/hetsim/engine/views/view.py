@@ -1,7 +1,5 @@
 """The engine's side of the view (contract: `hetsim.policy.contract.View`)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ Read with allow_pickle=False; written under another name first, so that a file i
 same bytes.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

@@ -8,8 +8,6 @@ Weakness: the discount is by step unless `horizon` is given; no guarantee but of
 Cost: a thousand steps take one to two seconds, most of it in PyTorch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

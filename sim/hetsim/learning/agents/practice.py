@@ -1,7 +1,5 @@
 """The material of an agent: episodes in a row, and a listener for its progress."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any
 

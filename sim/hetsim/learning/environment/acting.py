@@ -13,8 +13,6 @@ Two rules keep an episode from looping at one instant: a task that started at th
 that was put to sleep or woken at this instant is not put to sleep.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

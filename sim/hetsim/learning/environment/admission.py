@@ -4,8 +4,6 @@ A task waits in the engine while it is decided about, at the instant at which it
 is told of it; one that is refused is rejected there and then.  So accepting all gives the tables of the run itself.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, ClassVar

@@ -5,8 +5,6 @@ Like `Simulation.run` an episode calls nothing of the engine but `advance` and `
 and the same policy in a run leave the same tables.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain

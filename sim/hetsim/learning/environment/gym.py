@@ -1,7 +1,5 @@
 """The Gymnasium face of episodes; the only file that imports Gymnasium."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self

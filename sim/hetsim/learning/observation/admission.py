@@ -8,8 +8,6 @@ Cost: that of an observation (`hetsim.learning.observation.window`), and a pass 
 started or ended since the last question.
 """
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

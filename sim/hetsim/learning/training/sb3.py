@@ -7,8 +7,6 @@
 `rollout_buffer_class` may be left out: the discount is then by step (`gamma`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

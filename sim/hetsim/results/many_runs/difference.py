@@ -4,8 +4,6 @@ Tasks are matched by their id.  A run is not compared with itself: what is looke
 cluster or another release did to the same tasks.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

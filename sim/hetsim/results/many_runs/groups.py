@@ -1,7 +1,5 @@
 """Groups of tasks in several runs: their tables over replications and policies."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol

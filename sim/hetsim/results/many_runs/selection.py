@@ -11,8 +11,6 @@ within δ of it, one of those may stay instead.  Here δ is a share of the best 
 beforehand, which makes the guarantee approximate.  Cost: replications grow as (S / δ)²; hopeless policies leave early.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The tables of a sweep, by blocks of rows: in memory, or in growing files."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

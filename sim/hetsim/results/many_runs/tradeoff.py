@@ -1,7 +1,5 @@
 """Choosing among policies by several figures: the Pareto front, and regrets."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import Literal

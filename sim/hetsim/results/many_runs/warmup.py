@@ -11,8 +11,6 @@ what is left is what all replications have in common: the start.  Known weakness
 steady, and of runs short relative to their congestion, it cuts about half; `WarmupCut.near_half` says so.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

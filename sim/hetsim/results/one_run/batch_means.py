@@ -7,8 +7,6 @@ cut into four times as many batches: if even their means are correlated (von Neu
 one-sided, 10 %), the interval is refused.  Only means have batch means here; percentiles are biased in short batches.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -8,8 +8,6 @@ Items that tasks share and host resources are left out, which only lowers the bo
 at nominal frequency or below.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from itertools import pairwise

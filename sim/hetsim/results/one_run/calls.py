@@ -4,8 +4,6 @@ A call is one row however often it was sent.  It is answered by its only complet
 after its client had left counts as aborted.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -8,8 +8,6 @@ A task costs the share that it held × the price × the time from the decision t
 included: `cost_held` is what the tasks would pay if they were charged by use, and `cost` less that is what stood idle.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

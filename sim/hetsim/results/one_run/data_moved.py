@@ -1,7 +1,5 @@
 """Metrics of kernels and their data: launches, bytes moved, memory held."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

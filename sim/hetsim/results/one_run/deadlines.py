@@ -6,8 +6,6 @@ So all tasks with a deadline after the end leave every share, whatever became of
 chosen by arrival and deadline alone, which no policy changes.  `deadline_after_end` counts those that left.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -11,8 +11,6 @@ Everything else (percentiles, maxima, time averages, counts, energy, cost) is fo
 value, and there a replication contributes its value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import numpy as np

@@ -15,8 +15,6 @@ for the compute engine, data moved first, wake-up).  Only the wait before the fi
 started, the time until it ended or the run did.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 from bisect import bisect_right

@@ -1,7 +1,5 @@
 """Fairness: finish-time fairness ρ, and Jain's index over users."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

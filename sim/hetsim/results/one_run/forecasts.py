@@ -5,8 +5,6 @@ where NAME is forecast (of a load, in devices) or duration (of jobs, in seconds)
 them that was made by the predictor's fall-back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Reference: Weng et al., Beware of Fragmentation: Scheduling GPU-Sharing Workload
 Descent (USENIX ATC 2023).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Launches on lines of devices for Gantt charts and traces, without overlaps."""
 
-from __future__ import annotations
-
 import heapq
 
 import numpy as np

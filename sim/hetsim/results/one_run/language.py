@@ -4,8 +4,6 @@ A replica serves many requests at a time, each for its own part of a busy period
 its members does not hold here: they run from their own start to their own finish.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from hetsim.model.record import COMPLETED, PREEMPTIONS, UNFINISHED, Record, RunInput

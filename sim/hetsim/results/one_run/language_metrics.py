@@ -3,8 +3,6 @@
 Undefined (NaN) in runs without language models, or without what they measure.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 `LaunchColumns` is what the device tables, the timeline and `explain` replay; `launches_table` is what users see.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain

@@ -4,8 +4,6 @@ Of a set a comparison shows what tells something of the runs at hand; a metric a
 shown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import partial
 

@@ -3,8 +3,6 @@
 `summary_names` names those of every summary; the others are computed when asked for by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from hetsim import registry

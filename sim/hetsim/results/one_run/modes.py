@@ -4,8 +4,6 @@ A mode is addressed by a *code*: `offset[shape] + position`.  The time a task ne
 because it is a matter of modes, links and the cluster only.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The network of jobs over several nodes: columns, links, metrics, stretches."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

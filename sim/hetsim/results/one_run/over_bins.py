@@ -3,8 +3,6 @@
 It is exact: the sum over the stretches is what the device tables say of the whole run.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

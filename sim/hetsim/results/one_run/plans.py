@@ -8,8 +8,6 @@ It then bounds the runs that launch every task by itself, complete it and finish
 a stop the makespan can be shorter than that of any plan.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import reduce

@@ -1,7 +1,5 @@
 """Metrics of queues: numbers in system, GPU time, stops, moves, cache hits."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

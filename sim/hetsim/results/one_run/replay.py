@@ -4,8 +4,6 @@ From the launches and the device log alone, so that a finished (or loaded) run c
 holds its place from the decision to its end; a device that is down, asleep or waking offers nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

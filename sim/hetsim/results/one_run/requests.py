@@ -14,8 +14,6 @@ A stage is a task of its own in the engine; in results a request is what was sen
 - `preemptions`, `migrations`, `energy_j` and `cost` are sums.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Stages of the pipelines: a row counts items at a stage, never requests."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ A row is one event of a replica: a step that reads prompts, or a series of simil
 has a few rows per request, whatever the length of the answers.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

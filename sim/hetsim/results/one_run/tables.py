@@ -4,8 +4,6 @@ Columns and their meanings are those of docs ("Result tables", "Metrics"); the o
 (one row a launch) and `usage` (devices, timeline).
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -5,8 +5,6 @@ tasks unfinished, an attainment without deadlines).  Task metrics cover the task
 [warmup, horizon), device metrics the time in it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

@@ -5,8 +5,6 @@ computes, both times its share.  Cores held by a GPU mode are allocated, not bus
 failed or sleeps (waking counts as up: it draws idle power).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

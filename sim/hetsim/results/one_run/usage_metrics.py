@@ -1,7 +1,5 @@
 """Metrics of devices: utilization, allocation, energy."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

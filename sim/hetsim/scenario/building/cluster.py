@@ -1,7 +1,5 @@
 """From the `cluster:` part of a scenario to a `Cluster`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace

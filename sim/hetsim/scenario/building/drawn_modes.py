@@ -1,7 +1,5 @@
 """The modes of the tasks of a synthetic class, and their times."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

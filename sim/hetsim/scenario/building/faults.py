@@ -1,7 +1,5 @@
 """From the `faults:` part of a scenario to the faults of a run."""
 
-from __future__ import annotations
-
 import csv
 import math
 from pathlib import Path

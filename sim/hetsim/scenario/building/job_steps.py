@@ -1,7 +1,5 @@
 """A step of a job on several GPUs: computation, communication, and duration."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """From a `service: {kind: llm}` entry to its modes and its `LanguageService`."""
 
-from __future__ import annotations
-
 import math
 from functools import cached_property
 from typing import Any, Generic, TypeVar

@@ -1,7 +1,5 @@
 """The streams of a workload as one table of tasks, sorted by arrival."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Interned modes and shapes of one run, and whether a cluster can ever run them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any

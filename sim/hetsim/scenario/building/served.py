@@ -1,7 +1,5 @@
 """From a `service:` entry to its modes, its requests and its `Service`."""
 
-from __future__ import annotations
-
 import math
 from functools import cached_property
 from typing import Any

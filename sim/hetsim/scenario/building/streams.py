@@ -1,7 +1,5 @@
 """One stream of tasks as columns, common to synthetic and recorded streams."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace

@@ -1,7 +1,5 @@
 """The entries of the workload as streams of tasks, the data items, and problems."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Synthetic streams: arrivals, classes and sizes from random streams of their own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

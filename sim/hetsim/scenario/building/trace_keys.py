@@ -4,8 +4,6 @@ Keys stand in for what rows leave blank (`hetsim.scenario.building.recorded`).  
 reads as if it held for the tasks, and it does not.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models from config.json, as Hugging Face's transformers has it next to weights."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any, NoReturn

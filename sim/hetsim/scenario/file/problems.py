@@ -1,7 +1,5 @@
 """From pydantic's errors to sentences with an address."""
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Iterable, Iterator
 from typing import Any

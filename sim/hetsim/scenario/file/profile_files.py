@@ -4,8 +4,6 @@ A profile is a YAML file with a section of the name of the key that includes it,
 is next to `profile` in the scenario replaces the same key of the file.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar
 

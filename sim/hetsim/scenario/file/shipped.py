@@ -1,7 +1,5 @@
 """The scenarios that come with hetsim (`scenarios/hetsim_scenarios/THEME/`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources

@@ -1,7 +1,5 @@
 """The `faults:` part of a scenario: failures, slowdowns and maintenance."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import ClassVar
 

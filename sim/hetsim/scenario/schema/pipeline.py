@@ -1,7 +1,5 @@
 """`pipeline:` of an entry: a measured network in stages over the devices."""
 
-from __future__ import annotations
-
 from hetsim.model.units import Degree, ExistingFile, Flag
 from hetsim.scenario.fields import Model, SomeNames
 

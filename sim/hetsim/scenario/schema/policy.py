@@ -1,7 +1,5 @@
 """The `policy:` part: short and long form, checked against policies' signatures."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

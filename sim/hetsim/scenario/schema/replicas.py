@@ -1,7 +1,5 @@
 """Keys of replicas: how many, on which devices, routing and scaling."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """`service:`: an entry of requests that are launched together in batches."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 from pydantic import Field

@@ -5,8 +5,6 @@
 10/s..1000/s log        1..8 integer 4           the same as texts, for the command line
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The `trace:` of a workload entry: its reader, and the reader's parameters."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass

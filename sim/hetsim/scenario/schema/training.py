@@ -1,7 +1,5 @@
 """`training:` of a task: a transformer, its parallelism, and its efficiency."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, ClassVar, Literal
 

@@ -5,8 +5,6 @@ left out, which changes no figure by more than 0.2 %.  Layers that only predict 
 or hear, are left out too.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any, Literal, NamedTuple
 

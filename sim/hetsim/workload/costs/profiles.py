@@ -27,8 +27,6 @@ GPU memory: for training the weights, their gradients and two moments, and all a
 inference the weights and the largest input and output of a layer.  The frameworks' own needs come on top.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -20,8 +20,6 @@ caches, nor that one multiprocessor can draw somewhat more than its part of an o
 `efficiency` is there to calibrate.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """Columns of numbers that distributions and arrivals are drawn from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

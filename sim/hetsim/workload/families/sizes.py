@@ -1,7 +1,5 @@
 """Size distributions: gamma, heavy tails, mixtures, measured ones, scipy's."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

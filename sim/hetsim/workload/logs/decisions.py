@@ -9,8 +9,6 @@ Cost: O(instants × rules), and where a job fits and may not start, a look at th
 with more than `MAX_JUDGED` jobs that many are judged, in stretches spread evenly over the log.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, insort
 from collections import Counter

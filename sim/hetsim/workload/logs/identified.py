@@ -5,8 +5,6 @@ Limits, an order of classes, the cycle of decisions, half-lives and the order of
 best one cannot be told apart (McNemar's exact test, 1 %).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Limits, times of less capacity and orders that recorded starts show of a site."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Recognizes the format of a trace by its first lines, for commands on a file."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import zlib

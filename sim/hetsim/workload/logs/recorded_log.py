@@ -1,7 +1,5 @@
 """Jobs of a log with recorded starts: what they held over time, and their waits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

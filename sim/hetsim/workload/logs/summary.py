@@ -1,7 +1,5 @@
 """Summary of a log of jobs: load over time, sizes, durations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -16,8 +16,6 @@ Capacity is one pool of GPUs, or of cores where no job holds a GPU; how jobs lie
 theirs, for jobs that ran on one.  A job that fits on no single node waits for room, too.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

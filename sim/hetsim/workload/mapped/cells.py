@@ -4,8 +4,6 @@ A reader of cells takes a text (CSV), or a number, a date or a duration (Parquet
 seconds, bytes or units; it raises ValueError with the rest of a sentence that begins with the cell.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

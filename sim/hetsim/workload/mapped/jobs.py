@@ -1,7 +1,5 @@
 """Rows of a mapped log to jobs, or to problems of the row."""
 
-from __future__ import annotations
-
 import math
 from functools import cached_property
 from typing import Any

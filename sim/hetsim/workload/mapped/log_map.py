@@ -1,7 +1,5 @@
 """The mapping of a log: contradictions in it or to the file, readers of cells."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo

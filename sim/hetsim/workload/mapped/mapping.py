@@ -10,8 +10,6 @@ below.  Nothing in it is evaluated as code.
     gpus: {column: tres, key: gres/gpu}         a part of a cell such as cpu=8,gres/gpu=2
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial

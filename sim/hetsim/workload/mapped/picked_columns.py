@@ -1,7 +1,5 @@
 """Columns of measurements, found by usual names that may end with a unit."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice

@@ -4,8 +4,6 @@ By the names of columns and by what stands in them.  What it cannot know for sur
 the same, days and months that could be the other way round, numbers without a unit.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

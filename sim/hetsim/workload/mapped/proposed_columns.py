@@ -1,7 +1,5 @@
 """Propose the columns of a log by their names, words in them, and contents."""
 
-from __future__ import annotations
-
 import datetime
 import re
 from collections.abc import Callable, Collection, Sequence

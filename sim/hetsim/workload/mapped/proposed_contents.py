@@ -5,8 +5,6 @@ number that never exceeds another, texts by how often they come again.  Each fin
 rows.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

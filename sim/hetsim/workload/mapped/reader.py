@@ -35,8 +35,6 @@ such as 1234,5; `header` names the columns of a CSV file that has no first line 
 the key `gpus` of the object `job`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path

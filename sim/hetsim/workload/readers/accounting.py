@@ -15,8 +15,6 @@ Left out and counted: jobs that never started, and those without an end.  Record
 parallel jobs are counted apart.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -16,8 +16,6 @@ Reference: Yang, Wang, Yu, Weng, et al., GPU-Disaggregated Serving for Deep Lear
 (NSDI 2025).
 """
 
-from __future__ import annotations
-
 import math
 
 from hetsim.model.units import Seconds, shown

@@ -7,8 +7,6 @@ A job holds its demand times its workers at once, on GPUs of its model: with mor
 Known here from the rows that its documentation prints.
 """
 
-from __future__ import annotations
-
 from hetsim.model.units import shown
 from hetsim.workload.rows.job_log import JobLog
 from hetsim.workload.rows.job_tables import job_log

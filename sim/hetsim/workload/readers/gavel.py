@@ -18,8 +18,6 @@ Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity
 Deep Learning Workloads (OSDI 2020).
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import math

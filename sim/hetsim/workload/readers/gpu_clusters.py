@@ -13,8 +13,6 @@ Datacenters (SC 2021); Hu, Ye, Wang, et al., Characterization of Large Language 
 (NSDI 2024).
 """
 
-from __future__ import annotations
-
 from hetsim.model.units import shown
 from hetsim.workload.rows.job_log import JobLog, number_or_text, out_of_order
 from hetsim.workload.rows.job_tables import job_log

@@ -19,8 +19,6 @@ other; as CPU types they would not be, being cores of nodes.  The name `cpu` in 
 a core, and `gpu` that on any GPU of speed 1.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Annotated

@@ -18,8 +18,6 @@ The column of a type is `gpu_time.TYPE`, taken as given there; that of the type 
 GPU of speed 1.  Without `types` the columns are those of `gpu` and `gpu2`.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Annotated

@@ -23,8 +23,6 @@ Nodes: allocatable cores (rounded down), memory and GPUs; the GPU type is the sa
 Nodes that are cordoned (spec.unschedulable) or not ready are left out unless `down: true`.
 """
 
-from __future__ import annotations
-
 import json
 import operator
 import re

@@ -6,8 +6,6 @@ Table: CSV with the columns layer, activations, weights (bytes) and forward, bac
 next to them a column of seconds for each type of device, such as seconds.npu.  Layers follow each other.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import re

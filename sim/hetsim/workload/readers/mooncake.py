@@ -8,8 +8,6 @@ A file may be compressed with gzip.  Options are those of all request traces (se
 Reference: Qin, Li, He, Cui, Ren, Zhang, Wu, Zheng, Xu, Mooncake: Trading More Storage for Less Computation (FAST 2025).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from functools import partial

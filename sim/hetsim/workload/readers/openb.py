@@ -14,8 +14,6 @@ Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Sch
 Fragmentation Gradient Descent (USENIX ATC 2023).
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -18,8 +18,6 @@ Reference: Weng, Xiao, Yu, Wang, Wang, He, Li, Li, Lin, Ding, MLaaS in the Wild:
 Large-Scale Heterogeneous GPU Clusters (NSDI 2022).
 """
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections.abc import Iterator

@@ -15,8 +15,6 @@ Reference: Jeon, Venkataraman, Phanishayee, Qian, Xiao, Yang, Analysis of Large-
 Training Workloads (USENIX ATC 2019).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

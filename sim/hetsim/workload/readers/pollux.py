@@ -27,8 +27,6 @@ Reference: Qiao, Choe, Subramanya, Neiswanger, Ho, Zhang, Ganger, Xing, Pollux: 
 Goodput-Optimized Deep Learning (OSDI 2021), and its artifact.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Request traces, one row a request (`azure_llm`, `burstgpt`, `requests`)."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -20,8 +20,6 @@ Nodes are those of `scontrol show node`, on one line each or on several; those t
 `down: true`.  They know their partitions, so that jobs run only on the nodes of theirs (see docs/sites.md).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

@@ -11,8 +11,6 @@ is there, else RawUsage, which counts what the site bills.
 Reference: slurm.conf(5), sshare(1), Slurm Workload Manager 22.05 (SchedMD).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -13,8 +13,6 @@ dependency or a begin time keeps (JobHeldUser, Dependency, BeginTime, ...), whic
 here says when these may start.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass, field

@@ -20,8 +20,6 @@ the partial lines of jobs that were checkpointed (status 2, 3, 4): each whole jo
 Reference: Feitelson, Tsafrir, Krakov, Experience with Using the Parallel Workloads Archive (2014).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path

@@ -13,8 +13,6 @@ Reference: Coleman, Casanova, Pottier, Kaushik, Deelman, Ferreira da Silva, WfCo
 Scientific Workflow Research and Development (2022).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

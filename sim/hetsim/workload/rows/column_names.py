@@ -1,7 +1,5 @@
 """Names of columns of job logs, and words in them, from `column_names.yaml`."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Amounts that jobs use over time."""
 
-from __future__ import annotations
-
 import numpy as np
 
 MOMENT = 60.0

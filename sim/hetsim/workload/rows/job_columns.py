@@ -1,7 +1,5 @@
 """The rows of a log as growing columns, in one block or in blocks on disk."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import tempfile

@@ -19,8 +19,6 @@ its line; a job that the log itself knows nothing of (it never started, say) is 
 table.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from array import array

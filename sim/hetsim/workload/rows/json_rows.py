@@ -1,7 +1,5 @@
 """Read large JSON files one list member at a time, in little memory."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -14,8 +14,6 @@ Rows are read one by one, and those outside the window or the sample leave nothi
 bytes a request.  Reading ends at `until` (with `sort`, only at the end of the file).
 """
 
-from __future__ import annotations
-
 import inspect
 from array import array
 from collections.abc import Callable, Iterator, Mapping

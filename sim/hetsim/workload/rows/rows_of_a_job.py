@@ -14,8 +14,6 @@ A column without a rule must be the same in all rows.  Rows that are the same in
 kept, and the others are counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The common part of readers of plain text: lines, cells, times, tables, problems."""
 
-from __future__ import annotations
-
 import csv
 import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
