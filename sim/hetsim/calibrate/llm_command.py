@@ -91,9 +91,8 @@ def log(
         step = {**given, **step, "roofline": {**(old if isinstance(old, dict) else {}), **step["roofline"]}}
     elif "decode" not in step:
         step = {**given, **step}
-    front_end = _value("front_end", fitted.front_end)
     profile = {
-        "service": {**service, "step": step, "front_end": front_end},
+        "service": {**service, "step": step, "front_end": _value("front_end", fitted.front_end)},
         "measured": {
             "from": str(path),
             "held_back": fitted.held_back,

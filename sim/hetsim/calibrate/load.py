@@ -16,9 +16,8 @@ def load_device(reference: str, where: str = "auto") -> MeasuredDevice:
     module_name, colon, attribute = reference.partition(":")
     if not colon or not module_name or not attribute.isidentifier():
         raise UsageError(f'--model is {FORM}; not "{reference}"')
-    made = _factory(module_name, attribute)
     try:
-        device = made()
+        device = _factory(module_name, attribute)()
     except Exception as error:
         raise UsageError(f"--model {reference} failed: {type(error).__name__}: {error}") from error
     if (torch := sys.modules.get("torch")) is not None and isinstance(device, torch.nn.Module):

@@ -104,8 +104,7 @@ def spans(
     """
     begun, over = arrival + ttft, arrival + latency
     several = output > 1
-    each = float(np.quantile((over - begun)[several] / (output[several] - 1), 0.05))
-    gap = TOGETHER * each
+    gap = TOGETHER * float(np.quantile((over - begun)[several] / (output[several] - 1), 0.05))
     order = np.argsort(begun, kind="stable")
     times = begun[order]
     starts = np.concatenate([[0], np.flatnonzero(np.diff(times) > gap) + 1])
@@ -133,8 +132,7 @@ def spans(
     passed = np.diff(events)
     middle = (events[1:] + events[:-1]) / 2
     running_sum = np.concatenate([[0.0], np.cumsum(running[:-1] * passed)])
-    grown = level[:-1] * passed + slope[:-1] * middle * passed
-    context_sum = np.concatenate([[0.0], np.cumsum(grown)])
+    context_sum = np.concatenate([[0.0], np.cumsum(level[:-1] * passed + slope[:-1] * middle * passed)])
     first = np.searchsorted(read_at, begun + gap)
     last = np.maximum(np.searchsorted(read_at, over - gap / 4), first)
     kept = several & (over <= until)

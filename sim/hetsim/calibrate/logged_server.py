@@ -110,8 +110,7 @@ class Server:
         record = Simulation(replace(run, language=[service])).run()
         arrival = record.input.tasks.arrival
         first = np.full(len(arrival), math.nan) if record.first_token is None else record.first_token
-        done = record.status == COMPLETED
-        return first - arrival, np.where(done, record.finish - arrival, math.nan), record
+        return first - arrival, np.where(record.status == COMPLETED, record.finish - arrival, math.nan), record
 
 
 def entry_of(path: Path) -> dict[str, Any]:

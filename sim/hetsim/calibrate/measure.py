@@ -129,8 +129,7 @@ def from_elsewhere(what: str, stages: Mapping[str, Shaped]) -> dict[str, Any]:
             one = stages[name]
             line = FittedLine(*one.line, ())
             service[name] = _stage(line) if one.chosen == "line" else {n: _time(t) for n, t in one.knots.items()}
-    compute = stages["compute"]
-    service["max_batch"] = compute.sizes[-1]
+    service["max_batch"] = stages["compute"].sizes[-1]
     about = {name: one.about for name, one in stages.items()}
     return {"service": service, "measured": {"from": what, "stages": about}}
 
@@ -204,5 +203,4 @@ def fit(sizes: Sequence[int], seconds: Sequence[float]) -> FittedLine:
     if not tau.any():
         return FittedLine(0.0, 0.0, (0.0,) * len(n))
     per_item, fixed = nearest_line(n, tau)
-    residuals = tau / (per_item * n + fixed) - 1
-    return FittedLine(per_item, fixed, tuple(residuals.tolist()))
+    return FittedLine(per_item, fixed, tuple((tau / (per_item * n + fixed) - 1).tolist()))

@@ -153,8 +153,7 @@ def _judged(settings: list[MeasuredSetting], shape: str) -> JudgedShape:
         rest = [one for one in settings if one.batch != batch]
         each = slope(rest)
         times_of_rest = _by_sequences(rest, each)
-        fitted = shaped(tuple(times_of_rest), tuple(times_of_rest.values()), shape)
-        base = fitted.seconds_at(batch)
+        base = shaped(tuple(times_of_rest), tuple(times_of_rest.values()), shape).seconds_at(batch)
         mine = [one for one in settings if one.batch == batch]
         errors[batch] = statistics.mean(abs((base + each * one.context) / one.decode - 1) for one in mine)
     values = list(errors.values())

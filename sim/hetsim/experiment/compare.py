@@ -149,8 +149,7 @@ def select_best(
     first = selection.FIRST if replications is None else replications
     if first < 3:
         raise UsageError(f"the first stage of a selection takes at least 3 replications, not {first}")
-    values = named_policies(policies)
-    cases = prepared(scenario, values, options, refusals)
+    cases = prepared(scenario, named_policies(policies), options, refusals)
     kept = groups_to_keep(cases, metrics, by, replace(options, replications=replications or {}))
     if refusals is not None and refusals.errors:
         refusals.require_others(len(cases), 2)

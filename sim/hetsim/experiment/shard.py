@@ -86,8 +86,7 @@ def make_part(study: Study, series: Iterable[Replicates], shard: Shard) -> Shard
         Replicates(one.case, 1, begin=one.begin + number, warmup=one.warmup)
         for one in series for number in range(one.whole, one.goal)
     )  # fmt: skip
-    mine = list(shard.items_of(single))
-    return make_all(study, mine, shard)
+    return make_all(study, list(shard.items_of(single)), shard)
 
 
 def make_all(study: Study, series: list[Replicates], shard: Shard) -> ShardReport:

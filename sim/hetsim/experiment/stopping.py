@@ -78,8 +78,7 @@ class Amount:
             assert series.runs is not None
             if count < series.goal or count == self.maximum or series.failed or self.enough(series.runs):
                 return
-            half_width = series.runs.relative_half_width(self.metric, self.confidence)
-            wanted = count * (half_width / precision) ** 2
+            wanted = count * (series.runs.relative_half_width(self.metric, self.confidence) / precision) ** 2
             likely = min(math.ceil(wanted), 2 * count, self.maximum) if math.isfinite(wanted) else 0
             study.more(series, count + 1, likely)
 

@@ -332,7 +332,6 @@ class SweepPlan:
     @property
     def about(self) -> dict[str, Any]:
         """The contents of the file `sweep.json`."""
-        columns = self._points().values()
         return {
             "name": self.base.name,
             "seed": self.seed,
@@ -340,7 +339,7 @@ class SweepPlan:
             "metrics": self.metrics,
             **({"keep": list(self.setup.keep)} if self.setup.keep else {}),
             "keys": self.keys,
-            "points": [list(point) for point in zip(*columns, strict=True)] or [[]],
+            "points": [list(point) for point in zip(*self._points().values(), strict=True)] or [[]],
             "policies": list(self.checked.names),
             "scenario": plain_digest({key: value for key, value in self.base.raw.items() if key != "sweep"}),
             "versions": fingerprint(),

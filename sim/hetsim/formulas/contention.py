@@ -167,8 +167,7 @@ def stretches(own: np.ndarray, spent: np.ndarray, share: np.ndarray) -> np.ndarr
 
     own, spent: seconds of computing (above 0) and of sending alone; share: part of a link (column) that a job uses."""
     count = len(own)
-    states = np.arange(1 << count)
-    sends = (states >> np.arange(count)[:, None]) & 1 == 1
+    sends = (np.arange(1 << count) >> np.arange(count)[:, None]) & 1 == 1
     speed = _speeds(sends, share)
     leave = np.where(sends, speed / spent[:, None], 1.0 / own[:, None])
     odd = sends.sum(axis=0) % 2 == 1

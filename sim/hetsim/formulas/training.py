@@ -251,8 +251,7 @@ def _passed(model: Transformer, plan: ParallelPlan) -> float:
 def memory(model: Transformer, plan: ParallelPlan) -> tuple[float, float]:
     """Bytes of weights and their state, and of activations, on the fullest GPU."""
     each = KEPT + SHARDED / plan.data if plan.sharded_optimizer else STATE
-    state = each * _held(model, plan)
-    return state, plan.in_flight * model.layers / plan.pipeline * activations(model, plan)
+    return each * _held(model, plan), plan.in_flight * model.layers / plan.pipeline * activations(model, plan)
 
 
 def _held(model: Transformer, plan: ParallelPlan) -> float:

@@ -263,8 +263,7 @@ def ran_case(entry: Entry, case: TableCase, count: int | None = None) -> Ran:
     runs = entry.replications(table, scenario) if count is None else count
     values: dict[str, list[float]] = {column: [] for column in table.values}
     for replication in range(runs):
-        job = RunJob(0, {}, scenario.model.seed, replication)
-        result = simulate(scenario, job, described=False)
+        result = simulate(scenario, RunJob(0, {}, scenario.model.seed, replication), described=False)
         for column, value in table.values.items():
             values[column].append(measured(entry, table, case, result=result, column=column, value=value))
     return Ran(case, values, perf_counter() - begun)
@@ -330,8 +329,7 @@ def recorded(entry: Entry) -> Outcome:
     path = entry.folder / RECORDED
     if not path.exists():
         return Outcome(entry, frame([]))
-    table = pd.read_csv(path, keep_default_na=False, dtype={"runs": str})
-    return Outcome(entry, table[list(COLUMNS)])
+    return Outcome(entry, pd.read_csv(path, keep_default_na=False, dtype={"runs": str})[list(COLUMNS)])
 
 
 def record(outcome: Outcome) -> None:

@@ -234,8 +234,7 @@ def _compared_groups(found: Comparison) -> str:
             table = found.by(group)
         except UsageError:  # not kept of replications, or no such groups
             continue
-        groups = table.index.get_level_values(0).unique()
-        if len(groups) < 2:
+        if len(table.index.get_level_values(0).unique()) < 2:
             continue
         those = (TASK_COUNT, *in_set("page_tasks")[:3])
         names = [name for name in those if name in table.columns.get_level_values(0)]

@@ -123,8 +123,7 @@ def _differing_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
         mine = means.xs(point) if point in means.index.get_level_values(0) else means.iloc[:0]
         if not len(mine):
             continue
-        best = str(mine.idxmax() if higher_is_better(metric) else mine.idxmin())
-        for finding in seen_from(of_point, best):
+        for finding in seen_from(of_point, str(mine.idxmax() if higher_is_better(metric) else mine.idxmin())):
             base = float(mine[finding.other])
             if finding.shown != "different":
                 continue
@@ -247,8 +246,7 @@ def again(found: Sweep, folder: str) -> tuple[str, str, str]:
         options.append(f"--set {quote(f'replications={{{wanted}}}')}")
     if "seed" not in found.keys:
         options.append(f"--seed {found.seed}")
-    words = [f"hetsim sweep {common.scenario_file(folder)}", *options]
-    return " ".join(words), table, more
+    return " ".join([f"hetsim sweep {common.scenario_file(folder)}", *options]), table, more
 
 
 def _by_point(found: Sweep) -> tuple[list[int], list[list[str]]]:

@@ -87,8 +87,7 @@ class StageMemory:
         inside = np.array([[one in members for members in self.cuts.sets] for one in range(len(layers))])
         largest = np.zeros_like(self.weights)
         for one in sorted(range(len(layers)), key=lambda k: layers[k].activations):  # the largest overwrites the rest
-            starts = np.concatenate([[True], ~inside[one]])
-            largest[np.ix_(starts, inside[one])] = layers[one].activations
+            largest[np.ix_(np.concatenate([[True], ~inside[one]]), inside[one])] = layers[one].activations
         return largest
 
     def needed(self, replicas: int, behind: int) -> np.ndarray:

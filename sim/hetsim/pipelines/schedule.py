@@ -183,8 +183,7 @@ class _Layout:
         self.boundaries = boundaries or [BoundarySeconds()] * (len(stages) - 1)
         self.devices: list[list[_Stage]] = []
         for number, stage in enumerate(stages):
-            behind = sum(one.replicas for one in stages[number + 1 :])
-            flying = 1 + math.ceil(behind / stage.replicas)
+            flying = 1 + math.ceil(sum(one.replicas for one in stages[number + 1 :]) / stage.replicas)
             self.devices.append([
                 _Stage(number, replica, stage_order(
                     order, len(stages), number, micro_batches=range(replica, micro_batches, stage.replicas),

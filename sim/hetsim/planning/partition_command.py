@@ -117,8 +117,7 @@ def _drawn(
         cuts, found, devices, inference=inference, micro_batches=number,
         ways=(lambda a, b: StageWay()) if ignore_activations else slower_link,
     )  # fmt: skip
-    name = f"{profile.name}, an item every {terminal.seconds(found.seconds)}"
-    return pipeline(replace(schedule, name=name))
+    return pipeline(replace(schedule, name=f"{profile.name}, an item every {terminal.seconds(found.seconds)}"))
 
 
 def _parsed(option: str, text: str, read: Callable[[str], float]) -> float:

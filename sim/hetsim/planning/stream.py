@@ -81,8 +81,7 @@ def _stream(
 ) -> TaskStream:  # fmt: skip
     """The columns: arrival by arrival, item by item, stage by stage."""
     count, each = len(plan.stages), spec.items
-    items = len(arrival) * each
-    stage = np.tile(np.arange(count), items)
+    stage = np.tile(np.arange(count), len(arrival) * each)
     stream = TaskStream(
         name,
         path,

@@ -125,8 +125,7 @@ def _text(name: str, found: list[PlanCandidate], top: int) -> list[str]:
 
 def _shown(fitting: list[PlanCandidate], sizes: list[int], top: int) -> list[PlanCandidate]:
     """The first of each number of GPUs, in the order in which they are."""
-    each = -(-top // len(sizes))
-    rows_left = dict.fromkeys(sizes, each)
+    rows_left = dict.fromkeys(sizes, -(-top // len(sizes)))
     shown = []
     for one in fitting:
         if rows_left[one.plan.gpus]:

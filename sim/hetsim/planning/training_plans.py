@@ -244,8 +244,7 @@ def _plans(training: TrainingSpec, gpus: int) -> Iterator[formulas.ParallelPlan]
                         "schedule": "1f1b" if chunks == 1 else "interleaved",
                     }  # fmt: skip
                     try:
-                        checked = TrainingSpec.model_validate({**dict(training), **change})
-                        yield checked.plan(gpus)
+                        yield TrainingSpec.model_validate({**dict(training), **change}).plan(gpus)
                     except (KeyProblem, ValueError):  # does not divide: the schema says what may be
                         continue
 

@@ -43,8 +43,7 @@ def against(
             ends = (mine[f"{metric}_ci_{end}"].to_numpy(dtype=float) / factor for end in ("low", "high"))
             low, high = (np.clip(end, *possible(metric, value, factor)) for end in ends)
             marks.append(Band(at, low, high, color=look["color"], alpha=0.18))
-    values = frame[metric].to_numpy(dtype=float) / factor
-    log = is_wide(values, WIDE)
+    log = is_wide(frame[metric].to_numpy(dtype=float) / factor, WIDE)
     if numbers:
         x_axis = _key_axis(sweep, x)
     else:
@@ -64,8 +63,7 @@ def sweep_map(
         for one policy of several ({"policy": "sjf"}).
     Returns: the picture.
     """
-    frame = _chosen(sweep, metric, where)
-    _needs(sweep, frame, (x, y))
+    _needs(sweep, _chosen(sweep, metric, where), (x, y))
     grid = sweep.pivot(x, y, metric, where)
     factor, unit = fitting(grid.to_numpy().ravel().tolist(), units_of(metric))
     values = grid.to_numpy(dtype=float) / factor

@@ -164,8 +164,7 @@ def unknown_metric(name: str, names: Iterable[str]) -> UnknownName:
 
 def declaration(name: str) -> Declaration | None:
     """The declaration of a metric, whatever bound its name has; or None."""
-    by_name = declarations()
-    return by_name.get(name) or _all_of_ours().get(re.sub(r"_\d[\d.e+-]*s_", f"_{_BOUND}s_", name))
+    return declarations().get(name) or _all_of_ours().get(re.sub(r"_\d[\d.e+-]*s_", f"_{_BOUND}s_", name))
 
 
 def in_set(name: str, bound: float = DEFAULT_BOUND) -> list[str]:

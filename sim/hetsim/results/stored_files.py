@@ -148,8 +148,7 @@ def _check_text(path: Path, column: str, most: int) -> None:
         for chunk in file.read(columns=[column]).column(0).chunks:
             if not pa.types.is_dictionary(chunk.type):
                 return  # nested lists, whose texts are stored one by one
-            lengths = pc.binary_length(chunk.dictionary).take(chunk.indices)
-            taken += pc.sum(lengths).as_py() or 0
+            taken += pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices)).as_py() or 0
     if taken > most:
         raise DamagedFile(path, f"its column {column} would take {taken:,} bytes")
 

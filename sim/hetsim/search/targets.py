@@ -64,8 +64,7 @@ class Target:
             value = _value(written, name)
         except ValueError as error:
             raise UsageError(f"--target {shown(text)}: {error}") from None
-        below = sign in ("<", "<=", "≤")
-        return cls(name, below, value, f"{name} {sign} {written}", strict=sign in ("<", ">"))
+        return cls(name, sign in ("<", "<=", "≤"), value, f"{name} {sign} {written}", strict=sign in ("<", ">"))
 
     def judge(self, mean: float, half: float) -> str:
         """Judge a mean by a one-sided half-width: met, missed, or open."""

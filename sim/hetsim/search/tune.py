@@ -282,10 +282,9 @@ def tune(
         )
         for number, row in enumerate(given)
     ]  # fmt: skip
-    chosen = base.with_overrides(given[best].overrides)
     return Tuning(
         metric=metric, confidence=confidence, settings=settings, best=best, ours=ours, present=present, used=used,
-        policy=chosen.raw["policy"], name=base.name,
+        policy=base.with_overrides(given[best].overrides).raw["policy"], name=base.name,
         seed=base.model.seed if seed is None else seed, remarks=tuple(remarks), warnings=tuple(warnings),
     )  # fmt: skip
 

@@ -433,10 +433,9 @@ def differing_elsewhere(jobs: Sequence[tuple[Any, Sequence[System]]]) -> list[Co
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
         return [ContractBreach("hash seed", "all", f"the run in a process of its own failed: {lines[-1]}")]
-    there = pickle.loads(done.stdout)
     return [
         ContractBreach("hash seed", name, f"{_called(factory)} decides differently under another PYTHONHASHSEED")
-        for (factory, _), mine, theirs in zip(jobs, here, there, strict=True)
+        for (factory, _), mine, theirs in zip(jobs, here, pickle.loads(done.stdout), strict=True)
         for name, ours, its in zip(mine, mine.values(), theirs.values(), strict=True)
         if ours != its
     ]

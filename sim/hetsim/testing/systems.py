@@ -202,8 +202,7 @@ def task_graph() -> System:
     before += [(layer * 3 + i, layer * 3 + (i + 1) % 3) for layer in range(3) for i in range(3)]
     items = [Item(f"x{i}", GB // 2) for i in range(12)] + [Item("weights", GB, home=0)]
     reads = [(*row, 12) if number % 2 else row for number, row in enumerate(before)]
-    network = Link(upload=GB, download=GB)
-    cluster = Cluster([node(cpus=1, accelerators=((gpu, 1),), count=2, network=network)])
+    cluster = Cluster([node(cpus=1, accelerators=((gpu, 1),), count=2, network=Link(upload=GB, download=GB))])
     tasks = workload(rows, shapes, predecessors=before, reads=reads, writes=[(i,) for i in range(12)], items=items)
     return System("task graph with data", cluster, tasks)
 
@@ -212,8 +211,7 @@ def zero_lengths() -> System:
     shape = Shape([cpu_mode()])
     rows = [(0, 0, 0), (0, 0, 1), (0, 0, 0), (1, 0, 0), (1, 0, 0), (1, 0, 2), (1, 0, 0), (5, 0, 0)]
     before: list[tuple[int, ...]] = [(), (), (0,), (), (3,), (), (4, 5), ()]
-    tasks = workload(rows, [shape], predecessors=before)
-    return System("tasks of no length", Cluster([node(cpus=2)]), tasks)
+    return System("tasks of no length", Cluster([node(cpus=2)]), workload(rows, [shape], predecessors=before))
 
 
 def simultaneous() -> System:
@@ -252,8 +250,7 @@ def costly_stops() -> System:
     ]
     rows = [(0, 0, 6), (0, 2, 5), (1, 1, 1), (1, 3, 2), (2, 0, 0.5), (2, 1, 3), (3, 2, 1), (4, 0, 1), (4, 3, 0.5)]
     priority = np.array([0.0, 0, 2, 1, 3, 1, 2, 3, 2])
-    deadline = np.array([40.0, 40, 12, 12, 8, 30, 20, 15, 25])
-    tasks = workload(rows, shapes, priority=priority, deadline=deadline)
+    tasks = workload(rows, shapes, priority=priority, deadline=np.array([40.0, 40, 12, 12, 8, 30, 20, 15, 25]))
     return System("costly stops", Cluster([node(accelerators=((gpu, 2),))]), tasks)
 
 

@@ -86,8 +86,7 @@ def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
     begin = np.where(np.isnan(start), table.arrival, start)
     took = np.min(list(table.times.values()), axis=0)
     gpus, cores = held_amounts(table)
-    names = table.extra.get("recorded_node")
-    parts = node_parts(names, gpus, begin, begin + took)
+    parts = node_parts(table.extra.get("recorded_node"), gpus, begin, begin + took)
     if parts is not None:
         return _named(table, parts, begin, end=begin + took, amounts=(gpus, cores))
     if not gpus.any():
@@ -211,8 +210,7 @@ def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> flo
     if any(key in trace for key in CUTS):
         found.notes.append("no warm start was made: the trace is cut or scaled already")
         return None
-    reader = registry.entry("traces", trace["format"])
-    if "warm_start" not in inspect.signature(reader).parameters:
+    if "warm_start" not in inspect.signature(registry.entry("traces", trace["format"])).parameters:
         found.notes.append(f"no warm start was made: format: {trace['format']} does not know it")
         return None
     if (jobs.arrival >= explained.warm_end).sum() < FEW:

@@ -61,9 +61,8 @@ def policy_of(score: RuleScore, found: Identified) -> dict[str, Any]:
     if rule.order in ORDERS:
         scheduler = {"name": ORDERS[rule.order], "discipline": rule.discipline}
     elif rule.order == "usage":
-        half_life = f"{rule.half_life / 3600:g} h"
         scheduler = {"name": "slurm_multifactor", **MULTIFACTOR, "age": rule.age, "fair_share": 1, "partition": 0,
-                     "half_life": half_life, "bf_max_job_test": depth}  # fmt: skip
+                     "half_life": f"{rule.half_life / 3600:g} h", "bf_max_job_test": depth}  # fmt: skip
     elif rule.order == "class" and found.half.order is not None:
         ranks = ranks_of(found.half.order)
         factors = {_partition(found, name): 1 - rank / len(ranks) for name, rank in ranks.items()}

@@ -78,8 +78,7 @@ def explained_waits(
     if jobs is not None and len(jobs) > MAX_JOBS:
         console.note(f"{len(jobs):,} jobs are too many to explain their waits; choose a window (since, until)")
         jobs = None
-    loaded = load(subject.document)
-    run = loaded.build()
+    run = load(subject.document).build()
     names = [node.name for node in run.cluster.nodes]
     explained = None
     if jobs is not None:

@@ -153,8 +153,7 @@ def look_back(
         progress(f"earlier snapshot {number + 1} of {len(instants)}: {len(rows)} jobs wait")
         twin = Twin(jobs, now, history, cluster, horizon=horizon, policy=policy, overrides=overrides,
                     rules=rules)  # fmt: skip
-        made = twin.forecast(samples, seed + number)
-        errors.append(_past(made, rows, history, now))
+        errors.append(_past(twin.forecast(samples, seed + number), rows, history, now))
     return errors
 
 
@@ -232,9 +231,7 @@ def snapshot_of(history: JobHistory, now: float) -> tuple[list[SnapshotJob], dic
 
 def _waits(past: JobHistory, user: str, waited: float) -> np.ndarray:
     """The remaining waits of a user's jobs, given this one's so far; not below 0."""
-    own = past.labels["user"] == user
-    rows: Sequence[int] | np.ndarray = np.flatnonzero(own)[-LAST:]
+    rows: Sequence[int] | np.ndarray = np.flatnonzero(past.labels["user"] == user)[-LAST:]
     if len(rows) < FEW:
         rows = np.arange(len(past))[-10 * LAST :]
-    waits = (past.start - past.submit)[rows]
-    return np.maximum(waits - waited, 0.0)
+    return np.maximum((past.start - past.submit)[rows] - waited, 0.0)

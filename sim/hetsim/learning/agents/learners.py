@@ -86,8 +86,7 @@ class Dqn:
             starts, np.append(starts[1:], len(scores)), strict=True)])  # fmt: skip
         wanted = memory.rewards[drawn] + memory.left[drawn] * target.scores(rows[best])
         own = layout.select(memory.observations[drawn], np.arange(len(drawn)), memory.actions[drawn])
-        errors = network.forward(own) - wanted
-        return network.backward(np.clip(errors, -1.0, 1.0) / len(drawn))
+        return network.backward(np.clip(network.forward(own) - wanted, -1.0, 1.0) / len(drawn))
 
 
 class Memory:
@@ -234,8 +233,7 @@ def balanced(
     owner = np.repeat(np.arange(len(starts)), ends - starts)
     placed = scores.astype(np.float64)
     placed[wait] = -np.inf
-    best = np.maximum.reduceat(placed, starts)
-    parts = np.exp(placed - best[owner])
+    parts = np.exp(placed - np.maximum.reduceat(placed, starts)[owner])
     totals = np.add.reduceat(parts, starts)
     raised = scores.astype(np.float64)
     raised[wait] += np.log(totals[choices])

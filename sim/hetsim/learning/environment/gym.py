@@ -101,8 +101,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         if options and len(options) > 1:
             raise UsageError(f"reset takes one of the options {' and '.join(OPTIONS)}, not both")
         if options and "validation" in options:
-            number = _replication(options["validation"])
-            observation = self.episodes.reset(seed or 0, number, VALIDATION)
+            observation = self.episodes.reset(seed or 0, _replication(options["validation"]), VALIDATION)
         elif options and "replication" in options:
             own = self.episodes.scenario.model.seed
             observation = self.episodes.reset(own if seed is None else seed, _replication(options["replication"]))

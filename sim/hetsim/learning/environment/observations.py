@@ -274,8 +274,7 @@ class GraphObservation(Arrays):
         self._least = tasks.computing(tasks.estimate).min(axis=1)
         self._path = self._critical(len(tasks))
         size = min(MAX_GRAPH, len(tasks) if tasks.predecessors is not None else 2 * len(tasks) + window)
-        links = sum(map(len, before))
-        self.limits = rows, edges, items = size, max(1, links), max(1, len(tasks.items))
+        self.limits = rows, edges, items = size, max(1, sum(map(len, before))), max(1, len(tasks.items))
         self.shapes |= {
             "graph": (rows, self.ROW), "links": (edges, 2), "shown": (window,),
             "data": (items, 1 + len(problem.cluster.nodes)), "needs": (window, items),

@@ -125,8 +125,7 @@ class Called(Reward):
         except HetsimError:
             raise
         except Exception as error:
-            name = getattr(self.function, "__name__", "of a function")
-            raise raised("reward", name, now, error) from error
+            raise raised("reward", getattr(self.function, "__name__", "of a function"), now, error) from error
 
 
 class Several(Reward):

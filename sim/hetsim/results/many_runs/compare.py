@@ -315,5 +315,4 @@ def _of_the_best(metric: str, frame: pd.DataFrame, found: list[Finding]) -> list
     means = frame.mean()
     if not means.notna().any():
         return []
-    best = means.idxmax() if higher_is_better(metric) else means.idxmin()
-    return seen_from(found, str(best))
+    return seen_from(found, str(means.idxmax() if higher_is_better(metric) else means.idxmin()))

@@ -172,8 +172,7 @@ def _number(sweep: Points, column: str, value: Any) -> float | None:
 
 def _written(sweep: Points, frame: pd.DataFrame, column: str) -> pd.Series:
     """The values of a key as texts, as they were swept."""
-    texts = sweep.points[column].astype(str)
-    return pd.Series(texts.loc[frame["point"]].to_numpy(), index=frame.index)
+    return pd.Series(sweep.points[column].astype(str).loc[frame["point"]].to_numpy(), index=frame.index)
 
 
 def _known(sweep: Points, frame: pd.DataFrame, column: str) -> str:

@@ -257,8 +257,7 @@ class Replications:
         """
         own = self.ends
         further = (ends.reindex(own.index) - own).clip(lower=0.0) * self._column(_WATTS)
-        energy = pd.DataFrame({name: self._column(name) for name in COMMON_END})
-        return energy.add(further.to_numpy(), axis=0)
+        return pd.DataFrame({name: self._column(name) for name in COMMON_END}).add(further.to_numpy(), axis=0)
 
     @property
     def ends(self) -> pd.Series:

@@ -129,8 +129,7 @@ class Race:
             counts = np.array(self.counts[policy])
             self._first[policy] = float((np.array(values) * counts).sum() / counts.sum()), float(counts.mean())
         contributions = {policy: self._contributions(policy) for policy in self.values}
-        best = max(self.sign * values.mean() for values in contributions.values())
-        self.delta = self.share * abs(best)
+        self.delta = self.share * abs(max(self.sign * values.mean() for values in contributions.values()))
         if self.delta == 0:
             raise UsageError(f"the best mean of {self.metric} is 0: a delta relative to it says nothing")
         eta = ((2 * (1 - self.probability) / (count - 1)) ** (-2 / (first - 1)) - 1) / 2

@@ -107,8 +107,7 @@ class GrowingTable:
             self.close()
             self.files.append(self.folder / f"{self.name}-{len(self.files)}.parquet")
             self._columns = list(frame.columns)
-            schema = pa.Schema.from_pandas(frame, preserve_index=False)
-            self._writer = pq.ParquetWriter(self.files[-1], schema)
+            self._writer = pq.ParquetWriter(self.files[-1], pa.Schema.from_pandas(frame, preserve_index=False))
         self._writer.write_table(pa.Table.from_pandas(frame, schema=self._writer.schema, preserve_index=False))
 
     def close(self) -> None:

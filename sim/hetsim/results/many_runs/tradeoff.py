@@ -87,8 +87,7 @@ def _means(found: Comparison | Sweep, names: tuple[str, str]) -> pd.DataFrame:
     _known(names, [str(name) for name in frame.columns])
     label = frame["policy"].astype(str)
     for key in found.keys:
-        written = found.points[key].astype(str).loc[frame["point"]].to_numpy()
-        label = label + " · " + written
+        label = label + " · " + found.points[key].astype(str).loc[frame["point"]].to_numpy()
     columns = {name: frame[name].to_numpy(dtype=float) for name in names}
     for name in names:
         if name in found.keys and not pd.api.types.is_numeric_dtype(frame[name]):

@@ -94,8 +94,7 @@ def _critical_path(tasks: Tasks, fastest: np.ndarray) -> np.ndarray:
             if open_ and finish[task] == -math.inf:
                 stack.extend(open_)
                 continue
-            begin = max([tasks.arrival[task], *(finish[p] for p in predecessors[task])])
-            finish[task] = begin + fastest[task]
+            finish[task] = max([tasks.arrival[task], *(finish[p] for p in predecessors[task])]) + fastest[task]
             stack.pop()
     return finish
 

@@ -214,8 +214,7 @@ def explain(result: Run, task_id: Any) -> pd.DataFrame:
         return tables[0]
     staged = result.record.input.tasks.staged
     assert staged is not None
-    ready = waits.row[np.isin(waits.row, rows)].tolist()
-    for row, table in zip(ready, tables, strict=True):
+    for row, table in zip(waits.row[np.isin(waits.row, rows)].tolist(), tables, strict=True):
         table.insert(0, "stage", staged.stages[staged.stage[row]])
     return pd.concat(tables, ignore_index=True)
 
@@ -252,9 +251,8 @@ def ending(result: Run, task_id: Any) -> dict[str, Any]:
     if len(mine) > 1:
         rows = TableRows(record)
         row = int(rows.deciding[np.searchsorted(rows(np.arange(len(record.status))), row)])
-    status = int(record.status[row])
     facts: dict[str, Any] = {
-        "status": STATUS_NAMES[status], "reason": record.reasons.get(row, ""),
+        "status": STATUS_NAMES[int(record.status[row])], "reason": record.reasons.get(row, ""),
         "at": float(record.finish[row]), "launches": int((record.start[mine] == record.start[mine]).sum()), "stops": 0,
         "wasted": 0.0, "fused_with": [],
     }  # fmt: skip

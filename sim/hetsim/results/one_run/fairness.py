@@ -62,8 +62,7 @@ def _isolated(table: ModeTable, rows: TableRows, done: np.ndarray, crowd: np.nda
     among[done] = crowd
     mine = np.isin(rows.owner, done)
     members, owner = rows.members[mine], rows.owner[mine]
-    shared = _on_a_share(table, members, among[owner])
-    by_row = np.bincount(owner, weights=shared, minlength=rows.count)[done]
+    by_row = np.bincount(owner, weights=_on_a_share(table, members, among[owner]), minlength=rows.count)[done]
     total = np.bincount(owner, weights=_on_a_share(table, members, np.ones(len(members))), minlength=rows.count)[done]
     alone = np.where(np.isnan(rows.staged.alone), np.inf, rows.staged.alone)
     of_stages = rows(rows.staged.stage)[done] >= 0
@@ -91,8 +90,7 @@ def _active(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     change = np.repeat([1, -1], len(begin))
     order = np.argsort(when, kind="stable")
     when, change = when[order], change[order]
-    level = np.cumsum(change)
-    return when, np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(when))])
+    return when, np.concatenate([[0.0], np.cumsum(np.cumsum(change)[:-1] * np.diff(when))])
 
 
 @metric(unit="ratio", better="less", sets=("fairness", "cluster:160"), title="ρ max", congested=True)

@@ -32,8 +32,7 @@ def fragmentation(run: Measured) -> float:
     fits loses nothing; in the paper, and for the placement `fgd`, all free GPUs are lost to it.
     """
     time, free, stranded, _ = fragmentation_steps(run.result)
-    until = np.append(time[1:], run.result.end)
-    span = np.minimum(until, run.high) - np.maximum(time, run.low)
+    span = np.minimum(np.append(time[1:], run.result.end), run.high) - np.maximum(time, run.low)
     there = (span > 0) & (free > 0)
     total = float(span[there].sum())
     return float((span[there] * stranded[there] / free[there]).sum()) / total if total else math.nan

@@ -182,8 +182,7 @@ def _codes_of_gpus(result: Run) -> tuple[np.ndarray, list[Any]]:
     record = result.record
     labels = size_labels(record.input.tasks.shapes)
     names = sorted(dict.fromkeys(labels), key=by_number)
-    of_shape = np.array([names.index(name) for name in labels])
-    return of_shape[TableRows(record)(record.input.tasks.shape)], names
+    return np.array([names.index(name) for name in labels])[TableRows(record)(record.input.tasks.shape)], names
 
 
 def by_group(result: Run, grouping: Grouping, weighted: bool = False) -> pd.DataFrame:
@@ -215,10 +214,9 @@ def by_group(result: Run, grouping: Grouping, weighted: bool = False) -> pd.Data
 
 def kept_values(result: Run, grouping: Grouping) -> dict[str, float]:
     """Group metrics as flat names and numbers, which a worker returns."""
-    table = by_group(result, grouping, weighted=True)
     return {
         _KEPT + json.dumps([grouping.by, str(group), str(name)], ensure_ascii=False): float(value)
-        for group, row in table.iterrows() for name, value in row.items()
+        for group, row in by_group(result, grouping, weighted=True).iterrows() for name, value in row.items()
     }  # fmt: skip
 
 

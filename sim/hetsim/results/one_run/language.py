@@ -17,8 +17,7 @@ def rows_of(run: RunInput) -> np.ndarray:
 
 def periods(record: Record, task: np.ndarray) -> np.ndarray:
     """Mask of the launches that are busy periods of replicas."""
-    shapes = [service.shape.index for service in record.input.language]
-    return np.isin(record.input.tasks.shape[task], shapes)
+    return np.isin(record.input.tasks.shape[task], [service.shape.index for service in record.input.language])
 
 
 def token_times(record: Record) -> dict[str, np.ndarray]:

@@ -67,8 +67,7 @@ def cache_hit_fraction(run: Measured) -> float:
         return math.nan
     rows = np.concatenate([service.rows for service in services if service.name in names])
     record = run.result.record
-    arrived = (record.input.tasks.arrival[rows] >= run.low) & (record.status[rows] == COMPLETED)
-    rows = rows[arrived]
+    rows = rows[(record.input.tasks.arrival[rows] >= run.low) & (record.status[rows] == COMPLETED)]
     return float((record.place[rows] < 0).mean()) if len(rows) else math.nan
 
 

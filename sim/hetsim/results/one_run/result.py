@@ -279,8 +279,7 @@ class Result:
         Parameters: names: of them; without names those of the summary.
         Returns: values by name.
         """
-        chosen = self.names if names is None else names
-        return {name: self.metric(name) for name in chosen}
+        return {name: self.metric(name) for name in (self.names if names is None else names)}
 
     @property
     def summary(self) -> pd.DataFrame:

@@ -100,12 +100,10 @@ class TableRows:
         if self.staged is None:
             return np.arange(self.count) if self.chosen is None else self.chosen
         status, finish = record.status[self.members], record.finish[self.members]
-        open_ = status == UNFINISHED
-        rank = np.where(status == COMPLETED, 2, np.where(open_, 1, 0))
+        rank = np.where(status == COMPLETED, 2, np.where(status == UNFINISHED, 1, 0))
         # Of what ended badly the earliest, which doomed the others; of what completed the last.
         when = np.where(rank == 0, finish, np.where(rank == 2, -finish, 0.0))
-        order = np.lexsort((self.members, when, rank, self.owner))
-        return self.members[order[self.begin]]
+        return self.members[np.lexsort((self.members, when, rank, self.owner))[self.begin]]
 
     def minimum(self, column: np.ndarray) -> np.ndarray:
         """Minimum over the tasks of each row that have a value; NaN without."""

@@ -202,8 +202,7 @@ def _held(
 
 def _batch(record: Record, rows: TableRows) -> Any:
     if record.batch is None:
-        missing = np.ones(rows.count, bool)
-        return pd.arrays.IntegerArray(np.zeros(rows.count, np.int32), missing)
+        return pd.arrays.IntegerArray(np.zeros(rows.count, np.int32), np.ones(rows.count, bool))
     batch = rows(record.batch)
     return pd.arrays.IntegerArray(batch.astype(np.int32), batch < 0)
 
@@ -243,8 +242,7 @@ def _cost(record: Record, table: ModeTable) -> np.ndarray:
 
 def _with_requests(record: Record, launches: LaunchColumns, energy: np.ndarray) -> np.ndarray:
     """Launches with the recorded shares of requests to language models."""
-    periods = language.periods(record, launches.task)
-    by_task = by_launch(record, launches, np.where(periods, 0.0, energy))
+    by_task = by_launch(record, launches, np.where(language.periods(record, launches.task), 0.0, energy))
     rows = language.rows_of(record.input)
     by_task[rows] = 0.0 if record.energy is None else record.energy[rows]
     return by_task

@@ -119,8 +119,7 @@ def makespan(run: Measured) -> float:
     """Last finish of a completed task - first arrival; undefined if any is unfinished."""
     if not run.count(COMPLETED) or run.count(UNFINISHED):
         return math.nan
-    finish = run.column("finish")[run.status == COMPLETED]
-    return float(finish.max() - run.column("arrival").min())
+    return float(run.column("finish")[run.status == COMPLETED].max() - run.column("arrival").min())
 
 
 @metric(unit="1/s", better="more", of="run", sets=("summary", "page_cards:140"))

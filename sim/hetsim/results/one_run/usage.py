@@ -283,8 +283,7 @@ def _groups(
     groups = []
     for node in cluster.nodes:
         on_node = np.bincount(places.owner, weights=(node_of == node.index) * places.amount, minlength=places.count)
-        part = on_node / places.totals
-        groups.append((node.name, amount * part[launches.place]))
+        groups.append((node.name, amount * (on_node / places.totals)[launches.place]))
     return groups
 
 
