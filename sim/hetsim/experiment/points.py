@@ -113,7 +113,8 @@ class SampledValues(PointValues):
 
     def at(self, point: int) -> dict[str, Any]:
         shares = self.shares[point].tolist()
-        return {key: _at(axis, share) for (key, axis), share in zip(self.axes.items(), shares, strict=True)}
+        return {key: axis.at(share) if isinstance(axis, Range) else axis[min(int(share * len(axis)), len(axis) - 1)]
+                for (key, axis), share in zip(self.axes.items(), shares, strict=True)}  # fmt: skip
 
 
 class PointRows(Sequence[PointRow]):
@@ -364,10 +365,6 @@ def _steps(key: str, axis: Axis) -> list[Any]:
     if axis.steps is None:
         raise UsageError(f"{key}: in a grid a range needs a number of steps (1..8 integer 4), or give the values")
     return axis.grid()
-
-
-def _at(axis: Axis, share: float) -> Any:
-    return axis.at(share) if isinstance(axis, Range) else axis[min(int(share * len(axis)), len(axis) - 1)]
 
 
 def _shares(sample: str, n: int, dimensions: int, seed: int) -> np.ndarray:

@@ -65,12 +65,8 @@ def written(label: str, value: Any = None) -> str | None:
         meant = None
     if meant is not None and (value is None or long_form(meant) == long_form(value)):
         return label
-    if value is None:
-        value = _from_label(label)
-    return None if value is None else _flow(value)
-
-
-def _flow(value: Any) -> str:
+    if value is None and (value := _from_label(label)) is None:
+        return None
     import yaml
 
     return str(yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=math.inf)).strip()
@@ -115,7 +111,8 @@ def _from_text(text: str) -> tuple[str, Any]:
         others = names
     else:
         scheduler, *others = names
-        _known("scheduler", scheduler)
+        if scheduler not in registry.policies("scheduler"):
+            raise UnknownName("scheduler", scheduler, registry.policies("scheduler"), " (hetsim list policies)")
         value = {"scheduler": {"name": scheduler}}
     for name in others:
         kinds = [kind for kind in _BESIDE if name in registry.policies(kind)]
@@ -129,12 +126,6 @@ def _from_text(text: str) -> tuple[str, Any]:
         else:
             value[kinds[0]] = {"name": name}
     return " + ".join(names), value
-
-
-def _known(kind: str, name: str) -> None:
-    names = registry.policies(kind)
-    if name not in names:
-        raise UnknownName(kind, name, names, " (hetsim list policies)")
 
 
 def _label(value: Any) -> str:

@@ -67,7 +67,9 @@ class Store:
         if self.folder is None:
             return None
         for outcome, is_sealed in self.kept(run):
-            if self._fits(outcome, metrics, reduced):
+            if (outcome.unknown and not self.trust) or (outcome.reduced and not reduced):
+                continue
+            if outcome.values is None or all(name in outcome.values for name in metrics):
                 if not is_sealed:
                     self._pending.setdefault(block, {})[run] = outcome
                 elif self._files is not None:
@@ -82,13 +84,6 @@ class Store:
                 yield pending[run], True
         if not self.fresh:
             yield from self.files.outcomes(run)
-
-    def _fits(self, outcome: RunOutcome, metrics: Iterable[str], reduced: bool) -> bool:
-        """Return True if an outcome may be returned and has these metrics."""
-        if (outcome.unknown and not self.trust) or (outcome.reduced and not reduced):
-            return False
-        values = outcome.values
-        return values is None or all(name in values for name in metrics)
 
     @property
     def files(self) -> _StoredFiles:

@@ -320,10 +320,10 @@ class Study:
         """The job of a replication, as it is sent to a worker."""
         case = series.case
         which = next(index for index, one in enumerate(self.setup.scenarios) if one is case.scenario)
-        digest = self._digest(case)
+        verified = self.store.folder is not None or self.workers.pool is not None  # else made here, and not kept
         return RunJob(
             scenario=which, overrides=case.overrides, seed=case.own_seed, replication=series.begin + number,
-            warmup=series.warmup, pilot=series.pilot, digest=digest,
+            warmup=series.warmup, pilot=series.pilot, digest=self.digest(case) if verified else "",
         )  # fmt: skip
 
     def _refusal(self, refused: OtherInputs) -> str:
@@ -339,11 +339,6 @@ class Study:
             f"{where} has other inputs than this study ({texts}); no run was made with them. Make them the same, then "
             "give the same command again"
         )
-
-    def _digest(self, case: Case) -> str:
-        """The digest that a worker verifies; empty if a run is made here and not kept."""
-        checked = self.store.folder is not None or self.workers.pool is not None
-        return self.digest(case) if checked else ""
 
     def _here(self, series: Replicates, number: int) -> RunOutcome:
         """Make a run in this process."""

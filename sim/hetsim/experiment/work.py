@@ -260,7 +260,9 @@ class Shelf:
                 if job.digest:
                     self._verify(scenario, setup.check, job)
                 for entry, spec in scenario.traces.items() if job.overrides else ():
-                    scenario.share_table(entry, self._table(scenario, entry, f"{digest} {spec!r}"))
+                    if (trace := f"{digest} {spec!r}") not in self.tables:
+                        self._keep(self.tables, trace, spec.read())
+                    scenario.share_table(entry, self.tables[trace])
                 self._keep(self.scenarios, key, scenario)
             elif job.digest and not self._unchanged(job.digest):
                 self._verify(scenario, setup.check, job)
@@ -278,11 +280,6 @@ class Shelf:
             return all(signature(one[0]) == one for one in self.verified[digest])
         except (OSError, KeyError):
             return False
-
-    def _table(self, scenario: Scenario, entry: int, key: str) -> Any:
-        if key not in self.tables:
-            self._keep(self.tables, key, scenario.traces[entry].read())
-        return self.tables[key]
 
     @staticmethod
     def _keep(shelf: OrderedDict[str, Any], key: str, value: Any) -> None:

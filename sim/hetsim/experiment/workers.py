@@ -190,7 +190,7 @@ class Processes(GivenPool):
         try:
             with interrupts_held():
                 if self._greeting is None:
-                    self._greeting = self.executor.submit(_nothing)
+                    self._greeting = self.executor.submit(int)  # a worker that fails here will never do a job
                 return self.executor.submit(function, *arguments)
         except RuntimeError as error:
             if isinstance(error, BrokenExecutor):
@@ -225,10 +225,6 @@ class Processes(GivenPool):
 
     def close(self, *, at_once: bool) -> None:
         close_pool(self._pool, at_once=at_once)
-
-
-def _nothing() -> None:
-    """The first job: a worker that cannot even do this will never do another."""
 
 
 class DaskCluster(GivenPool):

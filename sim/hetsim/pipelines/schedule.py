@@ -15,7 +15,7 @@ from typing import Literal
 
 from hetsim.errors import UsageError
 from hetsim.model.exchange import StepPipeline
-from hetsim.pipelines.layer_cuts import Cuts, Layer
+from hetsim.pipelines.layer_cuts import Cuts
 from hetsim.pipelines.partition import EqualDevices, PipelinePartition, Ways, seconds_on, slower_link
 
 PipelineOrder = Literal["gpipe", "1f1b", "interleaved", "forward"]
@@ -304,7 +304,8 @@ def partition_schedule(
     for stage in found.stages:
         group, layers = groups[stage.device], cuts.between(stage.first, stage.last)
         seconds = [seconds_on(one, group, inference) for one in layers]
-        ahead = [both if inference else both * _ahead(one) for one, both in zip(layers, seconds, strict=True)]
+        ahead = [both if inference else both * (one.forward / one.seconds if one.seconds else 1 / 3)
+                 for one, both in zip(layers, seconds, strict=True)]  # fmt: skip
         reduced = 0.0
         if stage.replicas > 1 and not inference:
             weights = math.fsum(one.weights for one in layers)
@@ -320,8 +321,3 @@ def partition_schedule(
         boundaries.append(BoundarySeconds(seconds_of_it, back, min(one.replicas, other.replicas)))
     order: PipelineOrder = "forward" if inference else "1f1b"
     return pipeline_schedule(stages, micro_batches, order, boundaries=boundaries)
-
-
-def _ahead(layer: Layer) -> float:
-    """Share of a layer's seconds that are its forward pass."""
-    return layer.forward / layer.seconds if layer.seconds else 1 / 3

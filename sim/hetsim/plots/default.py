@@ -27,23 +27,17 @@ def default(outcome: Result | Replications) -> Picture:
     Parameters: outcome: the run, or the replications.
     Returns: the picture.
     """
-    return _of_replications(outcome) if isinstance(outcome, Replications) else _of_run(outcome)
-
-
-def _small(result: Result) -> bool:
-    launches = result.launches
+    if isinstance(outcome, Replications):
+        return _of_replications(outcome)
+    launches = outcome.launches
     few = 0 < len(launches) <= FEW_LAUNCHES and launches["device"].nunique() <= FEW_DEVICES
-    return few and not result.record.input.language
-
-
-def _of_run(result: Result) -> Picture:
-    if _small(result):
-        return gantt(result)
-    waits = np.nan_to_num(result.measured.column("wait")).any()
+    if few and not outcome.record.input.language:
+        return gantt(outcome)
+    waits = np.nan_to_num(outcome.measured.column("wait")).any()
     columns = "response", "wait" if waits else "slowdown"
-    below = [shares({column: result}, column, small=True) for column in columns]
+    below = [shares({column: outcome}, column, small=True) for column in columns]
     below[1].y.bare = True
-    return Picture([*timeline(result).rows, below], 10, 7, heights=(1, 1, 1.33))
+    return Picture([*timeline(outcome).rows, below], 10, 7, heights=(1, 1, 1.33))
 
 
 def _of_replications(runs: Replications) -> Picture:

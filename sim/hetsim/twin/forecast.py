@@ -254,9 +254,11 @@ class Twin:
         occupied = np.zeros((samples, len(times)))
         came = np.zeros(samples)
         ends = np.zeros((samples, len(self.running)))
+        so_far = [max(0.0, self.now - job.start) for job in self.running]
         for number, stream in enumerate(streams):
             random = np.random.default_rng(stream)
-            ends[number] = [self._left(job, random) for job in self.running]
+            ends[number] = [max(self._drawn(job, random, elapsed) - elapsed, BEHIND)
+                            for job, elapsed in zip(self.running, so_far, strict=True)]  # fmt: skip
             lengths = [self._drawn(job, random) for job in self.waiting]
             at, rows = self.arrivals.draw(random)
             starts[number], occupied[number] = self._play(
@@ -272,10 +274,6 @@ class Twin:
             capacity=self.capacity, unit=self.unit, free=self._free(ends), came=came, notes=self.notes,
             rules=self.rules,
         )  # fmt: skip
-
-    def _left(self, job: SnapshotJob, random: np.random.Generator) -> float:
-        elapsed = max(0.0, self.now - job.start)
-        return max(self._drawn(job, random, elapsed) - elapsed, BEHIND)
 
     def _drawn(self, job: SnapshotJob, random: np.random.Generator, elapsed: float = 0.0) -> float:
         return float(self.run_times.draw(job.user, job.group, job.limit, elapsed=elapsed, count=1, random=random)[0])

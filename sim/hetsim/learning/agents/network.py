@@ -40,17 +40,18 @@ class ScoreNetwork:
 
     def scores(self, rows: np.ndarray) -> np.ndarray:
         """One score per row."""
-        values = rows
-        for weights, biases in zip(self.arrays[:-2:2], self.arrays[1:-2:2], strict=True):
-            values = np.tanh(values @ weights + biases)
-        return (values @ self.arrays[-2] + self.arrays[-1])[:, 0]
+        return self._layers(rows)[1]
 
     def forward(self, rows: np.ndarray) -> np.ndarray:
         """Scores of rows, and the values that `backward` needs."""
-        self._kept = [rows]
+        self._kept, scores = self._layers(rows)
+        return scores
+
+    def _layers(self, rows: np.ndarray) -> tuple[Arrays, np.ndarray]:
+        values = [rows]
         for weights, biases in zip(self.arrays[:-2:2], self.arrays[1:-2:2], strict=True):
-            self._kept.append(np.tanh(self._kept[-1] @ weights + biases))
-        return (self._kept[-1] @ self.arrays[-2] + self.arrays[-1])[:, 0]
+            values.append(np.tanh(values[-1] @ weights + biases))
+        return values, (values[-1] @ self.arrays[-2] + self.arrays[-1])[:, 0]
 
     def backward(self, slopes: np.ndarray) -> Arrays:
         """Gradients of the arrays, given the loss's derivative by each score."""

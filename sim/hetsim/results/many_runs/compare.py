@@ -233,7 +233,7 @@ def compare(
         is_open = not has_direction(name) or np.isinf(frame.to_numpy(dtype=np.float64)).any()
         winners[name] = None if is_open else clearly_best(of_metric, policies)
         findings += of_metric if baseline is not None else _of_the_best(name, frame, of_metric)
-    first = {name: result for name, run in runs.items() if (result := _first(run)) is not None}
+    first = {name: min(one.results, key=lambda result: result.replication) for name, one in sets.items() if one.results}
     plans = plans_table(first)
     planned = plans.index[plans["planned_makespan"].notna()]
     # A policy that plans in mid-run notes whether it knows later tasks; all others that plan do.
@@ -259,11 +259,6 @@ def _check_asked(runs: Mapping[str, Any], baseline: str | None, confidence: floa
         raise UnknownName("policy", baseline, runs)
     if not 0 < confidence < 1:
         raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
-
-
-def _first(run: Replications | Result) -> Result | None:
-    """The run that is kept whole, where one is."""
-    return run if isinstance(run, Result) else min(run.results, key=lambda result: result.replication, default=None)
 
 
 def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> dict[str, pd.DataFrame]:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from hetsim.errors import UnknownName, UsageError
 from hetsim.results.declared import COMPLETED_COUNT, TASK_COUNT
-from hetsim.results.formatting import PERCENT, Unit, finite, fitting, json_number, pair, units_of, with_unit
+from hetsim.results.formatting import PERCENT, finite, fitting, json_number, pair, units_of, with_unit
 from hetsim.results.many_runs.findings import COLUMNS, paired_findings
 from hetsim.results.one_run.estimands import weight_of, weighted_contributions
 from hetsim.results.one_run.groups import OTHERS, USUAL, Grouping, by_group, by_number, checked, groupings, kept_by
@@ -231,19 +231,13 @@ def difference_cells(metric: str, differences: Sequence[float], halves: Sequence
     str
 ]:  # fmt: skip
     """Signed differences in one unit, `-63 ± 47 s *`, marked if significant."""
-    factor, unit = _unit(metric, differences, halves)
+    units, sizes = units_of(metric), [max(abs(d), finite(h)) for d, h in zip(differences, halves, strict=True)]
+    factor, unit = (0.01, "points") if units == PERCENT else fitting(sizes, units)
     texts = []
     for difference, half, is_shown in zip(differences, halves, shown, strict=True):
         text = with_unit(pair(difference / factor, half / factor), unit)
         texts.append(("+" if difference > 0 else "") + text + (SHOWN_MARK if is_shown else ""))
     return texts
-
-
-def _unit(metric: str, differences: Sequence[float], halves: Sequence[float]) -> Unit:
-    units = units_of(metric)
-    if units == PERCENT:
-        return 0.01, "points"
-    return fitting([max(abs(d), finite(h)) for d, h in zip(differences, halves, strict=True)], units)
 
 
 def difference_note(found: pd.DataFrame, confidence: float, identical: bool = False, single: bool = True) -> str:

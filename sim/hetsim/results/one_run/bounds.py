@@ -9,14 +9,13 @@ at nominal frequency or below.
 """
 
 import math
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from hetsim.model.record import COMPLETED, UNFINISHED
 from hetsim.model.stages import private_bytes, stage_seconds, way_to_host
-from hetsim.model.tasks import Mode, Tasks
+from hetsim.model.tasks import Tasks
 from hetsim.results.declared import metric
 from hetsim.results.one_run.measured import Measured
 from hetsim.results.one_run.modes import ModeTable, units
@@ -115,22 +114,16 @@ def areas(
             serial = table.by_shape(position, lambda mode: float(mode.type.streams == 1), 0.0)[shape]
             time = time + serial * moved[chosen, position]
         for column, name in enumerate(types):
-            size = table.by_shape(position, partial(_size, name), math.inf)[shape]
+            size = table.by_shape(
+                position, lambda mode, name=name: units(mode) if mode.type.name == name else math.inf, math.inf
+            )[shape]
             fixed = table.by_shape(position, lambda mode: mode.min_share, 0.0)[shape]
             with np.errstate(invalid="ignore"):
                 needed[:, column] = np.fmin(needed[:, column], (time + fixed) * size)
-    return needed, np.array([_capacity(table, name) for name in types])
-
-
-def _size(type_name: str, mode: Mode) -> float:
-    return units(mode) if mode.type.name == type_name else math.inf
-
-
-def _capacity(table: ModeTable, name: str) -> float:
-    kind = table.cluster.types[name]
     # Under MPS as many launches as there are streams may compute at once.
-    together = kind.streams if kind.sharing.kind == "mps" else 1
-    return float(table.cluster.count(name) * together)
+    kinds = [table.cluster.types[name] for name in types]
+    together = [kind.streams if kind.sharing.kind == "mps" else 1 for kind in kinds]
+    return needed, np.array([float(table.cluster.count(name)) for name in types]) * together
 
 
 def _released_area(release: np.ndarray, areas: np.ndarray, capacity: np.ndarray) -> float:

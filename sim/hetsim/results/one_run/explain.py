@@ -224,7 +224,8 @@ def _stretches(waits: _Waits, at: int) -> pd.DataFrame:
     part, cause = waits.stretches(at)
     lines: list[list[Any]] = []
     for begin, code, head in zip(waits.grid[part], cause, waits.head_of(at)[part], strict=True):
-        detail = f"behind task {_name(waits, head)}" if code == _BEHIND else ""
+        name = waits.record.input.tasks.name
+        detail = f"behind task {name(int(waits.row[waits.by_rank[head]]))}" if code == _BEHIND else ""
         if not lines or lines[-1][1:] != [CAUSES[code], detail]:
             lines.append([float(begin), CAUSES[code], detail])
     if waits.effective[at] > waits.decided[at]:
@@ -292,10 +293,6 @@ def find_tasks(result: Run, task_id: Any) -> list[int]:
         raise UsageError(f'no task "{task_id}"; did you mean {" or ".join(local[:3])}?')
     near = difflib.get_close_matches(str(task_id), list(names)[:10_000], n=3)
     raise UsageError(f'no task "{task_id}"' + (f"; did you mean {', '.join(near)}?" if near else ""))
-
-
-def _name(waits: _Waits, rank: int) -> Any:
-    return waits.record.input.tasks.name(int(waits.row[waits.by_rank[rank]]))
 
 
 def _waits(result: Run) -> _Waits:

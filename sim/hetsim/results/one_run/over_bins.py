@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UsageError
-from hetsim.results.one_run.launches import LaunchColumns, PlaceColumns, launches_of
+from hetsim.results.one_run.launches import PlaceColumns, launches_of
 from hetsim.results.one_run.measured import Run
 from hetsim.results.one_run.usage import device_states
 
@@ -27,7 +27,9 @@ def power_over_time(result: Run, bins: int = 200) -> pd.DataFrame:
     type_of = np.array([kinds.index(device.type.name) if device.type.name in kinds else -1
                         for device in cluster.devices])  # fmt: skip
     launches, places = launches_of(record, result.modes), PlaceColumns(record)
-    launch, device, watts = places.divided(launches.place, _rate(launches.energy, launches))
+    length = launches.compute_end - launches.compute_start
+    drawn = np.divide(launches.energy, length, out=np.zeros(len(launches)), where=length > 0)
+    launch, device, watts = places.divided(launches.place, drawn)
     begin, end = launches.compute_start[launch], launches.compute_end[launch]
     work = _in_bins(begin, end, watts, row=type_of[device], rows=len(kinds), edges=edges)
     count = np.array(cluster.powered_units, float)
@@ -46,13 +48,6 @@ def power_over_time(result: Run, bins: int = 200) -> pd.DataFrame:
         for name, part in (("work", work), ("idle", idle), ("sleep", sleep)):
             columns[f"{kind}.{name}"] = part[number] / width
     return pd.DataFrame(columns)
-
-
-def _rate(amount: np.ndarray, launches: LaunchColumns) -> np.ndarray:
-    """A total per launch as a rate over its compute stage."""
-    length = launches.compute_end - launches.compute_start
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(length > 0, amount / length, 0.0)
 
 
 def _in_bins(

@@ -227,9 +227,13 @@ def _energy(record: Record, table: ModeTable) -> np.ndarray:
         return np.zeros(count)
     launches = launches_of(record, table)
     energy = launches.energy * (1.0 - launches.lost_part)
-    if record.input.language:
-        return _with_requests(record, launches, energy)
-    return by_launch(record, launches, energy)
+    if not record.input.language:
+        return by_launch(record, launches, energy)
+    # Launches of replicas are busy periods, of which the record has the shares of requests.
+    by_task = by_launch(record, launches, np.where(language.periods(record, launches.task), 0.0, energy))
+    rows = language.rows_of(record.input)
+    by_task[rows] = 0.0 if record.energy is None else record.energy[rows]
+    return by_task
 
 
 def _cost(record: Record, table: ModeTable) -> np.ndarray:
@@ -238,14 +242,6 @@ def _cost(record: Record, table: ModeTable) -> np.ndarray:
         return np.full(len(record.status), np.nan)
     launches = launches_of(record, table)
     return by_launch(record, launches, launch_cost(record, table, launches))
-
-
-def _with_requests(record: Record, launches: LaunchColumns, energy: np.ndarray) -> np.ndarray:
-    """Launches with the recorded shares of requests to language models."""
-    by_task = by_launch(record, launches, np.where(language.periods(record, launches.task), 0.0, energy))
-    rows = language.rows_of(record.input)
-    by_task[rows] = 0.0 if record.energy is None else record.energy[rows]
-    return by_task
 
 
 def by_launch(record: Record, launches: LaunchColumns, energy: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from hetsim.results.declared import ENERGY, metric
-from hetsim.results.one_run.measured import Measured
+from hetsim.results.one_run.measured import Measured, Metric
 
 
 def _share(run: Measured, seconds: np.ndarray, gpus: bool) -> float:
@@ -47,31 +47,24 @@ def cpu_allocation(run: Measured) -> float:
 )  # fmt: skip
 def energy_j(run: Measured) -> float:
     """Joules of all devices in the window, the sum of the other energy metrics."""
-    return energy_tasks_j(run) + energy_wasted_j(run) + energy_idle_j(run) + energy_sleep_j(run)
+    return sum(_joules_of(column)(run) for column, _ in _PARTS.values())
 
 
-@metric(unit="J", better="less", of="run", sets=("summary",), hide_if_zero=True)
-def energy_tasks_j(run: Measured) -> float:
-    """(busy - idle) watts × frequency³ × time of work that counted."""
-    return float(run.use.dynamic.sum())
+def _joules_of(column: str) -> Metric:
+    return lambda run: float(getattr(run.use, column).sum())
 
 
-@metric(unit="J", better="less", of="run", sets=("summary",), hide_if_zero=True)
-def energy_wasted_j(run: Measured) -> float:
-    """(busy - idle) watts × frequency³ × time of work lost to stops and failures."""
-    return float(run.use.wasted.sum())
-
-
-@metric(unit="J", better="less", of="run", sets=("summary",), hide_if_zero=True)
-def energy_idle_j(run: Measured) -> float:
-    """Idle watts × time that devices were up (per core of a CPU), busy or not."""
-    return float(run.use.idle.sum())
-
-
-@metric(unit="J", better="less", of="run", sets=("summary",), hide_if_zero=True)
-def energy_sleep_j(run: Measured) -> float:
-    """Sleep watts × time asleep."""
-    return float(run.use.sleep.sum())
+_PARTS = {
+    "tasks": ("dynamic", "(busy - idle) watts × frequency³ × time of work that counted."),
+    "wasted": ("wasted", "(busy - idle) watts × frequency³ × time of work lost to stops and failures."),
+    "idle": ("idle", "Idle watts × time that devices were up (per core of a CPU), busy or not."),
+    "sleep": ("sleep", "Sleep watts × time asleep."),
+}
+"""Of the energy of a run: what of the `Usage` it is the sum of, and the definition."""
+for _part, (_column, _meaning) in _PARTS.items():
+    _joules = _joules_of(_column)
+    _joules.__doc__ = _meaning
+    metric(unit="J", better="less", of="run", sets=("summary",), hide_if_zero=True, name=f"energy_{_part}_j")(_joules)
 
 
 @metric(unit="J", better="less", sets=("groups:190", "group_rows:190"), title="energy of work", hide_if_zero=True)
