@@ -16,7 +16,6 @@ from tiers import some
 
 from hetsim.errors import UnknownName, UsageError
 from hetsim.report.overview import comparison_lines
-from hetsim.results.many_runs import compare as module
 from hetsim.results.many_runs.compare import compare, telling_metrics
 from hetsim.results.many_runs.findings import paired_findings
 from hetsim.results.many_runs.replications import Replications
@@ -158,7 +157,6 @@ def test_plans_of_several_replications_are_those_of_the_first():
     found = compare(sets, ["jain"])
     assert found.plans["planned_makespan"].tolist() == [12.0, 12.0]
     assert found.plans_title == "Plans (of the first replication)"
-    assert module._first(runs(jain=[1.0])) is None and module._first(late) is late
 
 
 def test_groups_of_one_run():

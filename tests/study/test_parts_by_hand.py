@@ -1017,7 +1017,9 @@ def test_values_of_an_axis():
     assert points._axis("k", (1, "2 s", None)) == [1, "2 s", None] and points._axis("k", range(3)) == [0, 1, 2]
     made = points._axis("k", "1..5 integer 3")
     assert points._steps("k", made) == [1, 3, 5] and points._axis("k", made) is made
-    assert [points._at(["a", "b", "c"], share) for share in (0.0, 0.33, 0.34, 0.99, 1.0)] == ["a", "a", "b", "c", "c"]
+    shares = np.array([[0.0], [0.33], [0.34], [0.99], [1.0]])
+    sampled = points.SampledValues({"k": ["a", "b", "c"]}, shares)
+    assert [sampled.at(point)["k"] for point in range(5)] == ["a", "a", "b", "c", "c"]
     with pytest.raises(UsageError, match="k: 1000 ms is there twice; give each value once"):
         points._steps("k", ["1 s", "2 s", "1000 ms"])
     with pytest.raises(UsageError, match="k: in a grid a range needs a number of steps"):
