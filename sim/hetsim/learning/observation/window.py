@@ -358,7 +358,7 @@ class Window(Scheduler):
     def _fits(self, tasks: list[Task]) -> list[list[bool]]:
         """Which of these tasks could start now on which type."""
         places: dict[Any, Placement | None] = {}
-        if self.view.items or any(task.allowed is not None for task in tasks):  # for their data, or for admission
+        if self._singly(tasks):
             return [self._fits_task(task, places) for task in tasks]
         first = self.view.first
         there = {
@@ -366,6 +366,10 @@ class Window(Scheduler):
             for shape in dict.fromkeys(task.shape for task in tasks)
         }
         return [there[task.shape] for task in tasks]
+
+    def _singly(self, tasks: list[Task]) -> bool:
+        """Return True if tasks must be tried one by one, for their data or for admission."""
+        return bool(self.view.items) or any(task.allowed is not None for task in tasks)
 
     def _fits_task(self, task: Task, known: dict[Any, Placement | None]) -> list[bool]:
         """The same of one task, with its data, and only in the modes that it may run in.
