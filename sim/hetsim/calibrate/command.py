@@ -18,7 +18,6 @@ from hetsim.report import terminal
 if TYPE_CHECKING:
     from hetsim.calibrate.device import MeasuredDevice
     from hetsim.calibrate.measure import MeasuredStages
-    from hetsim.calibrate.shapes import Shaped
     from hetsim.calibrate.verify import VerifiedRow
 
 DEFAULT_BATCHES = "1,2,4,8,16,32,64"
@@ -177,7 +176,9 @@ def _from_tables(
         elsewhere = read.table(files[0][1], batch, time, unit=unit, where=_picked(rows), samples=samples)
     stages = {stage: shaped(tuple(times), tuple(times.values()), wanted) for stage, times in elsewhere.stages.items()}
     profile = from_elsewhere(elsewhere.what, stages)
-    remarks = [*elsewhere.remarks, *_few(stages), *_falling(elsewhere.stages)]
+    few = ", ".join(name for name, one in stages.items() if not one.judged)
+    unjudged = [f"{few}: fewer than three sizes; nothing could be judged by leaving one out"] if few else []
+    remarks = [*elsewhere.remarks, *unjudged, *_falling(elsewhere.stages)]
     language.report(elsewhere.what, stages, profile, remarks=remarks, target=target, as_json=as_json, quiet=quiet)
 
 
@@ -199,11 +200,6 @@ def _picked(rows: tuple[str, ...]) -> dict[str, str]:
             raise click.UsageError(f'--where needs COLUMN=VALUE, not "{text}"')
         wanted_values[column] = value
     return wanted_values
-
-
-def _few(stages: dict[str, Shaped]) -> list[str]:
-    few = [name for name, one in stages.items() if not one.judged]
-    return [f"{', '.join(few)}: fewer than three sizes; nothing could be judged by leaving one out"] if few else []
 
 
 def _falling(stages: dict[str, dict[int, float]]) -> list[str]:

@@ -28,7 +28,7 @@ import pandas as pd
 from hetsim.errors import UsageError
 from hetsim.model.files import write_text
 from hetsim.model.units import shown
-from hetsim.results.formatting import json_number, json_values
+from hetsim.results.formatting import json_values
 from hetsim.results.many_runs.compare import COMPARISON, Comparison
 from hetsim.results.many_runs.groups import differences_json, flat, groups_json
 from hetsim.results.many_runs.replications import FIRST, REPLICATIONS, Replications
@@ -182,10 +182,6 @@ def comparison_json(
     scenario are in "refused": {label: reason} alone.
     """
     first = next(iter(runs.values()))
-    differences = [
-        {key: value if isinstance(value, str | bool) else json_number(value) for key, value in row.items()}
-        for row in comparison.pairs.astype(object).to_dict("records")
-    ]
     plans = {
         str(label): json_values({str(name): value for name, value in row.items()})
         for label, row in _without_clock(comparison.plans).iterrows()
@@ -197,15 +193,13 @@ def comparison_json(
         "policies": {label: outcome.to_json()["summary"] for label, outcome in runs.items()},
         **({"refused": dict(comparison.refused)} if comparison.refused else {}),
         "baseline": comparison.baseline,
-        "differences": differences,
+        "differences": differences_json(comparison.pairs),
         "winners": comparison.winners,
         "sentences": comparison.sentences,
-        **({"groups": groups_json(groups, not isinstance(first, Result))} if groups else {}),
-        **(
-            {"group_differences": {by: differences_json(comparison.differences_by(by)) for by in groups}}
-            if groups
-            else {}
-        ),
+        **({
+            "groups": groups_json(groups, not isinstance(first, Result)),
+            "group_differences": {by: differences_json(comparison.differences_by(by)) for by in groups},
+        } if groups else {}),  # fmt: skip
         **({"selection": _selection(comparison.selection)} if comparison.selection is not None else {}),
     }
 

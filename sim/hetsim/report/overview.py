@@ -253,17 +253,15 @@ def _deadline_rows(figures: Figures) -> Iterator[list[str]]:
     yield ["goodput", f"{figures.text('goodput')}, {figures.text('goodput_fraction')} of arrivals"]
 
 
-def _replicas(figures: Figures) -> list[list[str]]:
+def _replicas(figures: Figures) -> Iterator[list[str]]:
     """Rows on the replicas of language models."""
-    rows = []
     if figures.is_shown("kv_used_mean"):
-        rows.append(["KV blocks", f"{figures.text('kv_used_mean')} used, maximum {figures.text('kv_used_max')}"])
+        yield ["KV blocks", f"{figures.text('kv_used_mean')} used, maximum {figures.text('kv_used_max')}"]
     if figures.is_shown("tokens_per_step"):
-        rows.append(["tokens a step", figures.text("tokens_per_step")])
+        yield ["tokens a step", figures.text("tokens_per_step")]
     if figures.is_shown("prefix_hit_rate"):
         served, requested = figures.text("prefix_tokens_served"), figures.text("prefix_tokens_requested")
-        rows.append(["prefix hits", f"{figures.text('prefix_hit_rate')} ({served} of {requested} tokens)"])
-    return rows
+        yield ["prefix hits", f"{figures.text('prefix_hit_rate')} ({served} of {requested} tokens)"]
 
 
 def _by_kind(figures: Figures) -> str:

@@ -96,8 +96,7 @@ def _active(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 @metric(unit="ratio", better="less", sets=("fairness", "cluster:160"), title="ρ max", congested=True)
 def rho_max(run: Measured) -> float:
     """Maximum finish-time fairness ρ (`rho_of_tasks`) of completed tasks."""
-    values = rho(run)
-    return float(values.max()) if len(values) else math.nan
+    return quantile(rho(run), 1.0)
 
 
 @metric(

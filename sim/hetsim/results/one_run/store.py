@@ -208,7 +208,7 @@ def _description(result: Kept) -> dict[str, Any]:
         "seed": result.seed,
         "replication": result.replication,
         "policy": result.policy,
-        "notes": _numbers_as_json(result.notes),
+        "notes": _mapped(result.notes, lambda value: json_number(value) if isinstance(value, float) else value),
         "warmup": result.warmup,
         "horizon": None if math.isinf(result.horizon) else result.horizon,
         "end": result.end,
@@ -221,22 +221,16 @@ def _description(result: Kept) -> dict[str, Any]:
     }
 
 
-def _numbers_as_json(note: Any) -> Any:
-    """A note of a policy, with NaN and infinities as JSON can hold them."""
+def _mapped(note: Any, convert: Callable[[Any], Any]) -> Any:
+    """A note of a policy with each of its values converted."""
     if isinstance(note, dict):
-        return {key: _numbers_as_json(value) for key, value in note.items()}
-    if isinstance(note, list):
-        return [_numbers_as_json(value) for value in note]
-    return json_number(note) if isinstance(note, float) else note
+        return {key: _mapped(value, convert) for key, value in note.items()}
+    return [_mapped(value, convert) for value in note] if isinstance(note, list) else convert(note)
 
 
 def _numbers_from_json(note: Any) -> Any:
-    """Undo `_numbers_as_json` (None becomes NaN)."""
-    if isinstance(note, dict):
-        return {key: _numbers_from_json(value) for key, value in note.items()}
-    if isinstance(note, list):
-        return [_numbers_from_json(value) for value in note]
-    return float(note) if note in ("Infinity", "-Infinity") else note
+    """A note as it was before it was stored, but for NaN, which is None."""
+    return _mapped(note, lambda value: float(value) if value in ("Infinity", "-Infinity") else value)
 
 
 def write_json(path: Path, value: Any) -> None:
