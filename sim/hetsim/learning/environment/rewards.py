@@ -32,7 +32,7 @@ from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.results.declared import DEFAULT_METRIC, ENERGY, MAKESPAN
 from hetsim.results.one_run.modes import ModeTable, exclusive_time
-from hetsim.results.one_run.usage import usage
+from hetsim.results.one_run.usage import resting_watts, usage
 
 
 class Reward:
@@ -329,11 +329,8 @@ class Energy(Reward):
     def __init__(self, simulation: Simulation):
         super().__init__(simulation)
         cluster = simulation.input.cluster
-        cores = cluster.powered_units
-        powers = [device.type.power for device in cluster.devices]
-        idle = [power.idle * count for power, count in zip(powers, cores, strict=True)]
-        asleep = [power.sleep * count for power, count in zip(powers, cores, strict=True)]
-        self._watts = {UP: idle, WAKING: idle, ASLEEP: asleep, DOWN: [0.0] * len(powers)}
+        idle, asleep = (watts.tolist() for watts in resting_watts(cluster))
+        self._watts = {UP: idle, WAKING: idle, ASLEEP: asleep, DOWN: [0.0] * len(idle)}
         self._states = DeviceStates(cluster)
         self._last = list(self._states.of)
         self.power = math.fsum(idle)

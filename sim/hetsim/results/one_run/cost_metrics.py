@@ -10,11 +10,9 @@ included: `cost_held` is what the tasks would pay if they were charged by use, a
 
 import math
 
-import numpy as np
-
-from hetsim.model.record import COMPLETED
 from hetsim.results.declared import COST, metric
 from hetsim.results.one_run.measured import Measured
+from hetsim.results.one_run.task_metrics import completions
 from hetsim.results.one_run.usage import device_cost
 
 
@@ -28,10 +26,8 @@ def cost(run: Measured) -> float:
 @metric(unit="money", better="less", of="run", sets=("costs", "cluster:290"))
 def cost_per_task(run: Measured) -> float:
     """Cost / completions inside the window, whenever the tasks arrived."""
-    frame, total = run.result.tasks, cost(run)
-    finish = frame["finish"].to_numpy()[frame["status"].cat.codes.to_numpy() == COMPLETED]
-    number = np.count_nonzero((finish >= run.low) & (finish <= run.high))
-    return total / number if number else math.nan
+    number = completions(run)
+    return cost(run) / number if number else math.nan
 
 
 @metric(unit="money", better="less", sets=("costs", "cluster:300", "groups:200", "group_rows:200"), title="cost of use")

@@ -9,7 +9,7 @@ import pandas as pd
 from hetsim.errors import UsageError
 from hetsim.results.one_run.launches import PlaceColumns, launches_of
 from hetsim.results.one_run.measured import Run
-from hetsim.results.one_run.usage import device_states
+from hetsim.results.one_run.usage import device_states, resting_watts
 
 
 def power_over_time(result: Run, bins: int = 200) -> pd.DataFrame:
@@ -32,10 +32,7 @@ def power_over_time(result: Run, bins: int = 200) -> pd.DataFrame:
     launch, device, watts = places.divided(launches.place, drawn)
     begin, end = launches.compute_start[launch], launches.compute_end[launch]
     work = _in_bins(begin, end, watts, row=type_of[device], rows=len(kinds), edges=edges)
-    count = np.array(cluster.powered_units, float)
-    draws = [device.type.power for device in cluster.devices]
-    idle_watts = np.array([draw.idle for draw in draws]) * count
-    sleep_watts = np.array([draw.sleep for draw in draws]) * count
+    idle_watts, sleep_watts = resting_watts(cluster)
     idle, sleep = np.zeros_like(work), np.zeros_like(work)
     states = zip(edges[:-1], edges[1:], strict=True)
     seen = type_of >= 0

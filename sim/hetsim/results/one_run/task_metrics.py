@@ -125,10 +125,14 @@ def makespan(run: Measured) -> float:
 @metric(unit="1/s", better="more", of="run", sets=("summary", "page_cards:140"))
 def throughput(run: Measured) -> float:
     """Completions inside the window per second, whenever the tasks arrived."""
+    return completions(run) / run.duration if run.duration > 0 else math.nan
+
+
+def completions(run: Measured) -> int:
+    """The number of completions inside the window, whenever the tasks arrived."""
     frame = run.result.tasks
     finish = frame["finish"].to_numpy()[frame["status"].cat.codes.to_numpy() == COMPLETED]
-    inside = np.count_nonzero((finish >= run.low) & (finish <= run.high))  # a drained run ends with its last finish
-    return inside / run.duration if run.duration > 0 else math.nan
+    return int(np.count_nonzero((finish >= run.low) & (finish <= run.high)))  # a drained run ends with its last finish
 
 
 @metric(unit="share", better="less", weight="_arrived", sets=("summary", "page_cards:10"), congested=True)

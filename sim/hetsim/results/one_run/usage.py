@@ -54,10 +54,8 @@ def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
     cluster = record.input.cluster
     devices = len(cluster.devices)
     count, powered = np.array(cluster.units, float), np.array(cluster.powered_units, float)
-    powers = [device.type.power for device in cluster.devices]
     up, asleep, awake_at_end, asleep_at_end = device_states(record, low, high)
-    watts_idle = np.array([power.idle for power in powers]) * powered
-    watts_sleep = np.array([power.sleep for power in powers]) * powered
+    watts_idle, watts_sleep = resting_watts(cluster)
     launches, places = launches_of(record, table), PlaceColumns(record)
 
     occupied = overlap(launches.decided, launches.end, low, high)
@@ -85,6 +83,12 @@ def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
         idle=watts_idle * up + unknown, sleep=watts_sleep * asleep + unknown,
         watts_at_end=float((watts_idle * awake_at_end + watts_sleep * asleep_at_end).sum()),
     )  # fmt: skip
+
+
+def resting_watts(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
+    """Watts of each device, all its cores together, while it is idle and asleep."""
+    powers, count = [device.type.power for device in cluster.devices], np.array(cluster.powered_units, float)
+    return np.array([power.idle for power in powers]) * count, np.array([power.sleep for power in powers]) * count
 
 
 def transfers_of(record: Record, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
