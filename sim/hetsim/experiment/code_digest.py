@@ -329,9 +329,13 @@ class _Walk:
             value, at = getattr(value, steps[at].argval, _MISSING), at + 1
         after, name = next(((one.opname, one.argval) for one in steps[at:] if one.opname != "PUSH_NULL"), ("", ""))
         origin = _origin(value.__name__, self.own) if isinstance(value, types.ModuleType) else ""
+        named = name if after == "LOAD_CONST" else None
         if asked == "getattr" and origin:
-            value = self._attribute(value, name if after == "LOAD_CONST" else None)
-        self._first_argument(value, name if after == "LOAD_CONST" else None)
+            if named is None:
+                self.unknown(f"asks {value.__name__} for a computed name")
+            else:
+                value = getattr(value, named, _MISSING)
+        self._first_argument(value, named)
         if type(value) is dict and name not in ("get", "__getitem__") and not _LOOKED_UP.match(_words(steps[at:])):
             self.value(list(value))  # its order
         if after in _ATTRIBUTE and name in _NOW and isinstance(value, type) and issubclass(value, datetime.date):
@@ -344,12 +348,6 @@ class _Walk:
         if origin and after in ("STORE_ATTR", "DELETE_ATTR"):
             self.unknown(f"changes {value.__name__}.{name}")
         self.value(value)
-
-    def _attribute(self, module: types.ModuleType, name: str | None) -> Any:
-        """The attribute that `getattr` is asked for; name: None if it is computed."""
-        if name is None:
-            self.unknown(f"asks {module.__name__} for a computed name")
-        return module if name is None else getattr(module, name, _MISSING)
 
     def _first_argument(self, function: Any, text: Any) -> None:
         """Follow a function that does what its first argument says (None: computed)."""

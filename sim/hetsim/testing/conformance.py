@@ -434,7 +434,8 @@ def differing_elsewhere(jobs: Sequence[tuple[Any, Sequence[System]]]) -> list[Co
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
         return [ContractBreach("hash seed", "all", f"the run in a process of its own failed: {lines[-1]}")]
     return [
-        ContractBreach("hash seed", name, f"{_called(factory)} decides differently under another PYTHONHASHSEED")
+        ContractBreach("hash seed", name, f"{getattr(factory, '__name__', None) or repr(factory)} decides differently "
+                       "under another PYTHONHASHSEED")  # fmt: skip
         for (factory, _), mine, theirs in zip(jobs, here, pickle.loads(done.stdout), strict=True)
         for name, ours, its in zip(mine, mine.values(), theirs.values(), strict=True)
         if ours != its
@@ -464,10 +465,6 @@ def fingerprints(jobs: Sequence[tuple[Any, Sequence[System]]]) -> list[dict[str,
                 digests[system.name] = str(error)
         prints.append(digests)
     return prints
-
-
-def _called(factory: Any) -> str:
-    return getattr(factory, "__name__", None) or repr(factory)
 
 
 def _picklable(factory: Any) -> bool:

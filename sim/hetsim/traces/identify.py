@@ -1,7 +1,7 @@
 """The scheduler that made a log: as a table, as a page, and as a scenario."""
 
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,13 @@ def identified_of(file: str, subject: Subject) -> Identified:
     if jobs is None:
         text = "has no recorded starts (column recorded_start), so nothing shows how they were decided"
         raise ScenarioError(Problem(text, file=file))
-    run, sizes = load(subject.document).build(), defaultdict[str, float](float)
-    for device in run.cluster.devices:
-        if device.type.kind != "cpu" and jobs.unit == "GPUs":
-            sizes[run.cluster.nodes[device.node].name] += 1
-    if jobs.unit != "GPUs":
-        sizes.update({node.name: float(node.cpus) for node in run.cluster.nodes})
+    run = load(subject.document).build()
+    sizes = {node.name: float(node.cpus) for node in run.cluster.nodes}
+    if jobs.unit == "GPUs":
+        there = Counter(device.node for device in run.cluster.devices if device.type.kind != "cpu")
+        sizes = {run.cluster.nodes[node].name: float(count) for node, count in there.items()}
     stated = None if subject.inferred else capacity_of_cluster(run, jobs.unit)
-    identified = identify(subject.table, stated, dict(sizes), "at_cut" in subject.table.extra)
+    identified = identify(subject.table, stated, sizes, "at_cut" in subject.table.extra)
     if identified is None:
         text = "no scheduler can be told: hardly any of its jobs waited, or too few have a recorded start"
         raise ScenarioError(Problem(text, file=file))

@@ -163,7 +163,10 @@ def by_number(label: str) -> tuple[float, float]:
 def _codes(result: Run, grouping: Grouping) -> tuple[np.ndarray, list[Any]]:
     """The group of every task row as a number (-1: none), and the groups in order."""
     if grouping.by == "gpus":
-        return _codes_of_gpus(result)
+        record = result.record
+        labels = size_labels(record.input.tasks.shapes)
+        sizes = sorted(dict.fromkeys(labels), key=by_number)
+        return np.array([sizes.index(name) for name in labels])[TableRows(record)(record.input.tasks.shape)], sizes
     frame = result.tasks
     if grouping.by not in frame.columns:
         columns = ", ".join(["gpus", *frame.columns])
@@ -176,13 +179,6 @@ def _codes(result: Run, grouping: Grouping) -> tuple[np.ndarray, list[Any]]:
         return lookup[names.codes.to_numpy()], [*grouping.named, OTHERS]
     codes, values = pd.factorize(frame[grouping.by], sort=True)
     return np.asarray(codes), list(values)
-
-
-def _codes_of_gpus(result: Run) -> tuple[np.ndarray, list[Any]]:
-    record = result.record
-    labels = size_labels(record.input.tasks.shapes)
-    names = sorted(dict.fromkeys(labels), key=by_number)
-    return np.array([names.index(name) for name in labels])[TableRows(record)(record.input.tasks.shape)], names
 
 
 def by_group(result: Run, grouping: Grouping, weighted: bool = False) -> pd.DataFrame:

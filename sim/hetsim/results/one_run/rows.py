@@ -85,8 +85,7 @@ class TableRows:
     @cached_property
     def streaming(self) -> np.ndarray:
         """Mask of rows with several items, whose stages overlap in time."""
-        if self.staged is None:
-            return np.zeros(self.count, bool)
+        assert self.staged is not None
         stage, first = self.staged.stage[self.members], self(self.staged.stage)[self.owner]
         return np.bincount(self.owner[(stage == first) & (stage >= 0)], minlength=self.count) > 1
 
@@ -107,8 +106,6 @@ class TableRows:
 
     def minimum(self, column: np.ndarray) -> np.ndarray:
         """Minimum over the tasks of each row that have a value; NaN without."""
-        if self.staged is None:
-            return self.copy(column)
         values = np.where(np.isnan(column), np.inf, column)[self.members]
         minima = np.minimum.reduceat(values, self.begin) if self.count else values
         return np.where(np.isinf(minima), np.nan, minima)
