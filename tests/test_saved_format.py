@@ -36,12 +36,14 @@ from hetsim.results import saved_classes, saved_input
 from hetsim.results.declared import current_name
 from hetsim.results.one_run import store
 from hetsim.results.one_run.result import Result
-from hetsim.results.saved_classes import CLASSES, LEFT_OUT, READERS, VERSION
+from hetsim.results.saved_classes import CLASSES, READERS, VERSION
 from hetsim.results.saved_input import OBJECTS, load_input, save_input
 from hetsim.scenario.scenario import load
 
 FILE = Path(__file__).with_name("saved_format.csv")
 TABLE = "sim/hetsim/results/saved_classes.py"
+LEFT_OUT = "scheduler admission closed calls batching iteration faults overloads unplanned"
+"""Of the input: policies, what draws random numbers, and what is told before a run.  One that is over needs none."""
 RUNS = Path(__file__).with_name("data") / "saved_runs_0.tar.xz"
 SMALL = {
     "name": "small",

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 import hetsim as hs
 from hetsim.errors import ScenarioError
 from hetsim.formulas.collectives import Rate, ring_over_nodes
-from hetsim.formulas.training import ParallelPlan, TrainingMachine, Transformer, memory, pipeline_seconds, step
+from hetsim.formulas.training import ParallelPlan, TrainingMachine, Transformer, memory, step
 
 GIB = 2**30
 MEASURED = Path(__file__).parents[3] / "shared" / "data" / "training" / "megatron.csv"
@@ -84,8 +84,6 @@ def test_a_ring_that_nvlink_limits_leaves_room_on_its_cards() -> None:
 
 
 def test_schedules() -> None:
-    assert pipeline_seconds(4, 8, 1, 2) == 33
-    assert pipeline_seconds(4, 8, 1, 2, chunks=2) == 28.5
     kinds: list[tuple[Any, int]] = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2)]
     assert [ParallelPlan(8, 1, 1, 4, 1, kind, chunks).in_flight for kind, chunks in kinds] == [8, 4, 5.5]
 

@@ -25,12 +25,12 @@ from click.testing import CliRunner
 from click.testing import Result as Called
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from stored import stored_runs
 
 import hetsim as hs
 from hetsim.cli import main
 from hetsim.errors import PictureWarning, UsageError
 from hetsim.experiment.directory import load_any, save
-from hetsim.experiment.store import stored_runs
 from hetsim.model import files
 from hetsim.page import report
 from hetsim.results.one_run.store import MARK, write_csv

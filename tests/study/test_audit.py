@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import yaml
 from click.testing import CliRunner
+from stored import stored_runs
 from test_cluster_traces import INSTANCES, JOBS, THROUGHPUTS
 from test_inputs import BASE, LINUX, OPENED, ROWS, in_fork, traced, write
 from test_trace_damage import EXAMPLES, MAPPING, PROFILE
@@ -22,7 +23,6 @@ from test_trace_damage import EXAMPLES, MAPPING, PROFILE
 import hetsim as hs
 from hetsim import registry
 from hetsim.cli import main
-from hetsim.experiment.store import stored_runs
 from hetsim.model.files import open_input, recorded_inputs, watch_opens
 from hetsim.scenario.file import document
 from hetsim.scenario.file.shipped import shipped

@@ -27,6 +27,7 @@ import pandas as pd
 import pytest
 import syntax
 import yaml
+from stored import stored_runs
 
 import hetsim
 import hetsim_policies
@@ -34,7 +35,6 @@ from hetsim import registry
 from hetsim.errors import UsageError
 from hetsim.experiment.code_digest import code_digest
 from hetsim.experiment.identity import Identity
-from hetsim.experiment.store import stored_runs
 from hetsim.experiment.sweep import sweep
 from hetsim.model.files import recorded_inputs, watch_opens, watching
 from hetsim.scenario.file.shipped import shipped

@@ -112,7 +112,9 @@ COUNTED = """
 import os, signal, sys
 from pathlib import Path
 from hetsim.experiment import sweep as sweeps, work
-from hetsim.experiment.store import merge_stores, stored_runs
+from hetsim.experiment.store import merge_stores
+sys.path.append("TESTS")
+from stored import stored_runs
 from hetsim.experiment.work import RunOutcome
 
 work.outcome_of = lambda setup, scenario, job, meter=None: RunOutcome(
@@ -196,7 +198,8 @@ for name, seeds in (("one", range(11)), ("two", range(6, 21))):
 def killed_at_each_moment(folder: Path, prepared: str, written: str, contents: str) -> int:
     """The number of moments at which the code was killed, and then run to its end with the same contents."""
     code = COUNTED
-    for name, text in {"PREPARED": prepared, "WRITTEN": written, "CONTENTS": contents}.items():
+    tests = str(Path(__file__).parents[1])
+    for name, text in {"TESTS": tests, "PREPARED": prepared, "WRITTEN": written, "CONTENTS": contents}.items():
         code = code.replace(name, text)
     done = call([sys.executable, "-c", code], folder)
     assert done.returncode == 0, done.stderr.decode()

@@ -16,13 +16,13 @@ from typing import Any
 
 import pages
 import pytest
+from stored import stored_runs
 from test_inputs import KEY, ROWS, write
 
 import hetsim as hs
 from hetsim import registry
 from hetsim.errors import UsageError
 from hetsim.experiment.segment import line_of
-from hetsim.experiment.store import stored_runs
 
 FILES = {
     "keys_of_workers.py": "from constants_of_workers import S\n\n" + KEY.format("S"),

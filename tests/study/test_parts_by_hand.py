@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stored import stored_runs
 
 from hetsim.errors import DamagedFile, DamageWarning, HetsimError, ScenarioError, UsageError
 from hetsim.experiment import estimate as estimates
@@ -41,7 +42,7 @@ from hetsim.experiment.segment import Segment, line_of, parse_line, segment_of
 from hetsim.experiment.set_order import takes_order
 from hetsim.experiment.shard import Shard, ShardReport, make_all, make_part, part_of
 from hetsim.experiment.stopping import Amount
-from hetsim.experiment.store import Store, _replaces, merge_stores, open_cache, stored_runs
+from hetsim.experiment.store import Store, _replaces, merge_stores, open_cache
 from hetsim.experiment.study import Case, Replicates
 from hetsim.experiment.sweep import OPEN_BLOCKS, OpenBlocks, RowRuns
 from hetsim.experiment.work import Packed, RunOutcome, described, needed_for, of_environment

@@ -15,11 +15,12 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stored import stored_runs
 from tiers import examples
 
 from hetsim.errors import UsageError
 from hetsim.experiment.segment import MAGIC, Segment
-from hetsim.experiment.store import Store, merge_stores, stored_runs
+from hetsim.experiment.store import Store, merge_stores
 from hetsim.experiment.work import RunOutcome
 from hetsim.results.stored_files import sealed
 

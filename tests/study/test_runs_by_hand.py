@@ -21,6 +21,7 @@ import pandas as pd
 import pytest
 from hand_made import cluster, record, three, workload
 from scipy import stats
+from stored import stored_runs
 
 import hetsim as hs
 from hetsim.errors import (
@@ -41,7 +42,7 @@ from hetsim.experiment.directory import comparison_json, first_run, load_any, sa
 from hetsim.experiment.identity import Identity
 from hetsim.experiment.options import StudyOptions
 from hetsim.experiment.progress import Meter
-from hetsim.experiment.store import Store, stored_runs
+from hetsim.experiment.store import Store
 from hetsim.experiment.study import Case, Replicates
 from hetsim.experiment.work import OtherInputs, RunJob, RunOutcome, Setup, Shelf
 from hetsim.experiment.workers import GivenPool, Processes, Workers

@@ -15,12 +15,13 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 from pages import blocks
+from stored import stored_runs
 
 import hetsim as hs
 from hetsim.cli import hetsim
 from hetsim.errors import UsageError
 from hetsim.experiment.shard import Shard, ShardOver
-from hetsim.experiment.store import Store, merge_stores, stored_runs
+from hetsim.experiment.store import Store, merge_stores
 from hetsim.experiment.sweep import sweep
 
 GPUS = "cluster.nodes.0.gpus.count"

@@ -22,13 +22,13 @@ import pandas as pd
 import pytest
 import tiers
 from descent import needs_proc, workers_of
+from stored import stored_runs
 
 import hetsim as hs
 from hetsim import registry
 from hetsim.errors import DamagedFile, RunError, UsageError
 from hetsim.experiment import workers as pools
 from hetsim.experiment.identity import Identity
-from hetsim.experiment.store import stored_runs
 from hetsim.experiment.sweep import plan_sweep, sweep, sweep_plan
 from hetsim.policy import ListScheduler
 from hetsim.results.many_runs.sweep import Sweep

@@ -28,6 +28,7 @@ import pytest
 from click.testing import CliRunner
 from interrupts import heeds_interrupts
 from saved_runs import unpacked
+from stored import stored_runs
 from tiers import some, spread
 from yaml import safe_load
 
@@ -39,7 +40,6 @@ from hetsim.experiment import identity, study, work
 from hetsim.experiment import sweep as sweeps
 from hetsim.experiment.points import MAX_ROWS, column_of, parse_over, rows
 from hetsim.experiment.shard import ShardOver
-from hetsim.experiment.store import stored_runs
 from hetsim.experiment.sweep import plan_sweep, sweep
 from hetsim.experiment.work import Packed, RunOutcome
 from hetsim.experiment.workers import DaskCluster

@@ -20,6 +20,7 @@ import pandas as pd
 import pytest
 import tiers
 from click.testing import CliRunner
+from stored import stored_runs
 
 import hetsim as hs
 from hetsim import registry
@@ -27,7 +28,6 @@ from hetsim.cli import hetsim
 from hetsim.errors import UsageError
 from hetsim.experiment import store, work
 from hetsim.experiment.stopping import Amount
-from hetsim.experiment.store import stored_runs
 from hetsim.experiment.study import Case, Replicates, Study
 from hetsim.experiment.sweep import plan_sweep, sweep
 from hetsim.experiment.work import RunOutcome, Setup

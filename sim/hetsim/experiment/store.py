@@ -311,11 +311,6 @@ class _StoredFiles:
                     path.unlink()
 
 
-def stored_runs(folder: Path) -> dict[str, RunOutcome]:
-    """All finished runs in a cache or a sweep's directory, by digest."""
-    return dict(_StoredFiles(_runs_of(folder), []).all())
-
-
 def open_cache(cache: str | Path | None) -> Path | None:
     """The folder of a cache, made if it is not there."""
     if cache is None:

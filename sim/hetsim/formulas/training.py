@@ -260,12 +260,6 @@ def _held(model: Transformer, plan: ParallelPlan) -> float:
     return (model.parameters - experts + experts / plan.experts) / (plan.tensor * plan.pipeline)
 
 
-def pipeline_seconds(stages: int, micro_batches: int, forward: float, backward: float, chunks: int = 1) -> float:
-    """Seconds of equal stages; GPipe and 1F1B take the same time."""
-    each = forward + backward
-    return micro_batches * each + (stages - 1) * each / chunks
-
-
 def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> dict[str, Phase]:
     """Messages among the ranks during a step, by purpose.
 

@@ -1,7 +1,7 @@
 """The slots of micro-batches in stages: GPipe, 1F1B, interleaved schedules.
 
-The closed forms of a step (`hetsim.formulas.training.pipeline_seconds`) are the ends of these schedules; a run of
-hetsim uses the closed forms, and pictures show the slots.
+The closed forms of a step (`hetsim.formulas.training.step`) are the ends of these schedules; a run of hetsim uses the
+closed forms, and pictures show the slots.
 References: Huang et al., GPipe (2019); Narayanan et al., PipeDream (2019), and Efficient Large-Scale Language Model
 Training on GPU Clusters Using Megatron-LM (2021), whose order an interleaved schedule has.
 """

@@ -117,9 +117,6 @@ class Shades:
     label: str = ""
 
 
-Mark = Line | Band | Points | Boxes | Texts | Shades
-
-
 @dataclass
 class Axis:
     """A side of a panel; low, high, ticks: from the marks where None.

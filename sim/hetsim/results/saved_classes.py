@@ -26,8 +26,6 @@ from hetsim.workload.costs import measured_training, roofline
 
 VERSION = 4
 """Of the files of `record/`.  Older versions are read; version 0 states none."""
-LEFT_OUT = "scheduler admission closed calls batching iteration faults overloads unplanned"
-"""Of the input: policies, what draws random numbers, and what is told before a run.  One that is over needs none."""
 _TABLE: dict[type, str] = {
     record.RunInput: "run: name cluster tasks random horizon warmup policy services language warnings grace traces "
         "decisions",
