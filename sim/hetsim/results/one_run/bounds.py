@@ -113,13 +113,13 @@ def areas(
         if moved is not None:
             serial = table.by_shape(position, lambda mode: float(mode.type.streams == 1), 0.0)[shape]
             time = time + serial * moved[chosen, position]
-        for column, name in enumerate(types):
-            size = table.by_shape(
-                position, lambda mode, name=name: units(mode) if mode.type.name == name else math.inf, math.inf
-            )[shape]
-            fixed = table.by_shape(position, lambda mode: mode.min_share, 0.0)[shape]
-            with np.errstate(invalid="ignore"):
-                needed[:, column] = np.fmin(needed[:, column], (time + fixed) * size)
+        place = table.by_shape(position, lambda mode: float(types.index(mode.type.name)), math.nan)[shape]
+        size = table.by_shape(position, units, math.inf)[shape]
+        fixed = table.by_shape(position, lambda mode: mode.min_share, 0.0)[shape]
+        with np.errstate(invalid="ignore"):
+            for column in range(len(types)):
+                here = np.where(place == column, size, math.inf)
+                needed[:, column] = np.fmin(needed[:, column], (time + fixed) * here)
     # Under MPS as many launches as there are streams may compute at once.
     kinds = [table.cluster.types[name] for name in types]
     together = [kind.streams if kind.sharing.kind == "mps" else 1 for kind in kinds]
