@@ -235,10 +235,7 @@ def _measure(
 
     stages = measure(device, sizes, repeats, tell=lambda text: console.note(text, quiet))
     profiles = [service_profile(stages), link_profile(stages)]
-    if as_json:
-        console.as_json({"service": profiles[0], "link": profiles[1]})
-    else:
-        console.lines(_table(stages))
+    console.result(as_json, lambda: {"service": profiles[0], "link": profiles[1]}, lambda: _table(stages))
     console.warnings(stages.remarks, quiet)
     for target, profile in zip(targets, profiles, strict=True):
         if profile is not None:
@@ -294,14 +291,11 @@ def _verify(
         device, data["service"], profile, rates=wanted, seconds=seconds, seed=seed,
         tell=lambda text: console.note(text, quiet),
     )  # fmt: skip
-    if as_json:
-        console.as_json([
-            {"policy": row.policy, "rate": row.rate, "requests": len(row.measured), "error": row.error}
-            | {name: {"measured": there, "simulated": here} for name, there, here in row.figures()}
-            for row in rows
-        ])  # fmt: skip
-    else:
-        console.lines(_compared(device, rows))
+    console.result(as_json, lambda: [
+        {"policy": row.policy, "rate": row.rate, "requests": len(row.measured), "error": row.error}
+        | {name: {"measured": there, "simulated": here} for name, there, here in row.figures()}
+        for row in rows
+    ], lambda: _compared(device, rows))  # fmt: skip
 
 
 def _compared(device: MeasuredDevice, rows: list[VerifiedRow]) -> list[str]:

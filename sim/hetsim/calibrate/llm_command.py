@@ -54,19 +54,15 @@ def report(
     quiet: bool,
 ) -> None:  # fmt: skip
     """Print how well each shape predicts the stages, with remarks; write the profile."""
-    if as_json:
-        errors = {
-            name: {
-                "chosen": one.chosen, "worst_deviation": one.off,
-                "shapes": {
-                    j.shape: {"error": j.error, "worst": j.worst, "worst_size": j.worst_size} for j in one.judged
-                },
-            }
-            for name, one in stages.items()
-        }  # fmt: skip
-        console.as_json({"profile": profile, "cross_validation": errors})
-    else:
-        console.lines(_judged_lines(what, stages))
+    errors = {
+        name: {
+            "chosen": one.chosen, "worst_deviation": one.off,
+            "shapes": {j.shape: {"error": j.error, "worst": j.worst, "worst_size": j.worst_size} for j in one.judged},
+        }
+        for name, one in stages.items()
+    }  # fmt: skip
+    console.result(as_json, lambda: {"profile": profile, "cross_validation": errors},
+                   lambda: _judged_lines(what, stages))  # fmt: skip
     console.warnings(remarks, quiet)
     write_profile(target, profile, quiet)
 
@@ -99,11 +95,10 @@ def log(
             "errors": {figure.name: round(figure.error, 4) for figure in fitted.figures},
         },
     }
-    if as_json:
-        figures = {one.name: {"measured": one.measured, "simulated": one.simulated} for one in fitted.figures}
-        console.as_json({"profile": profile, "held_back": fitted.held_back, "figures": figures})
-    else:
-        console.lines(_held_back(str(path), len(server.log), fitted))
+    console.result(as_json, lambda: {
+        "profile": profile, "held_back": fitted.held_back,
+        "figures": {one.name: {"measured": one.measured, "simulated": one.simulated} for one in fitted.figures},
+    }, lambda: _held_back(str(path), len(server.log), fitted))  # fmt: skip
     write_profile(target, profile, quiet)
 
 

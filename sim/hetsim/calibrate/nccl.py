@@ -243,10 +243,9 @@ def nccl(
     rates = zip(measured.sizes, measured.curve, strict=True)
     curve = [[f"{size} B", f"{rate / 1e9:.6g} GB/s"] for size, rate in rates]
     profile = {"measured": {key: value for key, value in about.items() if value}, kind: {"curve": curve}}
-    if as_json:
-        console.as_json({"profile": profile, "measured": dict(zip(measured.sizes, measured.measured, strict=True))})
-    else:
-        console.lines(_text(measured, kind))
+    console.result(as_json, lambda: {
+        "profile": profile, "measured": dict(zip(measured.sizes, measured.measured, strict=True)),
+    }, lambda: _text(measured, kind))  # fmt: skip
     console.warnings([measured.remark] if measured.remark else [], quiet)
     write_profile(target, profile, quiet)
 

@@ -54,6 +54,12 @@ def as_json(value: Any) -> None:
     click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
+def result(to_json: bool, value: Callable[[], Any], texts: Callable[[], Iterable[str]],
+           verdicts: Mapping[str, str] | None = None) -> None:  # fmt: skip
+    """Print what a command found, as JSON or as `lines`; only that form is made."""
+    as_json(value()) if to_json else lines(texts(), verdicts)
+
+
 def note(text: str, quiet: bool = False) -> None:
     """Print a line for people on stderr."""
     if not quiet:

@@ -38,11 +38,8 @@ def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool)
         if not run.is_dir():
             raise click.UsageError(f'there is no directory "{run}"; `hetsim run --out {run} ...` would write it')
     with reading_stored(a, b):
-        difference_of_runs = difference(first_run(a), first_run(b), column)
-        if as_json:
-            console.as_json(difference_of_runs.to_json(top))
-        else:
-            console.lines(_lines(difference_of_runs, by, top))
+        found = difference(first_run(a), first_run(b), column)
+        console.result(as_json, lambda: found.to_json(top), lambda: _lines(found, by, top))
 
 
 def _lines(found: Any, by: str | None, top: int) -> list[str]:

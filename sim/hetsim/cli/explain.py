@@ -54,24 +54,20 @@ def _task(result: Any, task: str, as_json: bool) -> None:
     (row,) = rows
     if result.record.ready[row] != result.record.ready[row]:
         name = str(result.record.input.tasks.name(row))
-        if as_json:
-            about = {"task": name, "started": False, "wait": 0.0, "causes": {}}
-            console.as_json({**about, **_told(ended), "stretches": []})
-        else:
-            console.lines([f"task {name} of {result.name} ({result.policy}) never became ready", _ending_line(ended)])
+        about = {"task": name, "started": False, "wait": 0.0, "causes": {}, **_told(ended), "stretches": []}
+        texts = [f"task {name} of {result.name} ({result.policy}) never became ready", _ending_line(ended)]
+        console.result(as_json, lambda: about, lambda: texts)
         return
     table = stretches_of(result, task)
     causes, wait = _causes(table)
     record = result.record
     network = stretch(result, row)
     started = bool(record.start[row] == record.start[row])
-    if as_json:
-        about = {"task": str(record.input.tasks.name(row)), "started": started, "wait": wait, "causes": causes}
-        network_part = {} if network is None else {"computing": network}
-        console.as_json({**about, **_told(ended), **network_part, "stretches": table.to_dict("records")})
-        return
+    about = {"task": str(record.input.tasks.name(row)), "started": started, "wait": wait, "causes": causes}
+    about |= _told(ended) | ({} if network is None else {"computing": network})
     lines = _task_lines(result, row, table, causes=causes, wait=wait, ended=ended)
-    console.lines(lines if network is None else [*lines[:2], _network_line(network), *lines[2:]])
+    console.result(as_json, lambda: {**about, "stretches": table.to_dict("records")},
+                   lambda: lines if network is None else [*lines[:2], _network_line(network), *lines[2:]])  # fmt: skip
 
 
 def _causes(table: Any) -> tuple[dict[str, float], float]:

@@ -79,10 +79,8 @@ def gallery(
         done.append((entry, outcome, outcome.comparison()))
     if out is not None:
         _write(done, out, quiet)
-    if as_json:
-        console.as_json([_json(entry, outcome, table) for entry, outcome, table in done])
-    else:
-        console.lines((line for entry, outcome, table in done for line in _text(entry, outcome, table)), VERDICTS)
+    console.result(as_json, lambda: [_json(*one) for one in done],
+                   lambda: (line for one in done for line in _text(*one)), VERDICTS)  # fmt: skip
     outside = sum(int((~table["within"].dropna().astype(bool)).sum()) for _, _, table in done)
     if outside and not short:
         click.get_current_context().exit(1)

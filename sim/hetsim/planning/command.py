@@ -70,11 +70,10 @@ def plan(
     if table is not None:
         planned.save(table)
         console.note(f"plan: {table}", quiet)
-    if as_json:
-        rows = planned.table.astype(object).where(planned.table.notna(), None).to_dict("records")
-        console.as_json({"scenario": planned.name, "policy": planned.policy, "plan": planned.figures, "steps": rows})
-        return
-    console.lines(_lines(planned))
+    console.result(as_json, lambda: {
+        "scenario": planned.name, "policy": planned.policy, "plan": planned.figures,
+        "steps": planned.table.astype(object).where(planned.table.notna(), None).to_dict("records"),
+    }, lambda: _lines(planned))  # fmt: skip
 
 
 def _lines(found: Any) -> list[str]:

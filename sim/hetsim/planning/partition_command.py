@@ -89,14 +89,11 @@ def partition(
             cuts, groups, inference=inference, replication=not no_replication, deadline=limit, reorder=not keep_order
         )  # fmt: skip
         alone = [(one.name, math.fsum(seconds_on(layer, one, inference) for layer in cuts.layers)) for one in groups]
-    if as_json:
-        console.as_json({
-            "profile": str(profile), "seconds": plan.seconds, "latency": plan.latency,
-            THROUGHPUT: 1 / plan.seconds if plan.seconds else None, "alone": dict(alone),
-            "stages": _rows(cuts, plan, inference),
-        })  # fmt: skip
-    else:
-        console.lines(_text(profile, cuts, plan, alone=alone, inference=inference))
+    console.result(as_json, lambda: {
+        "profile": str(profile), "seconds": plan.seconds, "latency": plan.latency,
+        THROUGHPUT: 1 / plan.seconds if plan.seconds else None, "alone": dict(alone),
+        "stages": _rows(cuts, plan, inference),
+    }, lambda: _text(profile, cuts, plan, alone=alone, inference=inference))  # fmt: skip
     drawn = partial(_drawn, profile, cuts, plan, groups=groups, levels=joined, inference=inference)
     console.picture(picture, lambda: drawn(ignore_activations=ignore_activations), quiet)
 

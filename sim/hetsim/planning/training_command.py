@@ -48,10 +48,8 @@ def training(
 
     loaded = load(scenario, overrides)
     plans = training_plans(loaded, entry, gpus=None if gpus is None else _numbers(gpus), rank=rank)
-    if as_json:
-        console.as_json({"scenario": loaded.name, "candidates": [_figures(one) for one in plans]})
-    else:
-        console.lines(_text(loaded.name, plans, top))
+    console.result(as_json, lambda: {"scenario": loaded.name, "candidates": [_figures(one) for one in plans]},
+                   lambda: _text(loaded.name, plans, top))  # fmt: skip
     console.notes(loaded.notes)
     staged = next((one for one in plans if one.fits and one.pipeline is not None), None)
     if picture is not None and staged is None:

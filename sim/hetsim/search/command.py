@@ -78,10 +78,8 @@ def size(
             policy=policies[0] if len(policies) == 1 else None, policies=policies if len(policies) > 1 else None,
             replications=replications, tell=tell, **options,
         )  # fmt: skip
-    if as_json:
-        console.as_json(sizing.to_json())
-    else:
-        console.lines(_decision_lines(sizing) if hasattr(sizing, "candidates") else _lines(sizing), VERDICTS)
+    texts = _decision_lines if hasattr(sizing, "candidates") else _lines
+    console.result(as_json, sizing.to_json, lambda: texts(sizing), VERDICTS)
     if out is not None:
         _write(sizing, out, quiet)
     if not sizing.met:  # what was tried is printed all the same

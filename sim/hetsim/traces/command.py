@@ -63,10 +63,7 @@ def inspect(
     if picture is not None and table.requests:
         raise UsageError("--picture draws the tasks of a trace; this one has requests")
     shown = contents(table)
-    if as_json:
-        console.as_json(shown)
-    else:
-        console.lines(text_of(shown))
+    console.result(as_json, lambda: shown, lambda: text_of(shown))
     console.notes(table.notes)
     if picture is not None:
         from hetsim.traces.picture import trace as draw
@@ -207,10 +204,8 @@ def identify(
     subject = subject_of(Path(file), source, trace, table)
     identified = report.identified_of(file, subject)
     document, notes = report.scenario_of(subject, identified)
-    if as_json:
-        console.as_json({"file": file, **report.mapping(identified), "notes": table.notes + notes})
-    else:
-        console.lines(report.lines(identified))
+    console.result(as_json, lambda: {"file": file, **report.mapping(identified), "notes": table.notes + notes},
+                   lambda: report.lines(identified))  # fmt: skip
     console.notes(table.notes + notes)
     if page is not None:
         report.write_page(page, Path(file).name, identified, table.notes + notes)
@@ -228,10 +223,7 @@ class _Told:
     remarks: list[str] = field(default_factory=list)
 
     def print(self, as_json: bool) -> None:
-        if as_json:
-            console.as_json(self.mapping)
-        else:
-            console.lines(self.lines, VALID)
+        console.result(as_json, lambda: self.mapping, lambda: self.lines, VALID)
         console.notes(self.remarks)
 
 

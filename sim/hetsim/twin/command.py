@@ -386,8 +386,7 @@ def _judge(
     log, cluster = with_limits(log, SnapshotCluster(listed, more), table, first_instant(log, horizon))
     judged = judge(log, cluster, instants, horizon=horizon, samples=samples, policy=_policy(policy), seed=seed,
                    progress=lambda text: console.note(text, quiet), overrides=overrides)  # fmt: skip
-    if as_json:
-        console.as_json({"jobs": len(judged.actual), "instants": judged.instants, "horizon": judged.horizon,
-                         "beyond_horizon": float(judged.beyond.mean()), "methods": judged.table()})  # fmt: skip
-    else:
-        console.lines(report.judged_lines(judged))
+    console.result(as_json, lambda: {
+        "jobs": len(judged.actual), "instants": judged.instants, "horizon": judged.horizon,
+        "beyond_horizon": float(judged.beyond.mean()), "methods": judged.table(),
+    }, lambda: report.judged_lines(judged))  # fmt: skip
