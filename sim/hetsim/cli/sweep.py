@@ -75,10 +75,7 @@ def sweep(
     with console.searching(_interrupted(out, options["cache"]), as_json, quiet, cases=True) as bar:
         plan.options = replace(plan.options, progress=bar)
         outcome = sweep_plan(plan, out, resume)
-    if as_json:
-        console.as_json(outcome.to_json(by_replication))
-    else:
-        _show(outcome)
+    console.result(as_json, lambda: outcome.to_json(by_replication), lambda: _lines(outcome))
     failed = len(outcome.failed)
     if failed:
         row = outcome.failed.iloc[0]
@@ -136,7 +133,7 @@ def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
     console.lines([head, "", *lines, "", *terminal.paragraphs(plan.remarks), found.sentence])
 
 
-def _show(outcome: Any) -> None:
+def _lines(outcome: Any) -> list[str]:
     from hetsim.results.many_runs.knee import knees
 
     titles, rows = outcome.shown()
@@ -147,7 +144,7 @@ def _show(outcome: Any) -> None:
     lines += ["", *_best(outcome), *knees(outcome)]
     if "response_mean_ci_low" in outcome.table:
         lines.append("± are 95 % intervals; what each is for: docs/statistics.md")
-    console.lines([*lines, *terminal.paragraphs(outcome.remarks)])
+    return [*lines, *terminal.paragraphs(outcome.remarks)]
 
 
 def _best(outcome: Any) -> list[str]:

@@ -165,13 +165,10 @@ def tune(scenario: str, over: tuple[str, ...], as_json: bool, quiet: bool, **opt
     with console.searching(console.of_cache(options["cache"]), as_json, quiet, cases=True) as options["progress"]:
         tuning = search(scenario, over=over_given(over) or {}, **options)
     console.warnings(tuning.warnings, quiet)
-    if as_json:
-        console.as_json(tuning.to_json())
-        return
-    _show(tuning)
+    console.result(as_json, tuning.to_json, lambda: _settings_lines(tuning))
 
 
-def _show(found: Any) -> None:
+def _settings_lines(found: Any) -> list[str]:
     from hetsim.scenario.file.document import dump
 
     shown = found.shown()
@@ -181,4 +178,4 @@ def _show(found: Any) -> None:
     if len(found.settings) > len(shown):
         lines.append(f"... {len(found.settings) - len(shown):,} more settings, which left earlier")
     policy = dump({"policy": dict(found.policy)}).splitlines()
-    console.lines([*lines, "", *terminal.paragraphs(found.sentences), "", *policy])
+    return [*lines, "", *terminal.paragraphs(found.sentences), "", *policy]
