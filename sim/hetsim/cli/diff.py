@@ -38,8 +38,8 @@ def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool)
         if not run.is_dir():
             raise click.UsageError(f'there is no directory "{run}"; `hetsim run --out {run} ...` would write it')
     with reading_stored(a, b):
-        found = difference(first_run(a), first_run(b), column)
-        console.result(as_json, lambda: found.to_json(top), lambda: _lines(found, by, top))
+        compared = difference(first_run(a), first_run(b), column)
+        console.result(as_json, lambda: compared.to_json(top), lambda: _lines(compared, by, top))
 
 
 def _lines(found: Any, by: str | None, top: int) -> list[str]:
