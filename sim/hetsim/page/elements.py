@@ -1,22 +1,29 @@
 """Parts of a self-contained HTML page: sections, sortable tables, pictures.
 
-Its style and scripts lie in `page.css`, `tables.js`, and for the columns of runs `core.js` and `explorer.js`.
+Its style and scripts lie in `page.css`, `core.js`, `tables.js`, `pictures.js`, and for the columns of runs
+`explorer.js`.
 """
 
 from __future__ import annotations
 
 import base64
 import html
+import json
+import math
+import zlib
 from collections.abc import Callable, Iterable, Sequence
-from io import BytesIO
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from hetsim.errors import UsageError, visible_lines
 from hetsim.model.files import write_whole
+from hetsim.results.colors import GRID, INK, MUTED, PALETTE
+from hetsim.results.panels import Picture, settled
 from hetsim.results.pictures import attempt
 
-PICTURE_DPI = 110
 LONG_FIGURE = 12
 """Longer figures on cards are written smaller."""
 
@@ -64,7 +71,7 @@ def page(title: str, lines: Iterable[str], sections: Sequence[Section], columns:
         for n, section in enumerate(kept)
     )
     said = "".join(f"<p>{escape(line)}</p>" for line in lines)
-    names = ["tables.js", *(["core.js", "explorer.js"] if columns else [])]
+    names = ["core.js", "tables.js", "pictures.js", *(["explorer.js"] if columns else [])]
     scripts = "\n".join(map(_file, names))
     packed = base64.b64encode(columns).decode("ascii")
     data = f'<script type="text/plain" id="columns">{packed}</script>\n' if columns else ""
@@ -139,34 +146,64 @@ def warnings(texts: Iterable[str]) -> str:
 
 
 def picture(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: bool = False) -> str:
-    """The figure of `draw` inside the page; a warning if drawing fails.
+    """The picture of `draw`, which a script draws in the page; a warning if making it fails.
 
     An optional picture is left out where `draw` refuses by UsageError.
     """
-    data = BytesIO()
+    data = list[bytes]()
 
     def write() -> None:
-        if (figure := figure_of(draw, optional)) is not None:
-            figure.savefig(data, format="png", dpi=PICTURE_DPI)
+        if (made := made_by(draw, optional)) is not None:
+            data.append(json.dumps(described(made), allow_nan=False, ensure_ascii=False).encode())
 
     failed = attempt(f'"{alt}"', write)
     if failed is not None:
         return warnings([failed])
-    if not data.getvalue():
+    if not data:
         return ""
-    code = base64.b64encode(data.getvalue()).decode("ascii")
+    code = base64.b64encode(zlib.compress(data[0], 9)).decode("ascii")
     below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return f'<figure><img alt="{escape(alt)}" src="data:image/png;base64,{code}">{below}</figure>'
+    return f'<figure role="group" aria-label="{escape(alt)}" data-picture="{code}">{below}</figure>'
 
 
-def figure_of(draw: Callable[[], Any], optional: bool) -> Any:
-    """The figure of the picture that `draw` gives; None if it refuses and may."""
+def made_by(draw: Callable[[], Any], optional: bool) -> Any:
+    """The picture that `draw` gives; None if it refuses and may."""
     try:
-        return draw().figure()
+        return draw()
     except UsageError:
         if not optional:
             raise
         return None
+
+
+PIXELS = 80.0
+"""Of an inch of a picture's width, on a usual screen."""
+VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line"} | {
+    color: f"c{'0123456'[number]}" for number, color in enumerate(PALETTE)
+}
+"""Colors that the page has a variable for, which differs between light and dark."""
+
+
+def described(picture: Picture) -> dict[str, Any]:
+    """The picture for `pictures.js`: fields by name, limits and ticks settled, numbers of seven digits."""
+    pixels = PIXELS * picture.width / max(map(len, picture.rows))
+    rows = [[panel and settled(panel, pixels) for panel in row] for row in picture.rows]
+    return {**_data(picture), "rows": _data(rows)}
+
+
+def _data(value: Any) -> Any:
+    if isinstance(value, str):
+        return visible_lines(value)
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_data(one) for one in (value.tolist() if isinstance(value, np.ndarray) else value)]
+    if isinstance(value, float | np.floating):
+        return float(f"{value:.7g}") if math.isfinite(value) else None
+    if hasattr(value, "__dataclass_fields__"):
+        made = {field.name: _data(getattr(value, field.name)) for field in fields(value)}
+        if isinstance(colors := made.get("color"), list):
+            made["color"] = [VARIABLES.get(color, color) for color in colors]
+        return {**made, "kind": type(value).__name__, **({"color": VARIABLES.get(colors, colors)} if isinstance(colors, str) else {})}
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def code(text: str, summary: str = "") -> str:

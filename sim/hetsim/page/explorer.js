@@ -3,111 +3,18 @@
 // All that has a name from a scenario goes into the page as text (textContent, fillText), never as HTML.
 
 (() => {
+  const { Plot, make } = Pictures;
   const STAGES = ["upload", "compute", "download"], COLORS = 7, MAX_ROWS = 150, MAX_TASKS = 25, MAX_DEVICES = 12;
-  const DASHES = [[], [7, 3], [2, 2], [8, 3, 2, 3]];
   const CAUSES = { no_capacity: "c3", fragmentation: "c4", head_of_line: "c1", quota: "c6", reservation: "c5",
     transfer: "c2", choice: "c0", scheduler: "c7" };
   const FILTERS = [["Class", "klass", "classes"], ["User", "user", "users"], ["Node", "node", "nodes"], ["Status", "status", "statuses"]];
   const NO_FILTER = { klass: Core.NONE, user: Core.NONE, node: Core.NONE, status: Core.NONE };
   const METRICS = { response: "response", wait: "wait" };
+  const ROUND_TIMES = [1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 36000, 86400, 864000, 8640000, 86400000];
   const KEYS = "Drag: zoom to a time · wheel after a click (or Ctrl and wheel): zoom · Shift and drag: move · click: pin a "
     + "task · keys: ← → + − 0, ↑ ↓ rows (Shift: zoom rows), N and P: next and previous launch, Esc";
   const words = name => name.replace(/_/g, " ");
   const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
-
-  function make(tag, attributes = {}, ...children) {
-    const made = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) {
-      if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-      else if (value !== undefined && value !== false) made.setAttribute(name, value === true ? "" : value);
-    }
-    made.append(...children);
-    return made;
-  }
-
-  async function inflate(text) {
-    const packed = Uint8Array.from(atob(text), character => character.charCodeAt(0));
-    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-    return new Uint8Array(await new Response(stream).arrayBuffer());
-  }
-
-  // A canvas in the resolution of the screen, with room for labels at its left and an axis below.
-  class Plot {
-    constructor(parent, height, label, className = "") {
-      this.canvas = make("canvas", { class: className, role: "img", "aria-label": label });
-      this.box = make("div", { class: "plot" }, this.canvas);
-      parent.append(this.box);
-      this.height = height;
-    }
-    begin(left, axis = true, top = 4) {
-      const ratio = Math.min(2, devicePixelRatio || 1), width = this.box.clientWidth;
-      this.left = left; this.right = 10; this.bottom = axis ? 20 : 7; this.top = top;
-      this.wide = Math.max(50, width - left - this.right);
-      this.high = this.height - this.bottom - this.top;
-      this.canvas.style.height = `${this.height}px`;
-      this.canvas.width = Math.round(width * ratio);
-      this.canvas.height = Math.round(this.height * ratio);
-      this.pen = this.canvas.getContext("2d");
-      this.pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-      this.pen.font = "11px system-ui, sans-serif";
-      return this.pen;
-    }
-    text(text, x, y, color, align = "left", most = Infinity) {
-      const { pen } = this;
-      pen.fillStyle = color; pen.textAlign = align; pen.textBaseline = "middle";
-      let shown = text;
-      if (pen.measureText(shown).width > most) {
-        while (shown.length > 1 && pen.measureText(`${shown}…`).width > most) shown = shown.slice(0, -1);
-        shown += "…";
-      }
-      pen.fillText(shown, x, y);
-    }
-    // Vertical grid lines and their times below.
-    times(low, high, theme, title = "time") {
-      const { ticks, unit } = Core.timeTicks(low, high, Math.max(2, Math.floor(this.wide / 80)));
-      const said = `${title} (${unit})`, room = this.pen.measureText(said).width + 14;
-      for (const [time, text] of ticks) {
-        const x = this.left + (time - low) / (high - low) * this.wide;
-        this.line(x, this.top, x, this.top + this.high, theme.line);
-        if (this.bottom < 20) continue;
-        if (x < this.left + this.wide - room) this.text(text, x, this.top + this.high + 11, theme.muted, "center");
-      }
-      if (this.bottom >= 20) this.text(said, this.left + this.wide, this.top + this.high + 11, theme.muted, "right");
-    }
-    // Horizontal grid lines at round values from 0 to the highest, with texts at the left.
-    scale(highest, theme, text = value => Core.figures(value)) {
-      const size = 10 ** Math.floor(Math.log10(highest / 3)), room = Math.max(2, Math.floor(this.high / 28));
-      const step = [1, 2, 5, 10].map(one => one * size).find(one => highest / one <= room) || 10 * size;
-      const top = Math.max(step, highest * 1.04);
-      for (let n = 0; n * step <= top; n++) {
-        const y = this.top + this.high * (1 - n * step / top);
-        this.line(this.left, y, this.left + this.wide, y, theme.line);
-        this.text(text(n * step), this.left - 6, Math.max(7, y), theme.muted, "right");
-      }
-      return value => this.top + this.high * (1 - value / top);
-    }
-    line(x0, y0, x1, y1, color, width = 1) {
-      const { pen } = this;
-      pen.strokeStyle = color; pen.lineWidth = width; pen.beginPath();
-      pen.moveTo(Math.round(x0) + 0.5, Math.round(y0) + 0.5); pen.lineTo(Math.round(x1) + 0.5, Math.round(y1) + 0.5);
-      pen.stroke();
-    }
-    // Values of pixels as a line, filled below if wanted.
-    curve(values, y, color, { dash = [], fill = false, width = 1.6 } = {}) {
-      const { pen } = this;
-      const step = this.wide / values.length;
-      pen.beginPath();
-      values.forEach((value, i) => {
-        const x = this.left + i * step, at = y(value);
-        if (i) pen.lineTo(x, at); else pen.moveTo(x, at);
-        pen.lineTo(x + step, at);
-      });
-      pen.strokeStyle = color; pen.lineWidth = width; pen.setLineDash(dash); pen.stroke(); pen.setLineDash([]);
-      if (!fill) return;
-      pen.lineTo(this.left + this.wide, y(0)); pen.lineTo(this.left, y(0)); pen.closePath();
-      pen.globalAlpha = 0.18; pen.fillStyle = color; pen.fill(); pen.globalAlpha = 1;
-    }
-  }
 
   class Explorer {
     constructor(host, runs) {
@@ -120,7 +27,7 @@
       this.build();
       this.choose(0);
       new ResizeObserver(() => this.draw()).observe(host);
-      addEventListener("theme", () => { this.theme = null; this.refresh(); });
+      addEventListener("theme", () => this.refresh());
     }
     get run() { return this.runs[this.at]; }
     get many() { return this.runs.length > 1; }
@@ -157,8 +64,6 @@
       this.devices = make("div");
       this.tasks = make("div");
       host.append(this.pairs, this.devices, this.tasks);
-      this.tip = make("div", { id: "tip", role: "status", hidden: true });
-      document.body.append(this.tip);
       for (const plot of [this.gantt, this.queue, this.busy, this.whole]) this.brush(plot);
       this.brush(this.spread, (from, to) => this.chooseRange(from, to), () => this.chooseRange(null));
       const { canvas } = this.gantt;
@@ -220,7 +125,7 @@
     }
 
     refresh(rows = false) {
-      this.theme = this.theme || this.readTheme();
+      this.theme = Pictures.colors();
       this.mask = Core.masks(this.run, this.filter);
       this.masks = this.runs.map((run, i) => (i === this.at ? this.mask : Core.masks(run, this.translated(run))));
       if (rows || !this.rows) {
@@ -384,13 +289,7 @@
     say(launch, x = 0, y = 0) {
       const changed = launch !== this.hover;
       this.hover = launch;
-      this.tip.hidden = launch < 0;
-      if (launch >= 0) {
-        if (changed) this.tip.replaceChildren(...this.describe(launch));
-        const { offsetWidth: width, offsetHeight: height } = this.tip;
-        this.tip.style.left = `${x + 16 + width > innerWidth ? Math.max(4, x - width - 12) : x + 16}px`;
-        this.tip.style.top = `${clamp(y + 14, 4, Math.max(4, innerHeight - height - 6))}px`;
-      }
+      Pictures.say(launch < 0 ? null : changed ? this.describe(launch) : [], x, y);
       if (changed) this.draw();
     }
 
@@ -421,18 +320,10 @@
       const outcome = run.outcomes[launches.outcome[launch]];
       if (outcome && outcome !== "completed") add("this launch", outcome);
       if (!isNaN(run.response[row])) add("response", Core.seconds(run.response[row]));
-      const list = make("dl");
-      for (const [name, value] of facts) list.append(make("dt", {}, name), make("dd", {}, value));
-      return [make("b", {}, `task ${run.id[row]}`), list];
+      return Pictures.facts(`task ${run.id[row]}`, facts);
     }
 
     // Colors -----------------------------------------------------------------------------------------------------
-
-    readTheme() {
-      const style = getComputedStyle(document.documentElement);
-      return Object.fromEntries(["paper", "panel", "soft", "ink", "muted", "line", "mark", "upload", "compute", "download", "cores", "lost",
-        "overhead", "prompt", "dim", "band", "c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"].map(name => [name, style.getPropertyValue(`--${name}`).trim()]));
-    }
 
     // Colors as numbers, and the color of each code of the scheme: the most frequent have their own.
     readPalette() {
@@ -471,7 +362,7 @@
         lost: "lost work", overhead: "no stage at work", dim: "filtered out" };
       const entries = scheme === "stage" ? [] : palette.names.slice();
       for (const [key, text] of Object.entries(names)) if (used.has(key)) entries.push([key, text]);
-      this.legend.replaceChildren(...entries.map(([key, text]) => make("span", {}, make("i", { style: `background:var(--${key})` }), text)));
+      this.legend.replaceChildren(...entries.map(([key, text]) => Pictures.key(text, key)));
     }
 
     // Pictures ---------------------------------------------------------------------------------------------------
@@ -497,7 +388,7 @@
       this.used = new Set();
       if (!rows.length) gantt.text(run.count ? "Nothing was launched here." : "No task arrived.", gantt.left, gantt.high / 2, theme.muted);
       this.shade(gantt);
-      gantt.times(view.low, view.high, theme);
+      gantt.show(Pictures.timeAxis(view.low, view.high, gantt.wide), { low: 1, high: 0, ticks: [] }, []);
       const height = gantt.high / (view.bottom - view.top), first = Math.floor(view.top), last = Math.min(rows.length, Math.ceil(view.bottom));
       const strips = [], single = height >= 3, bins = single ? 0 : Math.ceil(gantt.high / 2);
       const stripOf = [];
@@ -606,38 +497,36 @@
       if (run.end < view.high) pen.fillRect(x(run.end), plot.top, plot.left + plot.wide - x(run.end), plot.high);
     }
 
+    // A level of each pixel as steps over the time that is shown.
+    steps(values, color, look = {}) {
+      const { low, high } = this.view, count = values.length;
+      return { kind: "Line", x: Float64Array.from({ length: count + 1 }, (_, i) => low + i / count * (high - low)), y: [...values, values[count - 1]], steps: true, color, ...look };
+    }
+    style(i) { return { dash: i >> 3, width: i === this.at ? 2.4 : 1.4 }; }
+
+    // Levels below the chart, on its time; above them a key.
+    drawBelow(plot, highest, text, marks, keys) {
+      const { low, high } = this.view;
+      plot.begin(this.left, 7, 18);
+      this.shade(plot);
+      plot.show(Pictures.timeAxis(low, high, plot.wide), Pictures.levelAxis(highest, plot.high, text), marks);
+      this.keyAbove(plot, keys);
+    }
+
     drawLevels() {
-      const { queue, busy, whole, theme, view, runs } = this, pixels = Math.max(50, Math.floor(this.gantt.wide));
-      const shown = runs.map((run, i) => Core.levels(run, this.masks[i], view.low, view.high, pixels));
-      queue.begin(this.left, false, 18);
-      this.shade(queue);
-      const own = shown[this.at], most = Math.max(1, ...shown.map(one => highest(one.waiting)), this.many ? 0 : highest(own.running));
-      queue.times(view.low, view.high, theme);
-      const y = queue.scale(most, theme);
-      if (this.many) {
-        shown.forEach((one, i) => queue.curve(one.waiting, y, theme[`c${i % 8}`], { dash: DASHES[i >> 3] || [], width: i === this.at ? 2.4 : 1.4 }));
-        this.keyAbove(queue, [["waiting tasks", ""], ...runs.map((run, i) => [run.label, `c${i % 8}`])]);
-      } else {
-        queue.curve(own.running, y, theme.c2);
-        queue.curve(own.waiting, y, theme.c3, { fill: true });
-        this.keyAbove(queue, [["tasks waiting", "c3"], ["running", "c2"]]);
-      }
+      const { queue, busy, view, runs } = this, pixels = Math.max(50, Math.floor(this.gantt.wide));
+      const shown = runs.map((run, i) => Core.levels(run, this.masks[i], view.low, view.high, pixels)), own = shown[this.at];
+      const most = Math.max(1, ...shown.map(one => highest(one.waiting)), this.many ? 0 : highest(own.running));
+      const type = own.busy.find(one => !this.run.cores.has(one.type)) || own.busy[0], percent = value => `${Math.round(value * 100)} %`;
+      const waiting = this.steps(own.waiting, "c3"), keys = runs.map((run, i) => [run.label, `c${i % 8}`]);
+      this.drawBelow(queue, most, undefined, this.many ? shown.map((one, i) => this.steps(one.waiting, `c${i % 8}`, this.style(i)))
+        : [this.steps(own.running, "c2"), { ...waiting, kind: "Band", high: waiting.y, low: waiting.y.map(() => 0), alpha: 0.18 }, waiting],
+      this.many ? [["waiting tasks", ""], ...keys] : [["tasks waiting", "c3"], ["running", "c2"]]);
       busy.box.hidden = !own.busy.length;
-      busy.begin(this.left, false, 18);
-      this.shade(busy);
-      busy.times(view.low, view.high, theme);
-      const share = busy.scale(1, theme, value => `${Math.round(value * 100)} %`);
-      if (this.many) {
-        const type = own.busy.find(one => !this.run.cores.has(one.type)) || own.busy[0];
-        shown.forEach((one, i) => {
-          const same = one.busy.find(other => type && other.type === type.type);
-          if (same) busy.curve(same.values, share, theme[`c${i % 8}`], { dash: DASHES[i >> 3] || [], width: i === this.at ? 2.4 : 1.4 });
-        });
-        if (type) this.keyAbove(busy, [[`${type.type} busy`, ""]]);
-      } else {
-        own.busy.forEach((one, i) => busy.curve(one.values, share, theme[`c${i % 8}`], { dash: DASHES[i % 4] }));
-        this.keyAbove(busy, own.busy.map((one, i) => [`${one.type} busy (${one.units.toLocaleString("en")})`, `c${i % 8}`]));
-      }
+      const same = shown.map(one => one.busy.find(other => type && other.type === type.type));
+      this.drawBelow(busy, 1, percent, this.many ? same.flatMap((one, i) => (one ? [this.steps(one.values, `c${i % 8}`, this.style(i))] : []))
+        : own.busy.map((one, i) => this.steps(one.values, `c${i % 8}`, { dash: i })),
+      this.many ? [[`${type?.type} busy`, ""]] : own.busy.map((one, i) => [`${one.type} busy (${one.units.toLocaleString("en")})`, `c${i % 8}`]));
       this.drawWhole(pixels);
     }
 
@@ -648,15 +537,14 @@
         this.wholeKey = key;
         this.wholeLevel = Core.levels(run, this.mask, 0, this.end, pixels).waiting;
       }
-      const pen = whole.begin(this.left), top = Math.max(1, highest(this.wholeLevel));
+      const pen = whole.begin(this.left), shown = { ...this.steps(this.wholeLevel, "muted", { width: 1 }), x: Float64Array.from({ length: pixels + 1 }, (_, i) => i / pixels * this.end) };
       pen.fillStyle = theme.soft;
       pen.fillRect(whole.left, whole.top, whole.wide, whole.high);
-      const x = time => whole.left + time / this.end * whole.wide;
-      whole.curve(this.wholeLevel, value => whole.top + whole.high * (1 - value / top), theme.muted, { fill: true, width: 1 });
+      whole.show(Pictures.timeAxis(0, this.end, whole.wide), { low: 0, high: Math.max(1, highest(this.wholeLevel)), ticks: [] },
+        [{ ...shown, kind: "Band", high: shown.y, low: shown.y.map(() => 0), alpha: 0.18 }, shown], "");
       pen.fillStyle = theme.band;
-      pen.fillRect(x(view.low), whole.top, x(view.high) - x(view.low), whole.high);
-      for (const edge of [view.low, view.high]) whole.line(x(edge), whole.top, x(edge), whole.top + whole.high, theme.mark, 2);
-      whole.times(0, this.end, { ...theme, line: "transparent" });
+      pen.fillRect(whole.across(view.low), whole.top, whole.across(view.high) - whole.across(view.low), whole.high);
+      for (const edge of [view.low, view.high]) whole.line(whole.across(edge), whole.top, whole.across(edge), whole.top + whole.high, theme.mark, 2);
       whole.text("all", whole.left - 6, whole.top + whole.high / 2, theme.muted, "right", whole.left - 8);
     }
 
@@ -696,8 +584,7 @@
       const { spread, theme, run, runs, metric, view } = this;
       const lists = runs.map((one, i) => Core.known(one[metric], i === this.at ? this.chosen : Core.within(one, this.masks[i].task, view.low, view.high)));
       const every = Core.known(this.run[metric], Core.within(this.run, new Uint8Array(this.run.count).fill(1), 0, this.end));
-      const pen = spread.begin(46, true, 18), scale = Core.extent(this.many ? lists : [every]);
-      const own = lists[this.at];
+      const pen = spread.begin(46, 20, 18), scale = Core.extent(this.many ? lists : [every]), own = lists[this.at];
       if (!own.length) {
         this.scaleOfSpread = null;
         spread.text(`No task here has a ${metric} time.`, 50, 40, theme.muted);
@@ -706,33 +593,31 @@
       }
       const value = share => (scale.log ? scale.low * (scale.high / scale.low) ** share : scale.low + share * (scale.high - scale.low));
       this.scaleOfSpread = share => (share <= 0 ? -Infinity : share >= 1 ? Infinity : value(share));
-      const x = share => spread.left + share * spread.wide;
-      const at = time => clamp(scale.log ? Math.log(Math.max(time, scale.low) / scale.low) / Math.log(scale.high / scale.low) : (time - scale.low) / (scale.high - scale.low), 0, 1);
-      if (scale.log) this.magnitudes(spread, scale, at); else spread.times(scale.low, scale.high, theme, metric);
+      const axis = { ...Pictures.timeAxis(scale.low, scale.high, spread.wide, metric), ...(scale.log ? { log: true, name: "",
+        ticks: ROUND_TIMES.filter(one => one >= scale.low && one <= scale.high).map(one => [one, Core.seconds(one).replace("60 min", "1 h").replace("24 h", "1 d")]) } : {}) };
+      const x = time => clamp(spread.across(Math.max(time, scale.low)), spread.left, spread.left + spread.wide);
       if (this.many) {
+        const pixels = Math.floor(spread.wide), ends = Array.from({ length: pixels }, (_, i) => value((i + 1) / pixels));
+        spread.show(axis, Pictures.levelAxis(1, spread.high, part => `${Math.round(part * 100)} %`), lists.map((list, i) => (
+          { kind: "Line", x: ends, y: Core.shares(list, pixels, value), color: `c${i % 8}`, ...this.style(i) })));
         this.keyAbove(spread, runs.map((one, i) => [one.label, `c${i % 8}`]));
-        const y = spread.scale(1, theme, part => `${Math.round(part * 100)} %`), pixels = Math.floor(spread.wide);
-        lists.forEach((list, i) => {
-          const curve = Core.shares(list, pixels, value);
-          spread.curve(curve, y, theme[`c${i % 8}`], { dash: DASHES[i >> 3] || [], width: i === this.at ? 2.4 : 1.4 });
-        });
       } else {
-        const bins = clamp(Math.round(spread.wide / 12), 10, 60);
-        const back = Core.histogram(every, bins, scale), front = Core.histogram(own, bins, scale);
-        const y = spread.scale(Math.max(1, highest(back.counts), back.zeros), theme), wide = spread.wide / bins;
-        for (const [{ counts, zeros }, color] of [[back, theme.dim], [front, theme.c0]]) {
-          pen.fillStyle = color;
-          counts.forEach((count, n) => pen.fillRect(x(0) + n * wide + 0.5, y(count), Math.max(1, wide - 1), y(0) - y(count)));
-          if (zeros) pen.fillRect(x(0) - 5, y(zeros), 4, y(0) - y(zeros));
+        const bins = clamp(Math.round(spread.wide / 12), 10, 60), edges = Array.from({ length: bins + 1 }, (_, i) => value(i / bins));
+        const parts = [[Core.histogram(every, bins, scale), "dim"], [Core.histogram(own, bins, scale), "c0"]];
+        spread.show(axis, Pictures.levelAxis(Math.max(1, highest(parts[0][0].counts), parts[0][0].zeros), spread.high), parts.map(([{ counts }, color]) => (
+          { kind: "Boxes", x0: edges.slice(0, -1), x1: edges.slice(1), y0: [0], y1: counts, color, edge: 1 })));
+        for (const [{ zeros }, color] of parts) {
+          pen.fillStyle = theme[color];
+          if (zeros) pen.fillRect(spread.left - 5, spread.up(zeros), 4, spread.up(0) - spread.up(zeros));
         }
         for (const [share, text, side] of [[0.5, "p50", "right"], [0.95, "p95", "left"]]) {
-          const place = x(at(Core.quantile(own, share, Core.open(run, run[metric], this.chosen))));
+          const place = x(Core.quantile(own, share, Core.open(run, run[metric], this.chosen)));
           spread.line(place, spread.top - 14, place, spread.top + spread.high, theme.ink);
           spread.text(text, place + (side === "left" ? 4 : -3), 8, theme.ink, side);
         }
       }
       const { range } = this.filter;
-      if (range) { pen.fillStyle = theme.band; pen.fillRect(x(at(range.low)), spread.top, x(at(range.high)) - x(at(range.low)), spread.high); }
+      if (range) { pen.fillStyle = theme.band; pen.fillRect(x(range.low), spread.top, x(range.high) - x(range.low), spread.high); }
       const infinite = Core.open(this.run, this.run[metric], this.chosen), part = share => Core.seconds(Core.quantile(own, share, infinite));
       const zero = own.findIndex(one => one > 0), none = zero < 0 ? own.length : zero;
       this.spreadSaid.textContent = `${own.length.toLocaleString("en")} tasks: mean ${Core.seconds(Core.mean(own))}, p50 ${part(0.5)}, p95 ${part(0.95)}, p99 ${part(0.99)}, `
@@ -740,19 +625,6 @@
         + (none ? `; ${none.toLocaleString("en")} with none.` : ".")
         + (infinite ? ` ${infinite.toLocaleString("en")} more are unfinished: percentiles count them as infinite.` : "")
         + (this.many ? " The share of tasks that is at most this." : " Drag over it to keep a range.");
-    }
-
-    magnitudes(plot, { low, high }, at) {
-      const { theme } = this, known = [1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 36000, 86400, 864000, 8640000, 86400000];
-      let free = -Infinity;
-      for (const time of known.filter(one => one >= low && one <= high)) {
-        const x = plot.left + at(time) * plot.wide;
-        plot.line(x, plot.top, x, plot.top + plot.high, theme.line);
-        if (x < free) continue;
-        const unit = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]].find(([size]) => time >= size * 0.999);
-        plot.text(`${Math.round(time / unit[0])} ${unit[1]}`, x, plot.top + plot.high + 11, theme.muted, "center");
-        free = x + 48;
-      }
     }
 
     // Columns are of texts, of numbers (1), or of seconds in one unit ("s", with their signs "+").
@@ -775,7 +647,7 @@
       const causes = run.causes.filter((_, i) => part.some(([, found]) => found.some(one => one.causes[i] > 0)));
       this.groups.replaceChildren(make("h3", {}, "By class and user, and where the waiting came from"));
       if (causes.length) {
-        this.groups.append(make("div", { class: "legend" }, ...causes.map(cause => make("span", {}, make("i", { style: `background:var(--${CAUSES[cause]})` }), words(cause)))));
+        this.groups.append(make("div", { class: "legend" }, ...causes.map(cause => Pictures.key(words(cause), CAUSES[cause]))));
       }
       for (const [key, found, filter] of part) {
         const shown = found.slice(0, 12), heads = [[key], ["tasks", 1], ["wait", "s"], ["p95", "s"], ["response", "s"], ["p95", "s"]];
@@ -843,11 +715,11 @@
     drawGaps(lists) {
       const { gaps, theme } = this, ends = share => lists.map(([list]) => Core.quantile(list, share));
       const low = Math.min(0, ...ends(0.01)), high = Math.max(low + 1e-9, 0, ...ends(0.99));
-      gaps.begin(46, true, 18);
-      gaps.times(low, high, theme, `${this.metric} compared with ${this.run.label}`);
-      const y = gaps.scale(1, theme, part => `${Math.round(part * 100)} %`), zero = gaps.left - low / (high - low) * gaps.wide;
-      gaps.line(zero, gaps.top, zero, gaps.top + gaps.high, theme.ink);
-      for (const [list, color] of lists) gaps.curve(Core.shares(list, gaps.wide, share => low + share * (high - low)), y, theme[color]);
+      gaps.begin(46, 20, 18);
+      const value = share => low + share * (high - low), pixels = Math.floor(gaps.wide);
+      gaps.show(Pictures.timeAxis(low, high, gaps.wide, `${this.metric} compared with ${this.run.label}`), Pictures.levelAxis(1, gaps.high, part => `${Math.round(part * 100)} %`),
+        lists.map(([list, color]) => ({ kind: "Line", x: Array.from({ length: pixels }, (_, i) => value((i + 1) / pixels)), y: Core.shares(list, pixels, value), color })));
+      gaps.line(gaps.across(0), gaps.top, gaps.across(0), gaps.top + gaps.high, theme.ink);
       this.keyAbove(gaps, [["left of the line: shorter", ""], ...lists.map(([, color, label]) => [label, color])]);
     }
 
@@ -895,7 +767,7 @@
   }
 
   const host = document.getElementById("explorer"), source = document.getElementById("columns");
-  inflate(source.textContent).then(bytes => {
+  Pictures.inflate(source.textContent).then(bytes => {
     source.remove();
     window.explorer = new Explorer(host, Core.decode(bytes));
     host.dataset.ready = "yes";

@@ -12,7 +12,7 @@ from typing import Any
 from hetsim.errors import visible_lines
 from hetsim.model.files import write_text
 from hetsim.page.common import sentence_case
-from hetsim.page.elements import Cell, figure_of
+from hetsim.page.elements import Cell, made_by
 from hetsim.results.many_runs.groups import SHOWN_MARK
 from hetsim.results.pictures import attempt
 
@@ -76,7 +76,8 @@ class Latex:
 
         def write() -> None:
             with on_paper(*(width / INCH for width in self.widths)):
-                if (figure := figure_of(draw, optional)) is not None:
+                if (made := made_by(draw, optional)) is not None:
+                    figure = made.figure()
                     figure.savefig(self.folder / f"{name}.pdf")
                     drawn.append(INCH * figure.get_figwidth())
 

@@ -45,9 +45,10 @@ def _metric(found: Comparison, metric: str, is_first: bool) -> Panel:
         color = ORANGE if found.winners[metric] == policies[row] else BLUE
         marks += [
             Line([0, value], [row, row], color=color, width=1, alpha=0.35),
-            Points([value], [row], color=color, size=5.5, across=[[error], [error]] if error else None),
+            Points([value], [row], color=color, size=5.5, across=[[error], [error]] if error else None,
+                   rows=[policies[row]]),
             Texts([value + error], [row], [figures(value)], shift=(7, 0)),
-        ]
+        ]  # fmt: skip
         top = max(top, value + error)
     last_tick = 100 if unit == "%" and top <= 100 else 1.3 * top
     ticks = [(at, f"{at:g}") for at in round_values(0, last_tick, 6)] if top > 0 else None

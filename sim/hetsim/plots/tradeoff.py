@@ -46,7 +46,8 @@ def pareto(found: Comparison | Sweep, x: str, y: str, *, better: Better | None =
         color = colors[group] if several else ORANGE if good else BLUE
         label = short(group) if several and group not in groups[:number] else ""
         marks.append(Points(across.values[[number]], up.values[[number]], label, color, size=6 if good else 4,
-                            alpha=1.0 if good else 0.6, across=across.error(number), up=up.error(number)))  # fmt: skip
+                            alpha=1.0 if good else 0.6, across=across.error(number), up=up.error(number),
+                            rows=[str(table["label"].iloc[number])]))  # fmt: skip
     named = [number for number in range(len(table)) if best[number] or not (several or len(table) > MAX_NAMED)]
     named = sorted(named, key=lambda number: (not best[number], across.values[number]))[:MAX_NAMED]
     names = [short(str(table["label"].iloc[number]), 32) for number in named]
@@ -123,7 +124,7 @@ def regret(found: Comparison | Sweep, metric: str = DEFAULT_METRIC) -> Picture:
         spread = 0.22 * np.sin(np.arange(len(values)) * 2.4)  # apart, and the same in every picture
         mean, greatest = float(values.mean()), float(values.max())
         marks += [
-            Points(values, row + spread, size=3.5, alpha=0.45),
+            Points(values, row + spread, size=3.5, alpha=0.45, rows=[name] * len(values)),
             Line([mean, mean], [row - 0.34, row + 0.34], color=ORANGE, width=2.2),
             Texts([greatest], [row], [f"mean {mean:.3g} %"], shift=(8, 0)),
         ]

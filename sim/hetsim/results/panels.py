@@ -1,7 +1,8 @@
 """Pictures as data: panels of marks along two axes.
 
 Nothing is drawn here: `hetsim.plots.draw` draws a picture for print, the script of a report's page on a canvas.  Limits
-and ticks are settled here, so that both show the same.
+and ticks are settled here, so that both show the same.  `rows` of marks name what each of their points or boxes stands
+for, a row of the page's tables or a task: the page shows it there, and a click leads to it.
 """
 
 import math
@@ -33,6 +34,7 @@ class Line:
     alpha: float = 1.0
     marker: str = ""
     behind: bool = False
+    rows: Sequence[str] = ()
 
 
 @dataclass
@@ -63,6 +65,7 @@ class Points:
     across: Any = None
     up: Any = None
     hollow: bool = False
+    rows: Sequence[str] = ()
 
 
 @dataclass
@@ -78,6 +81,7 @@ class Boxes:
     edge: float = 0.0
     alpha: float = 1.0
     hollow: bool = False
+    rows: Sequence[str] = ()
 
 
 def row_boxes(x0: Any, x1: Any, row: Any, half: float, **look: Any) -> Boxes:
