@@ -7,16 +7,13 @@ same bytes, on the same versions of the packages.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hetsim.errors import UsageError
-from hetsim.page import elements
-
-if TYPE_CHECKING:
-    from hetsim.results.many_runs.compare import Comparison
-    from hetsim.results.many_runs.replications import Replications
-    from hetsim.results.many_runs.sweep import Sweep
-    from hetsim.results.one_run.result import Result
+from hetsim.page import elements, of_comparison, of_run, of_sweep
+from hetsim.results.many_runs.compare import Comparison
+from hetsim.results.many_runs.replications import Replications
+from hetsim.results.many_runs.sweep import Sweep
+from hetsim.results.one_run.result import Result
 
 NAME = "report.html"
 
@@ -32,17 +29,8 @@ def write_report(outcome: Result | Replications | Comparison | Sweep, path: str 
 
 def report(outcome: Result | Replications | Comparison | Sweep, folder: str = "") -> str:
     """The page as text."""
-    # Not before the folder has been read: they draw pictures, and matplotlib is large.
-    from hetsim.page.of_comparison import of_comparison
-    from hetsim.page.of_run import of_run
-    from hetsim.page.of_sweep import of_sweep
-    from hetsim.results.many_runs.compare import Comparison
-    from hetsim.results.many_runs.sweep import Sweep
-
     if isinstance(outcome, Comparison):
-        parts = of_comparison(outcome, folder)
-    elif isinstance(outcome, Sweep):
-        parts = of_sweep(outcome, folder)
-    else:
-        parts = of_run(outcome, folder)
-    return elements.page(*parts)
+        return elements.page(*of_comparison.of_comparison(outcome, folder))
+    if isinstance(outcome, Sweep):
+        return elements.page(*of_sweep.of_sweep(outcome, folder))
+    return elements.page(*of_run.of_run(outcome, folder))

@@ -4,6 +4,7 @@
 
 const Core = (() => {
   const NONE = -1;                     // no filter
+  const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 
   // Decoding ---------------------------------------------------------------------------------------------------
 
@@ -25,9 +26,7 @@ const Core = (() => {
 
   function numbers(part, count, width, flags) {
     const out = width > 3 || flags & 2 ? new Float64Array(count) : new Int32Array(count);
-    for (let plane = 0, scale = 1; plane < width; plane++, scale *= 256) {
-      for (let i = 0, at = plane * count; i < count; i++) out[i] += part[at + i] * scale;
-    }
+    for (let plane = 0, scale = 1; plane < width; plane++, scale *= 256) for (let i = 0; i < count; i++) out[i] += part[plane * count + i] * scale;
     if (flags & 1) for (let i = 0; i < count; i++) out[i] = signed(out[i]);
     if (flags & 2) for (let i = 1; i < count; i++) out[i] += out[i - 1];
     return out;
@@ -38,92 +37,59 @@ const Core = (() => {
   // Times in seconds from steps to the last known time before them; NaN where there is none.
   function chain(columns, names, before, tick) {
     const last = Float64Array.from(before);
-    const times = {};
-    for (const name of names) {
-      const step = columns[name], out = (times[name] = new Float64Array(step.length));
-      for (let i = 0; i < step.length; i++) {
-        if (step[i] === 0) out[i] = NaN;
-        else out[i] = (last[i] += signed(step[i] - 1)) * tick;
-      }
-    }
-    return times;
+    return Object.fromEntries(names.map(name => [name, Float64Array.from(columns[name], (step, i) => (
+      step === 0 ? NaN : (last[i] += signed(step - 1)) * tick))]));
   }
 
-  function build(raw) {
-    const { columns, tick } = raw, count = raw.tasks;
-    const arrival = columns.arrival;
+  function build({ columns, ...raw }) {
+    const { tick, tasks: count } = raw, { arrival, status } = columns, pick = name => columns[name];
     const run = {
       label: raw.label, end: raw.end, warmup: raw.warmup, horizon: raw.horizon ?? Infinity, tick, count,
       id: columns.id, classes: raw.class, users: raw.user, statuses: raw.status, reasons: raw.reason,
       modes: raw.mode, outcomes: raw.outcome, causes: raw.causes, places: columns.places,
       devices: columns.devices.map(([name, type, node, units]) => ({ name, type, node, units })),
-      off: columns.off, cores: new Set(raw.cores),
-      klass: columns.class, user: columns.user, status: columns.status, reason: columns.reason,
-      arrival: Float64Array.from(arrival, value => value * tick),
-      shares: raw.causes.map(name => columns[`cause ${name}`]),
-      batch: columns.batch,
+      off: columns.off, cores: new Set(raw.cores), klass: columns.class, user: columns.user, status, reason: columns.reason,
+      arrival: Float64Array.from(arrival, value => value * tick), batch: columns.batch,
+      shares: raw.causes.map(name => pick(`cause ${name}`)),
+      ...chain(columns, ["ready", "start", "finish"], arrival, tick),
     };
-    const taskNames = ["ready", "start", "finish"];
-    Object.assign(run, chain(columns, taskNames, arrival, tick));
     const base = Float64Array.from(run.start, (value, i) => Math.round((isNaN(value) ? run.ready[i] : value) / tick));
-    const own = Int32Array.from(columns["launch task"]);
-    const launchNames = ["decided", "begun", "upload_start", "upload_end", "compute_start", "compute_end", "download_start",
-      "end"];
-    const times = chain(columns, launchNames, Float64Array.from(own, row => base[row]), tick);
-    const token = chain(columns, ["token"], base, tick).token;
+    const own = Int32Array.from(columns["launch task"]), names = ["decided", "begun", "upload_start", "upload_end", "compute_start",
+      "compute_end", "download_start", "end"];
+    const times = chain(columns, names, Float64Array.from(own, row => base[row]), tick), { token } = chain(columns, ["token"], base, tick);
     run.nodes = [...new Set(run.devices.map(device => device.node))];
-    const nodeOf = new Map(run.nodes.map((name, i) => [name, i]));
-    run.nodeOfDevice = Int32Array.from(run.devices, device => nodeOf.get(device.node));
-    run.launches = launches(run, { ...columns, own }, times, token);
-    run.response = Float64Array.from(run.finish, (value, i) => value - run.arrival[i]);
-    run.wait = Float64Array.from(run.start, (value, i) => value - run.ready[i]);
+    run.nodeOfDevice = Int32Array.from(run.devices, device => run.nodes.indexOf(device.node));
+    run.launches = launches(run, { ...columns, task: own, ...times }, token);
     const completed = run.statuses.indexOf("completed");
-    for (let i = 0; i < count; i++) if (run.status[i] !== completed) run.response[i] = NaN;
+    run.response = Float64Array.from(run.finish, (value, i) => (status[i] === completed ? value - run.arrival[i] : NaN));
+    run.wait = Float64Array.from(run.start, (value, i) => value - run.ready[i]);
     run.rows = rows(run);
     return run;
   }
 
   // The launches, and behind them a launch for each request to a language model (from its start to its first token
   // as an upload).  `drawn` are all but the busy periods of replicas.
-  function launches(run, columns, times, token) {
-    const requests = [];
-    for (let i = 0; i < run.count; i++) {
-      const number = run.batch[i] - 1;
-      if (number >= 0 && columns.period[number] && !isNaN(run.start[i])) requests.push(i);
-    }
-    const known = columns.own.length, count = known + requests.length;
-    const grown = (column, value) => {
-      const out = new column.constructor(count);
-      out.set(column);
-      for (let i = 0; i < requests.length; i++) out[known + i] = value(requests[i]);
-      return out;
-    };
-    const last = row => (isNaN(run.finish[row]) ? run.end : run.finish[row]);
-    const first = row => (isNaN(token[row]) ? last(row) : token[row]);
-    const of = row => run.batch[row] - 1;
+  function launches(run, columns, token) {
+    const of = row => run.batch[row] - 1, start = row => run.start[row], none = () => NaN;
+    const requests = [...run.start.keys()].filter(row => of(row) >= 0 && columns.period[of(row)] && !isNaN(run.start[row]));
+    const known = columns.task.length, count = known + requests.length;
+    const first = row => (isNaN(token[row]) ? last(run, row) : token[row]);
     const made = {
-      count, known,
-      task: grown(columns.own, row => row),
-      mode: grown(columns.mode, row => columns.mode[of(row)]),
-      outcome: grown(columns.outcome, () => 0),
-      place: grown(columns.place, row => columns.place[of(row)]),
-      members: grown(columns.members, () => 1),
-      rate: grown(columns.rate, () => 0),
-      decided: grown(times.decided, row => run.start[row]),
-      begun: grown(times.begun, row => run.start[row]),
-      upload_start: grown(times.upload_start, row => run.start[row]),
-      upload_end: grown(times.upload_end, first),
-      compute_start: grown(times.compute_start, row => (isNaN(token[row]) ? NaN : token[row])),
-      compute_end: grown(times.compute_end, row => (isNaN(token[row]) ? NaN : last(row))),
-      download_start: grown(times.download_start, () => NaN),
-      end: grown(times.end, last),
-      drawn: new Uint8Array(count).fill(1),
-      again: new Float64Array(count).fill(NaN),   // since when its task waited again, after an earlier launch
+      task: row => row, mode: row => columns.mode[of(row)], outcome: () => 0, place: row => columns.place[of(row)], members: () => 1,
+      rate: () => 0, decided: start, begun: start, upload_start: start, upload_end: first, compute_start: row => token[row],
+      compute_end: row => (isNaN(token[row]) ? NaN : last(run, row)), download_start: none,
+      end: row => last(run, row),
     };
-    for (let i = 0; i < known; i++) made.drawn[i] = columns.period[i] ? 0 : 1;
-    for (let i = 0; i < count; i++) {
-      if (!isNaN(made.compute_start[i]) && isNaN(made.compute_end[i])) made.compute_end[i] = made.end[i];
-      if (!isNaN(made.upload_start[i]) && isNaN(made.upload_end[i])) made.upload_end[i] = made.end[i];
+    for (const [name, value] of Object.entries(made)) {
+      const out = (made[name] = new columns[name].constructor(count));
+      out.set(columns[name]);
+      requests.forEach((row, i) => { out[known + i] = value(row); });
+    }
+    Object.assign(made, { count, known, drawn: Uint8Array.from(made.task, (_, i) => (i < known && columns.period[i] ? 0 : 1)),
+      again: new Float64Array(count).fill(NaN) });   // since when its task waited again, after an earlier launch
+    for (const stage of ["compute", "upload"]) {
+      const [begin, until] = [made[`${stage}_start`], made[`${stage}_end`]];
+      for (let i = 0; i < count; i++) if (!isNaN(begin[i]) && isNaN(until[i])) until[i] = made.end[i];
     }
     const ended = new Float64Array(run.count).fill(NaN);
     for (let i = 0; i < known; i++) {
@@ -132,7 +98,7 @@ const Core = (() => {
       if (ended[row] < made.begun[i]) made.again[i] = ended[row];
       if (!(ended[row] > made.end[i])) ended[row] = made.end[i];
     }
-    run.stopped = ended.map((time, row) => (last(row) - time > run.tick ? time : NaN));   // and it never ran again
+    run.stopped = ended.map((time, row) => (last(run, row) - time > run.tick ? time : NaN));   // and it never ran again
     return made;
   }
 
@@ -141,50 +107,37 @@ const Core = (() => {
   // Bars by row, in order of time: `first[r]` to `first[r + 1]` are the launches `bar` of row r.  A device whose stages
   // never overlap themselves has one row with a strip an engine (`engines`); others have a row a lane, or a core.
   function rows(run) {
-    const { launches, places, devices } = run, sizes = new Int32Array(devices.length + 1);
+    const { launches, places } = run, found = run.devices.map(() => [[], []]);
     for (let i = 0; i < launches.count; i++) {
-      if (launches.drawn[i]) for (const [device] of places[launches.place[i]]) sizes[device + 1]++;
+      if (launches.drawn[i]) for (const [device, core] of places[launches.place[i]]) { found[device][0].push(i); found[device][1].push(core); }
     }
-    for (let d = 0; d < devices.length; d++) sizes[d + 1] += sizes[d];
-    const bar = new Int32Array(sizes[devices.length]), core = new Int32Array(bar.length), fill = sizes.slice();
-    for (let i = 0; i < launches.count; i++) {
-      if (!launches.drawn[i]) continue;
-      for (const [device, number] of places[launches.place[i]]) {
-        core[fill[device]] = number;
-        bar[fill[device]++] = i;
-      }
-    }
-    const made = [];
-    for (let d = 0; d < devices.length; d++) {
-      if (sizes[d] === sizes[d + 1]) continue;
-      made.push(...lanesOf(run, d, bar.subarray(sizes[d], sizes[d + 1]), core.subarray(sizes[d], sizes[d + 1])));
-    }
-    return made;
+    return found.flatMap(([bars, cores], device) => (bars.length ? lanesOf(run, device, Int32Array.from(bars), cores) : []));
   }
 
-  function lanesOf(run, device, bar, core) {
+  function lanesOf(run, device, bar, cores) {
     const { launches } = run, { name, type } = run.devices[device], onCores = run.cores.has(type);
-    const row = (label, bars, engines) => ({ device, label, bar: bars, engines, onCores, capacity: 1 });
-    if (core.length && core.every(number => number >= 0)) {
-      const by = new Map();
-      core.forEach((number, i) => (by.get(number) || by.set(number, []).get(number)).push(bar[i]));
-      return [...by.keys()].sort((a, b) => a - b).map(number => row(`${name}${number}`, Int32Array.from(by.get(number))));
+    const row = (label, bars, engines) => ({ device, label, bar: Int32Array.from(bars), engines, onCores, capacity: 1 });
+    if (cores.every(number => number >= 0)) {
+      return [...grouped(bar, (_, i) => cores[i])].sort(([a], [b]) => a - b).map(([number, bars]) => row(`${name}${number}`, bars));
     }
-    const order = sorted(bar, launches.decided);
-    const engines = ["upload", "compute", "download"].every(stage => alone(run, order, stage));
-    if (engines) {
-      const transfers = order.some(i => !isNaN(launches.upload_start[i]) || !isNaN(launches.download_start[i]));
-      return [row(name, order, transfers)];
+    const order = sorted(bar, launches.decided), free = [], lanes = [];
+    if (["upload", "compute", "download"].every(stage => alone(run, order, stage))) {
+      return [row(name, order, order.some(i => !isNaN(launches.upload_start[i]) || !isNaN(launches.download_start[i])))];
     }
-    const free = [], lanes = [];
     for (const i of order) {
       let lane = 0;
       while (lane < free.length && free[lane] > launches.decided[i]) lane++;
-      if (lane === free.length) lanes.push([]);
       free[lane] = launches.end[i];
-      lanes[lane].push(i);
+      (lanes[lane] ||= []).push(i);
     }
-    return lanes.map((bars, lane) => row(lane ? "" : name, Int32Array.from(bars)));
+    return lanes.map((bars, lane) => row(lane ? "" : name, bars));
+  }
+
+  // Lists of items by key, in the order of their first.
+  function grouped(items, key) {
+    const by = new Map();
+    items.forEach((one, i) => { const name = key(one, i); (by.get(name) || by.set(name, []).get(name)).push(one); });
+    return by;
   }
 
   function sorted(indexes, key) {
@@ -197,13 +150,11 @@ const Core = (() => {
   // Does no launch begin this stage before the one before it has ended it?
   function alone(run, order, stage) {
     let until = -Infinity;
-    for (const i of order) {
-      const [begin, end] = span(run.launches, i, stage);
-      if (isNaN(begin)) continue;
-      if (begin < until - run.tick / 2) return false;
-      until = Math.max(until, end);
-    }
-    return true;
+    return order.every(i => {
+      const [begin, end] = span(run.launches, i, stage), isLater = !(begin < until - run.tick / 2);
+      if (!isNaN(begin)) until = Math.max(until, end);
+      return isLater;
+    });
   }
 
   // Begin and end of a stage of a launch.
@@ -215,18 +166,9 @@ const Core = (() => {
 
   // One row a device, for clusters with more lanes than a picture has room for.
   function merged(run) {
-    const by = new Map();
-    for (const one of run.rows) {
-      const other = by.get(one.device);
-      if (other) other.parts.push(one.bar);
-      else by.set(one.device, { ...one, label: run.devices[one.device].name, parts: [one.bar] });
-    }
-    return [...by.values()].map(({ parts, ...one }) => {
-      if (parts.length === 1) return { ...one, bar: parts[0] };
-      const all = new Int32Array(parts.reduce((sum, part) => sum + part.length, 0));
-      let at = 0;
-      for (const part of parts) { all.set(part, at); at += part.length; }
-      return { ...one, bar: sorted(all, run.launches.decided), engines: false, capacity: parts.length };
+    return [...grouped(run.rows, row => row.device).values()].map(parts => {
+      const one = { ...parts[0], label: run.devices[parts[0].device].name }, bars = Int32Array.from(parts.flatMap(({ bar }) => Array.from(bar)));
+      return parts.length === 1 ? one : { ...one, bar: sorted(bars, run.launches.decided), engines: false, capacity: parts.length };
     });
   }
 
@@ -234,53 +176,34 @@ const Core = (() => {
 
   // Which tasks and launches pass: by code of class, user and status, node, and a range of a metric.
   function masks(run, filter) {
-    const { launches } = run, task = new Uint8Array(run.count), launch = new Uint8Array(launches.count);
-    const near = filter.node === NONE ? null
-      : Uint8Array.from(run.places, place => +place.some(([device]) => run.nodeOfDevice[device] === filter.node));
-    let there = null;
-    if (near) {
-      there = new Uint8Array(run.count);
-      for (let i = 0; i < launches.count; i++) if (near[launches.place[i]]) there[launches.task[i]] = 1;
-      for (let i = 0; i < run.count; i++) {
-        const number = run.batch[i] - 1;
-        if (number >= 0 && near[launches.place[number]]) there[i] = 1;
-      }
-    }
-    const range = filter.range, values = range && run[range.metric];
+    const { launches, batch } = run, task = new Uint8Array(run.count), launch = new Uint8Array(launches.count), all = filter.node === NONE;
+    const near = all ? null : run.places.map(place => place.some(([device]) => run.nodeOfDevice[device] === filter.node));
+    const there = new Uint8Array(run.count).fill(+all), { range } = filter, values = range && run[range.metric];
+    const codes = ["klass", "user", "status"].filter(key => filter[key] !== NONE).map(key => [run[key], filter[key]]);
+    if (near) for (let i = 0; i < launches.count; i++) if (near[launches.place[i]]) there[launches.task[i]] = 1;
     for (let i = 0; i < run.count; i++) {
-      task[i] = +((filter.klass === NONE || run.klass[i] === filter.klass)
-        && (filter.user === NONE || run.user[i] === filter.user)
-        && (filter.status === NONE || run.status[i] === filter.status)
-        && (!there || there[i] === 1)
-        && (!range || (values[i] >= range.low && values[i] <= range.high)));
+      const isThere = there[i] || (near && batch[i] && near[launches.place[batch[i] - 1]]);
+      task[i] = +(isThere && codes.every(([of, code]) => of[i] === code) && (!range || (values[i] >= range.low && values[i] <= range.high)));
     }
     for (let i = 0; i < launches.count; i++) launch[i] = task[launches.task[i]];
-    for (let i = 0; i < run.count; i++) {   // a batch passes with any of its members
-      const number = run.batch[i] - 1;
-      if (number >= 0 && task[i]) launch[number] = 1;
-    }
+    for (let i = 0; i < run.count; i++) if (batch[i] && task[i]) launch[batch[i] - 1] = 1;   // a batch passes with any of its members
     if (near) for (let i = 0; i < launches.count; i++) if (!near[launches.place[i]]) launch[i] = 0;
     return { task, launch, near, node: filter.node };
   }
 
   // Tasks that pass, arrived in the measured window, and were there between two times.
   function within(run, mask, low, high) {
-    const rows = [];
-    for (let i = 0; i < run.count; i++) {
-      if (!mask[i] || run.arrival[i] < run.warmup || run.arrival[i] >= run.horizon) continue;
-      if (run.arrival[i] <= high && !(run.finish[i] < low)) rows.push(i);
-    }
+    const { arrival, finish } = run, rows = [];
+    for (let i = 0; i < run.count; i++) if (mask[i] && isMeasured(run, i) && arrival[i] <= high && !(finish[i] < low)) rows.push(i);
     return rows;
   }
+  const isMeasured = (run, i) => run.arrival[i] >= run.warmup && run.arrival[i] < run.horizon;
 
   // Statistics ---------------------------------------------------------------------------------------------------
 
   // Known values of rows, ascending.
   function known(values, rows) {
-    const out = new Float64Array(rows.length);
-    let count = 0;
-    for (const row of rows) if (!isNaN(values[row])) out[count++] = values[row];
-    return out.subarray(0, count).sort();
+    return Float64Array.from(rows, row => values[row]).filter(value => !isNaN(value)).sort();
   }
 
   // Linear between order statistics; `infinite` further values are greater than all.
@@ -302,13 +225,7 @@ const Core = (() => {
 
   // Of each group of rows the number of tasks, mean and 95th percentile of wait and response, and the wait by cause.
   function groups(run, rows, codes, names) {
-    const by = new Map();
-    for (const row of rows) {
-      const code = codes[row];
-      if (!by.has(code)) by.set(code, []);
-      by.get(code).push(row);
-    }
-    return [...by.entries()].map(([code, mine]) => {
+    return [...grouped(rows, row => codes[row])].map(([code, mine]) => {
       const wait = known(run.wait, mine), response = known(run.response, mine);
       return {
         code, name: names[code], count: mine.length, causes: waitByCause(run, mine),
@@ -320,45 +237,32 @@ const Core = (() => {
 
   // Seconds waited by cause, of tasks that started or were still waiting.
   function waitByCause(run, rows) {
-    return run.shares.map(shares => {
-      let sum = 0;
-      for (const row of rows) if (shares[row]) sum += shares[row] / 100 * waited(run, row);
-      return sum;
-    });
+    return run.shares.map(shares => rows.reduce((sum, row) => sum + (shares[row] && shares[row] / 100 * waited(run, row)), 0));
   }
 
   // The seconds until the first start; of a task that never started, until it ended or the run did.
   function waited(run, row) {
-    if (isNaN(run.ready[row])) return 0;
-    if (!isNaN(run.start[row])) return run.start[row] - run.ready[row];
-    return (isNaN(run.finish[row]) ? run.end : run.finish[row]) - run.ready[row];
+    return ((isNaN(run.start[row]) ? last(run, row) : run.start[row]) - run.ready[row]) || 0;
   }
+  // When a task ended, or the run before it did.
+  const last = (run, row) => (isNaN(run.finish[row]) ? run.end : run.finish[row]);
 
   // A histogram of ascending values: by magnitude where they span more than a factor of 50, zeros apart.
-  function histogram(ascending, bins, scale = null) {
-    const { low, high, log } = scale || extent([ascending]);
-    const counts = new Float64Array(bins);
-    let zeros = 0;
-    for (const value of ascending) {
-      if (log && value < low) { zeros++; continue; }
-      const share = log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
-      counts[Math.min(bins - 1, Math.max(0, Math.floor(share * bins)))]++;
-    }
-    return { counts, zeros, low, high, log };
+  function histogram(ascending, bins, scale = extent([ascending])) {
+    const counts = new Float64Array(bins), zeros = scale.log ? ascending.filter(value => value < scale.low).length : 0;
+    for (const value of ascending.slice(zeros)) counts[clamp(Math.floor(share(scale, value) * bins), 0, bins - 1)]++;
+    return { counts, zeros, ...scale };
   }
+
+  // Where a value lies between the ends of a scale, which are 0 and 1.
+  const share = ({ low, high, log }, value) => (log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low));
 
   // One scale for several lists of ascending values.
   function extent(lists) {
-    let high = 0, low = Infinity;
-    for (const values of lists) {
-      if (!values.length) continue;
-      high = Math.max(high, values[values.length - 1]);
-      const first = values.findIndex(value => value > 0);
-      if (first >= 0) low = Math.min(low, values[first + Math.floor((values.length - first) * 0.01)]);
-    }
-    if (!(high > 0)) return { low: 0, high: 1, log: false };
-    if (high > 50 * low) return { low: Math.max(low, high * 1e-7), high, log: true };
-    return { low: 0, high, log: false };
+    const positive = lists.map(values => values.filter(value => value > 0)).filter(values => values.length);
+    const high = Math.max(0, ...positive.map(values => values[values.length - 1]));
+    const low = Math.min(...positive.map(values => values[Math.floor(values.length * 0.01)]));
+    return high > 50 * low ? { low: Math.max(low, high * 1e-7), high, log: true } : { low: 0, high: high || 1, log: false };
   }
 
   // The share of ascending values that are at most `value` of the right edge (0 to 1) of each pixel.
@@ -373,16 +277,9 @@ const Core = (() => {
 
   // The response of the same tasks under two runs: differences of run minus base, ascending.
   function paired(base, run, metric, mask) {
-    const at = new Map();
-    for (let i = 0; i < base.count; i++) at.set(base.id[i], i);
-    const out = [];
-    for (let i = 0; i < run.count; i++) {
-      const other = at.get(run.id[i]);
-      if (other === undefined || !mask[i] || run.arrival[i] < run.warmup || run.arrival[i] >= run.horizon) continue;
-      const difference = run[metric][i] - base[metric][other];
-      if (!isNaN(difference)) out.push(difference);
-    }
-    return Float64Array.from(out).sort();
+    const at = new Map(Array.from(base.id, (id, i) => [id, i])), out = new Float64Array(run.count).fill(NaN);
+    for (let i = 0; i < run.count; i++) if (mask[i] && isMeasured(run, i)) out[i] = run[metric][i] - base[metric][at.get(run.id[i])];
+    return out.filter(value => !isNaN(value)).sort();
   }
 
   // Of each device of the chosen node, the busiest first: launches of chosen tasks between two times, and the part of
@@ -414,7 +311,7 @@ const Core = (() => {
       if (end > begin) { this.change(begin, weight); this.change(end, -weight); }
     }
     change(time, weight) {
-      const x = Math.min(this.width, Math.max(0, (time - this.low) * this.scale)), pixel = Math.floor(x);
+      const x = clamp((time - this.low) * this.scale, 0, this.width), pixel = Math.floor(x);
       this.edge[pixel] += (pixel + 1 - x) * weight;
       this.step[pixel + 1] += weight;
     }
@@ -430,42 +327,33 @@ const Core = (() => {
 
   // Waiting and running tasks, and the busy part of each device type that is up, between two times.
   function levels(run, mask, low, high, width) {
-    const { launches } = run;
-    const waiting = new Level(low, high, width), running = new Level(low, high, width);
+    const { launches, places, devices } = run, types = new Map(), level = () => new Level(low, high, width), [waiting, running] = [level(), level()];
+    const wait = (begin, end) => { waiting.add(begin, end); running.add(begin, end, -1); };
+    const isNear = device => !mask.near || mask.node === run.nodeOfDevice[device];
     for (let i = 0; i < run.count; i++) {
       if (!mask.task[i] || isNaN(run.ready[i])) continue;
-      const end = isNaN(run.finish[i]) ? run.end : run.finish[i];
-      if (isNaN(run.start[i])) { waiting.add(run.ready[i], end); continue; }
-      waiting.add(run.ready[i], run.start[i]);
-      running.add(run.start[i], end);
-      if (!isNaN(run.stopped[i])) { waiting.add(run.stopped[i], end); running.add(run.stopped[i], end, -1); }
+      const end = last(run, i), start = isNaN(run.start[i]) ? end : run.start[i];
+      waiting.add(run.ready[i], start);
+      running.add(start, end);
+      if (!isNaN(run.stopped[i])) wait(run.stopped[i], end);
     }
-    const types = new Map();
-    run.devices.forEach((device, d) => {
-      if (mask.near && mask.node !== run.nodeOfDevice[d]) return;
-      if (!types.has(device.type)) types.set(device.type, { level: new Level(low, high, width), off: new Level(low, high, width), units: 0 });
-      types.get(device.type).units += device.units;
+    devices.forEach(({ type, units }, d) => {
+      if (!isNear(d)) return;
+      if (!types.has(type)) types.set(type, { busy: level(), off: level(), units: 0 });
+      types.get(type).units += units;
     });
-    for (const [d, begin, end] of run.off) {
-      const { type, units } = run.devices[d];
-      if (!mask.near || mask.node === run.nodeOfDevice[d]) types.get(type).off.add(begin, end, units);
-    }
+    for (const [d, begin, end] of run.off) if (isNear(d)) types.get(devices[d].type).off.add(begin, end, devices[d].units);
     for (let i = 0; i < launches.count; i++) {
-      if (!mask.launch[i] || !run.places[launches.place[i]].length) continue;
-      if (!isNaN(launches.again[i])) {
-        waiting.add(launches.again[i], launches.begun[i]);
-        running.add(launches.again[i], launches.begun[i], -1);
-      }
-      if (!launches.rate[i] || isNaN(launches.compute_start[i])) continue;
-      const type = types.get(run.devices[run.places[launches.place[i]][0][0]].type);
-      if (type) type.level.add(launches.compute_start[i], launches.compute_end[i], launches.rate[i] / 1e4);
+      const [place] = places[launches.place[i]];
+      if (!mask.launch[i] || !place) continue;
+      if (!isNaN(launches.again[i])) wait(launches.again[i], launches.begun[i]);
+      if (launches.rate[i]) types.get(devices[place[0]].type)?.busy.add(launches.compute_start[i], launches.compute_end[i], launches.rate[i] / 1e4);
     }
-    const busy = [];
-    for (const [type, { level, off, units }] of types) {
-      const values = level.values(), down = off.values(), part = (value, i) => value / Math.max(value, units - down[i]);
-      if (values.some(value => value > 0)) busy.push({ type, units, values: values.map((value, i) => value > 0 ? part(value, i) : 0) });
-    }
-    return { waiting: waiting.values(), running: running.values(), busy };
+    const busy = [...types].map(([type, one]) => {
+      const down = one.off.values(), part = (value, i) => (value > 0 ? value / Math.max(value, one.units - down[i]) : 0);
+      return { type, units: one.units, values: one.busy.values().map(part) };
+    });
+    return { waiting: waiting.values(), running: running.values(), busy: busy.filter(({ values }) => values.some(value => value > 0)) };
   }
 
   // Aggregation by pixel -----------------------------------------------------------------------------------------
@@ -490,7 +378,7 @@ const Core = (() => {
         const part = sums[at + 3];
         if (part <= 0) continue;
         out[at] = sums[at] / part; out[at + 1] = sums[at + 1] / part; out[at + 2] = sums[at + 2] / part;
-        out[at + 3] = 255 * Math.min(1, Math.max(floor, part));
+        out[at + 3] = 255 * clamp(part, floor, 1);
       }
       return out;
     }
@@ -523,7 +411,6 @@ const Core = (() => {
     const [factor, name] = fitting(sizes.length ? sizes[sizes.length - 1 >> 1] : 0);
     return values.map(value => (isFinite(value) ? `${figures(value / factor)} ${name}` : figures(value)));
   }
-
   const seconds = value => column([value])[0];
 
   // Ticks of a time axis: [time, text], and the unit.
@@ -542,11 +429,8 @@ const Core = (() => {
     return { ticks: out, unit: name };
   }
 
-  return {
-    NONE, Coverage, Level, column, decode, devices, extent,
-    figures, groups, histogram, known, levels, masks, mean, merged, open, paired, quantile, seconds, shares, span, timeTicks, waited,
-    waitByCause, within,
-  };
+  return { NONE, Coverage, Level, clamp, column, decode, devices, extent, figures, groups, histogram, known, last, levels, masks, mean,
+    merged, open, paired, quantile, seconds, share, shares, span, timeTicks, waited, waitByCause, within };
 })();
 
 if (typeof module !== "undefined") module.exports = Core;

@@ -12,7 +12,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -154,14 +154,12 @@ def picture(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: b
 
     def write() -> None:
         if (made := made_by(draw, optional)) is not None:
-            data.append(json.dumps(described(made), allow_nan=False, ensure_ascii=False).encode())
+            data.append(zlib.compress(json.dumps(described(made), allow_nan=False, ensure_ascii=False).encode(), 9))
 
     failed = attempt(f'"{alt}"', write)
-    if failed is not None:
-        return warnings([failed])
-    if not data:
-        return ""
-    code = base64.b64encode(zlib.compress(data[0], 9)).decode("ascii")
+    if failed is not None or not data:
+        return warnings([failed] if failed else [])
+    code = base64.b64encode(data[0]).decode("ascii")
     below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     return f'<figure role="group" aria-label="{escape(alt)}" data-picture="{code}">{below}</figure>'
 
@@ -178,32 +176,29 @@ def made_by(draw: Callable[[], Any], optional: bool) -> Any:
 
 PIXELS = 80.0
 """Of an inch of a picture's width, on a usual screen."""
-VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line"} | {
-    color: f"c{'0123456'[number]}" for number, color in enumerate(PALETTE)
-}
+VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", **{color: f"c{n}" for n, color in enumerate(PALETTE)}}
 """Colors that the page has a variable for, which differs between light and dark."""
 
 
-def described(picture: Picture) -> dict[str, Any]:
+def described(picture: Picture) -> Any:
     """The picture for `pictures.js`: fields by name, limits and ticks settled, numbers of seven digits."""
     pixels = PIXELS * picture.width / max(map(len, picture.rows))
-    rows = [[panel and settled(panel, pixels) for panel in row] for row in picture.rows]
-    return {**_data(picture), "rows": _data(rows)}
+    return _data(replace(picture, rows=[[panel and settled(panel, pixels) for panel in row] for row in picture.rows]))
 
 
-def _data(value: Any) -> Any:
+def _data(value: Any, is_color: bool = False) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
     if isinstance(value, str):
-        return visible_lines(value)
-    if isinstance(value, list | tuple | np.ndarray):
-        return [_data(one) for one in (value.tolist() if isinstance(value, np.ndarray) else value)]
-    if isinstance(value, float | np.floating):
+        return VARIABLES.get(value, value) if is_color else visible_lines(value)
+    if isinstance(value, list | tuple):
+        return [_data(one, is_color) for one in value]
+    if isinstance(value, float):
         return float(f"{value:.7g}") if math.isfinite(value) else None
-    if hasattr(value, "__dataclass_fields__"):
-        made = {field.name: _data(getattr(value, field.name)) for field in fields(value)}
-        if isinstance(colors := made.get("color"), list):
-            made["color"] = [VARIABLES.get(color, color) for color in colors]
-        return {**made, "kind": type(value).__name__, **({"color": VARIABLES.get(colors, colors)} if isinstance(colors, str) else {})}
-    return value.item() if isinstance(value, np.generic) else value
+    if is_dataclass(value):
+        made = {field.name: _data(getattr(value, field.name), field.name == "color") for field in fields(value)}
+        return {"kind": type(value).__name__, **made}
+    return value
 
 
 def code(text: str, summary: str = "") -> str:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hetsim import registry
+from hetsim import plots, registry
 from hetsim.errors import DamagedFile, UsageError
 from hetsim.experiment.policies import named_policy, written
 from hetsim.model.files import package_data, write_text
@@ -107,8 +107,6 @@ def _subject(outcome: Outcome) -> str:
 
 def _draw(outcome: Outcome, folder: str, floats: Latex) -> tuple[str, str, list[str]]:
     """Write the floats; the command and points of the results, and remarks."""
-    from hetsim import plots  # matplotlib is large
-
     if isinstance(outcome, Comparison):
         of_comparison.compared(outcome, floats)
         floats.picture(lambda: plots.comparison(outcome), "metrics by policy")

@@ -1,5 +1,6 @@
 """The schedule of a pipeline: stages, micro-batches, and idle time."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,10 @@ def pipeline(found: Result | PipelineSchedule, *, task: Any = None) -> Picture:
     Returns: the picture.
     """
     if isinstance(found, PipelineSchedule):
-        schedule, name = found, found.name
+        schedule, name, tasks = found, found.name, list[str]()
     else:
         schedule, job = training_pipeline(found, task)
-        name = f"{describe(found)} · task {job}"
+        name, tasks = f"{describe(found)} · task {job}", [f"task {job}"]
     pairs = [(stage, one) for stage, given in enumerate(schedule.stages) for one in range(given.replicas)]
     rows = {pair: row for row, pair in enumerate(pairs)}
     total = sum(stage.replicas for stage in schedule.stages)
@@ -53,7 +54,8 @@ def pipeline(found: Result | PipelineSchedule, *, task: Any = None) -> Picture:
              for stage, (at, given) in enumerate(zip(first, schedule.stages, strict=True))]  # fmt: skip
     y = lanes_axis(names, total)
     y.label = "stage"
-    marks = [*_bars(schedule, rows, end), *_numbers(schedule, rows, end, (0.71 * wide, 0.62 * high))]
+    bars = [replace(mark, rows=tasks) for mark in _bars(schedule, rows, end)]
+    marks = [*bars, *_numbers(schedule, rows, end, (0.71 * wide, 0.62 * high))]
     title = " · ".join(part for part in (name, _told(schedule)) if part)
     panel = Panel([*rules([*first, total]), *marks], time_axis(0.0, end), y, title, grid="", legend="above")
     return Picture([[panel]], wide, high)
