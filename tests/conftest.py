@@ -229,20 +229,3 @@ def only_shipped_policies():
     yield
     registry._registered.clear()
     registry._registered.update(before)
-
-
-@pytest.fixture
-def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures of a page are drawn but not rendered, which takes most of its time."""
-    from hetsim.errors import UsageError
-
-    def drawn(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: bool = False) -> str:
-        try:
-            draw()
-        except UsageError:
-            if not optional:
-                raise
-            return ""
-        return f"<p>{alt}</p>"
-
-    monkeypatch.setattr("hetsim.page.elements.picture", drawn)

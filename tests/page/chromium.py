@@ -63,7 +63,8 @@ class Page:
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=scheme)
         self.call("Page.navigate", url=file.as_uri())
-        ready = """new Promise(done => { const look = () => document.getElementById("explorer")?.dataset.ready
+        ready = """new Promise(done => { const look = () => document.readyState === "complete"
+            && ![...document.querySelectorAll("#explorer, figure")].some(one => !one.dataset.ready)
             ? requestAnimationFrame(() => setTimeout(() => done(1), 0)) : setTimeout(look, 20); look(); })"""
         assert self.value(ready) == 1
 

@@ -16,7 +16,6 @@ from hetsim.page import report, write_report
 
 pytestmark = [
     pytest.mark.nightly,
-    pytest.mark.usefixtures("without_pictures"),
     pytest.mark.skipif(BROWSER is None, reason="no Chromium here (Debian: apt-get install chromium)"),
 ]
 
@@ -45,6 +44,11 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 @pytest.fixture(scope="module")
 def run() -> hs.Result:
     return hs.run(MIX)
+
+
+@pytest.fixture(scope="module")
+def compared() -> hs.Comparison:
+    return hs.compare(MIX, ["fcfs", "sjf"])
 
 
 @pytest.fixture
@@ -204,8 +208,8 @@ def test_names_are_shown_and_never_run(at_run: Page):
     assert at_run.value("window.taken === undefined && document.images.length") == 0 and at_run.errors == []
 
 
-def test_a_comparison_overlays_its_runs(page: Page, tmp_path: Path):
-    found = hs.compare(MIX, ["fcfs", "sjf"])
+def test_a_comparison_overlays_its_runs(page: Page, compared: hs.Comparison, tmp_path: Path):
+    found = compared
     page.open(write_report(found, tmp_path / "page.html"))
     assert {"#0072b2", "#e69f00"} <= colors(page, "queue") and {"#0072b2", "#e69f00"} <= colors(page, "spread")
     one, other = (found.runs[name].tasks.set_index("id")["response"] for name in ("fcfs", "sjf"))
@@ -218,6 +222,74 @@ def test_a_comparison_overlays_its_runs(page: Page, tmp_path: Path):
     page.value("explorer.choose(1)")
     page.settle()
     assert page.value("explorer.run.label") == "sjf" and page.errors == []
+
+
+def stops(page: Page, kind: str = "Points") -> list[tuple[float, float, str]]:
+    """The stops of the first panel with such marks: their places on the screen, and what they stand for."""
+    found = page.value(f"""(() => {{ const views = [...document.querySelectorAll("figure")].flatMap(one => one.views);
+        const view = views.find(one => one.panel.marks.some(mark => mark.kind === "{kind}" && mark.rows.length));
+        const {{ canvas }} = view.plot;
+        canvas.scrollIntoView({{ block: "center" }}); canvas.focus({{ preventScroll: true }});
+        const box = canvas.getBoundingClientRect();
+        return JSON.stringify(view.plot.places.map(([x, y, mark]) => [box.x + x, box.y + y, mark.rows[0] || ""]));
+        }})()""")
+    return [(x, y, row) for x, y, row in json.loads(found)]
+
+
+def test_points_of_a_picture_tell_their_value_and_lead_to_a_row(page: Page, compared: hs.Comparison, tmp_path: Path):
+    page.open(write_report(compared, tmp_path / "page.html"))
+    (metric,) = compared.metrics[:1]
+    by_policy = {row: (x, y) for x, y, row in stops(page) if row}
+    assert set(by_policy) == {"fcfs", "sjf"}
+    for policy, (x, y) in by_policy.items():
+        page.mouse("mouseMoved", x + 3, y - 2)
+        title, *pairs = tip(page).split("\n")
+        shown = compared.cells(metric)[list(compared.table.index).index(policy)].split()[0]
+        assert title == policy and pairs[-1] == policy and float(pairs[1]) == pytest.approx(float(shown), rel=0.05)
+    page.mouse("mousePressed", x, y, button="left", buttons=1, clickCount=1)
+    page.mouse("mouseReleased", x, y, button="left", clickCount=1)
+    chosen = """[...document.querySelectorAll('tr.chosen')].filter(row => !row.closest('#explorer'))
+        .map(row => row.cells[0].textContent).join()"""
+    assert page.value(chosen) == policy and page.errors == []
+
+
+def test_keys_step_through_the_points_of_a_picture(page: Page, compared: hs.Comparison, tmp_path: Path):
+    page.open(write_report(compared, tmp_path / "page.html"))
+    order = [row for *_, row in stops(page)]
+    titles = []
+    for _ in order:
+        page.key("ArrowRight")
+        titles.append(tip(page).split("\n")[0])
+    assert titles == order and len(order) == 2
+    page.key("ArrowRight")
+    assert tip(page).startswith(order[0])
+    page.key("Escape")
+    assert tip(page) == ""
+
+
+def test_pictures_follow_light_and_dark(page: Page, compared: hs.Comparison, tmp_path: Path):
+    page.open(write_report(compared, tmp_path / "page.html"))
+    pixels = "[...document.querySelectorAll('figure canvas')].map(one => one.toDataURL()).join()"
+    light = page.value(pixels)
+    page.value("document.getElementById('theme').click()")
+    page.settle()
+    dark = page.value(pixels)
+    page.value("document.getElementById('theme').click()")
+    page.settle()
+    assert len(light) > 10_000 and dark != light == page.value(pixels) and page.errors == []
+
+
+def test_a_box_of_a_pipeline_leads_to_its_task(page: Page, tmp_path: Path):
+    run = hs.run("parallel-training")
+    page.open(write_report(run, tmp_path / "page.html"))
+    x, y, row = stops(page, "Boxes")[-1]
+    page.mouse("mouseMoved", x, y)
+    assert row.startswith("task ") and tip(page).split("\n")[0].endswith(row)
+    page.mouse("mousePressed", x, y, button="left", buttons=1, clickCount=1)
+    page.mouse("mouseReleased", x, y, button="left", clickCount=1)
+    page.settle()
+    assert page.value("`task ${explorer.run.id[explorer.pinned]}`") == row
+    assert page.value("document.activeElement === explorer.gantt.canvas") and page.errors == []
 
 
 def test_a_hundred_thousand_tasks_are_two_megabytes(page: Page, tmp_path: Path):

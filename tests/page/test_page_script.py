@@ -22,9 +22,10 @@ from hetsim.results.one_run.explain import CAUSES, causes
 
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="no node here: the pure parts of the page's script are not run")
-CORE = Path(elements.__file__).with_name("core.js")
+SCRIPTS = [str(Path(elements.__file__).with_name(name)) for name in ("core.js", "pictures.js")]
 READ = """
-const Core = require(process.argv[1]), input = JSON.parse(require("fs").readFileSync(0, "utf8"));
+const Core = global.Core = require(process.argv[1]), Pictures = require(process.argv[2]);
+const input = JSON.parse(require("fs").readFileSync(0, "utf8"));
 const inflate = text => new Uint8Array(require("zlib").inflateSync(Buffer.from(text, "base64")));
 const runs = input.columns ? Core.decode(inflate(input.columns)) : [];
 const every = {klass: -1, user: -1, node: -1, status: -1, range: null};
@@ -53,11 +54,11 @@ def run_of(name: str) -> hs.Result:
 
 
 def node(body: str, packed: bytes = b"", **values: Any) -> Any:
-    """What a script returns, given `Core`, the `runs` of a page and the `input`."""
+    """What a script returns, given `Core`, `Pictures`, the `runs` of a page and the `input`."""
     values["columns"] = base64.b64encode(packed).decode() if packed else None
     code = f"{READ} console.log(JSON.stringify((() => {{ {body} }})()));"
     done = subprocess.run(
-        [str(NODE), "-e", code, str(CORE)], input=json.dumps(values), capture_output=True, text=True, check=False
+        [str(NODE), "-e", code, *SCRIPTS], input=json.dumps(values), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -261,7 +262,6 @@ def test_shares_by_pixel_are_the_empirical_distribution():
     np.testing.assert_allclose(found, [(values <= edge + 1e-12).mean() for edge in edges])
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_hostile_names_stay_text_and_the_bytes_are_the_same():
     page = report(run_of("mix"))
     assert page == report(run_of("mix"))
@@ -281,7 +281,6 @@ def _head(packed: bytes) -> bytes:
 
 
 @pytest.mark.quick(1)
-@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.parametrize("count", [1, 3])
 def test_tiny_runs_have_a_page(count: int):
     entry = {"cpu_time": "1 s", "arrivals": {"process": "all_at_once", "count": count}}
@@ -317,6 +316,39 @@ def test_devices_are_those_of_the_table(name: str):
     names = launches["device"].astype(str).str.split("+")
     for name, count, _ in found:
         assert count == names.map(lambda on, name=name: any(one.startswith(name) for one in on)).sum()
+
+
+@needs_node
+def test_values_in_pictures_are_written_as_their_axes_are():
+    """In the unit of the ticks, also where only the title names it; as times; as the names of rows."""
+    axes = [
+        ([[0, "0"], [60, "1"], [120, "2"]], 90, "1.5"),
+        ([[0, "0 %"], [0.5, "50 %"]], 0.25, "25 %"),
+        ([[0, "0"], [2e3, "2,000"]], 1234, "1,234"),
+        ([[1, "1 s"], [60, "1 min"], [3600, "1 h"]], 90, "90 s"),
+        ([[0, "fcfs"], [1, "sjf"]], 0.9, "sjf"),
+        ([[0, "fcfs"], [1, "2 GPUs"]], 1, "2 GPUs"),
+        ([], 3.14159, "3.14"),
+    ]
+    body = "return input.axes.map(([ticks, value]) => Pictures.written({ticks}, value))"
+    found = node(body, axes=[one[:2] for one in axes])
+    assert found == [text for *_, text in axes]
+
+
+@needs_node
+def test_levels_have_round_ticks_from_zero_to_above_the_highest():
+    highest = [0.03, 1.0, 7.0, 38.0, 99.9, 12345.0]
+    made = node("return input.highest.map(one => Pictures.levelAxis(one, 90))", highest=highest)
+    for value, axis in zip(highest, made, strict=True):
+        ticks = [at for at, _ in axis["ticks"]]
+        assert axis["low"] == ticks[0] == 0 and axis["high"] >= value and 2 <= len(ticks) <= 5
+        assert f"{ticks[1]:e}"[0] in "125" and np.diff(ticks) == pytest.approx(ticks[1])
+
+
+@needs_node
+def test_keys_go_around():
+    body = "return [[-1, 1], [-1, -1], [0, -1], [2, 1], [1, 1]].map(([at, by]) => Pictures.following(at, by, 3))"
+    assert node(body) == [0, 2, 2, 0, 2]
 
 
 @pytest.mark.slow

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import math
 import re
 import shutil
 import subprocess
+import sys
+import zlib
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import tiers
 import yaml
 from click.testing import CliRunner
 from tiers import some, spread
 
 import hetsim as hs
 from hetsim.cli import main
+from hetsim.errors import visible_lines
 from hetsim.experiment.directory import load_any
 from hetsim.page import report, write_report
 from hetsim.page.elements import picture
+from hetsim.results.colors import BLUE, INK
+from hetsim.results.panels import Axis, Boxes, Panel, Picture, Points, Texts
 
 MIX: dict[str, Any] = {
     "name": "mix <&> match",
@@ -59,7 +67,7 @@ class Outline(HTMLParser):
             self.open.append(tag)
         self.tables += tag == "table"
         self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
-        if tag == "img" and not dict(attrs).get("alt"):
+        if tag == "figure" and not dict(attrs).get("aria-label"):
             self.wrong.append("picture without a text")
 
     def handle_endtag(self, tag: str) -> None:
@@ -111,21 +119,12 @@ def test_a_page_of_each_kind(folders: Folders, kind: str):
     outline = Outline(text)
     assert not outline.wrong and not outline.open
     assert "mix <&> match" in outline.headings[0] and "In words" in outline.headings
-    pictures = any(source.startswith("data:image/png") for source in outline.sources)
-    assert outline.tables and (pictures or 'id="columns"' in text)  # those of a run are drawn from its columns
+    assert outline.tables and (data_of(text) or 'id="columns"' in text)  # those of a run are drawn from its columns
     outside = [source for source in outline.sources if not source.startswith(("data:", "#"))]
     assert outside == [] and "http" not in text.replace(f"{MIX}", "")
     assert "<script src" not in text and "@import" not in text and "url(" not in text
 
 
-@pytest.fixture
-def quickly(request: pytest.FixtureRequest) -> None:
-    """Pages have pictures in the whole suite only."""
-    if not tiers.whole:
-        request.getfixturevalue("without_pictures")
-
-
-@pytest.mark.usefixtures("quickly")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["run", "comparison"])
 def test_the_same_directory_gives_the_same_bytes(folders: Folders, tmp_path: Path, kind: str):
@@ -133,14 +132,56 @@ def test_the_same_directory_gives_the_same_bytes(folders: Folders, tmp_path: Pat
     assert page == page_of(folders[kind]).encode()
 
 
-@pytest.mark.slow
-def test_a_picture_gives_the_same_bytes():
-    run = hs.run(MIX, overrides={"workload.small.count": 10, "workload.gang.count": 5})
-    one, other = (picture(run.plot, "all tasks") for _ in range(2))
-    assert one == other and 'src="data:image/png;base64,' in one
+def data_of(text: str) -> list[Any]:
+    """The pictures that a page carries."""
+    codes = re.findall(r'<figure role="group" aria-label="[^"<>]+" data-picture="([A-Za-z0-9+/=]+)">', text)
+    assert len(codes) == text.count("<figure")
+    return [json.loads(zlib.decompress(base64.b64decode(code))) for code in codes]
 
 
-@pytest.mark.usefixtures("without_pictures")
+def test_a_picture_on_a_page_is_its_marks():
+    """Limits and ticks are settled, numbers have seven digits, none is infinite, colors follow light and dark."""
+    names = ["<script>alert(1)</script>", "line\u2028one\x07"]
+    marks = [
+        Points([1 / 3, math.nan], np.array([2.0, 4.0]), names[0], BLUE, rows=names),
+        Boxes(np.array([0.0]), [math.inf], [0], [3], color="#123456"),
+        Texts([1], [2], names, color=[INK, "#FFFFFF"]),
+    ]
+    given = Picture([[Panel(marks, Axis("x", 0.0, 9.0), Axis("y", 0.0, 5.0), names[1]), None]])
+    code = picture(lambda: given, f"{names[0]} & more", names[0])
+    assert code == picture(lambda: given, f"{names[0]} & more", names[0]) and "<script" not in code
+    (made,) = data_of(code)
+    (panel, missing), (points, box, texts) = made["rows"][0], made["rows"][0][0]["marks"]
+    assert missing is None and panel["x"]["low"] == 0 and panel["y"]["ticks"][-1] == [5, "5"]
+    assert panel["title"] == visible_lines(names[1]) != names[1]
+    assert (points["kind"], points["x"], points["y"]) == ("Points", [0.3333333, None], [2, 4])
+    assert (points["label"], points["rows"][0], points["color"]) == (names[0], names[0], "c0")
+    assert (box["x1"], box["color"], texts["color"]) == ([9], "#123456", ["ink", "#FFFFFF"])
+
+
+def test_a_page_needs_no_matplotlib(monkeypatch: pytest.MonkeyPatch):
+    """Only `hetsim.plots.draw` imports it, as tests/scenario/test_layers.py sees to."""
+    monkeypatch.setitem(sys.modules, "hetsim.plots.draw", None)
+    found = hs.compare(MIX, ["fcfs", "sjf"])
+    text = report(found)
+    first, *others = data_of(text)
+    assert len(others) == 2 and "could not be drawn" not in text
+    panels = [panel for row in first["rows"] for panel in row if panel]
+    (column,) = (panel for panel in panels if panel["title"].startswith("response mean"))
+    points = {mark["rows"][0]: mark["x"][0] for mark in column["marks"] if mark["kind"] == "Points"}
+    means = found.table["response_mean", "mean"]
+    assert points["fcfs"] / points["sjf"] == pytest.approx(means["fcfs"] / means["sjf"], rel=1e-5)
+
+
+@pytest.mark.nightly
+def test_report_of_a_comparison_does_not_import_matplotlib(folders: Folders, tmp_path: Path):
+    words = ["report", str(folders["comparison"]), "--page", str(tmp_path / "page.html")]
+    code = f"import sys; from hetsim.cli import main; main({words}, standalone_mode=False)"
+    code += "; print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
+
+
 def test_the_words_are_those_of_the_comparison():
     crowd = {
         "name": "crowd", "cluster": {"nodes": {"gpus": {"type": "g", "count": 1}}},
@@ -165,7 +206,6 @@ def in_words(page: str) -> list[str]:
     return re.findall(r"<li>(.*?)</li>", section)
 
 
-@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.slow
 def test_single_runs_are_told_in_few_words_and_chance_once():
     found = hs.compare(MIX, ["fcfs", "sjf", "fcfs_skip"], metrics=["response_mean", "wait_mean"])
@@ -177,14 +217,12 @@ def test_single_runs_are_told_in_few_words_and_chance_once():
         assert re.search(rf"^The lowest {metric.replace('_', ' ')} is [\d.]+ s under {best}, compared with ", sentence)
 
 
-@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.slow
 def test_metrics_without_a_significant_difference_share_a_sentence():
     found = hs.compare(MIX, {"one": "fcfs", "two": "fcfs"}, replications=3, metrics=["response_mean", "makespan"])
     assert in_words(report(found)) == ["No significant difference in response mean and makespan (95 %, Holm)."]
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_run_is_told_in_three_sentences_and_six_figures():
     run = hs.run(MIX)
     page = report(run)
@@ -207,7 +245,6 @@ def test_a_loaded_comparison_is_the_one_that_was_saved(folders: Folders):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_pictures")
 def test_failed_points_are_told():
     found = hs.sweep(MIX, {"cluster.nodes.0.count": [1, 2]}, policies=["fcfs"])
     found.table.loc[1, ["status", "error"]] = ["failed", "the worker <died>"]
@@ -245,12 +282,9 @@ def page_of(folder: Path) -> str:
 
 
 @pytest.mark.quick(0)
-@pytest.mark.usefixtures("quickly")
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
 @pytest.mark.parametrize("width", [pytest.param(1100, marks=pytest.mark.slow), 500])
 def test_in_a_browser_tables_sort_and_the_page_fits(folders: Folders, tmp_path: Path, width: int):
-    import json
-
     text = page_of(folders["comparison"])
     file = tmp_path / "page.html"
     file.write_text(text.replace("</body>", CLICK + "</body>"), encoding="utf-8")
@@ -272,7 +306,6 @@ def commands_of(page: str) -> list[str]:
 
 
 def run_again(command: str) -> Any:
-    import json
     import shlex
 
     done = CliRunner().invoke(main, [*shlex.split(command)[1:], "--json", "-q"])
@@ -281,7 +314,6 @@ def run_again(command: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_pictures")
 def test_the_command_on_the_page_makes_the_same_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Pasted as it is: with blanks and quotes in names, policies with parameters, labels of one's own."""
     from hetsim.experiment.directory import save, save_comparison
@@ -302,7 +334,6 @@ def test_the_command_on_the_page_makes_the_same_runs(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.parametrize("grid", [True, False])
 def test_the_command_of_a_sweep_makes_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grid: bool):
     monkeypatch.chdir(tmp_path)

@@ -43,9 +43,6 @@ SCENARIO: dict[str, Any] = {
 }  # fmt: skip
 
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
-
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     import yaml

@@ -31,8 +31,6 @@ from hetsim.experiment.shard import ShardOver
 from hetsim.page.watch import HOST, PageServer, Watched
 from hetsim.results.many_runs.sweep import EACH, TABLE, TABLES
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 QUEUE: dict[str, Any] = {
     "name": "queue",
     "seed": 3,

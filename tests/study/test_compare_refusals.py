@@ -128,7 +128,7 @@ def test_table_and_json_show_the_reason():
 
 
 @pytest.mark.slow
-def test_folder_and_page_show_the_reason(tmp_path, without_pictures):
+def test_folder_and_page_show_the_reason(tmp_path):
     assert hetsim("--policy", "peft", "--out", str(tmp_path / "out")).exit_code == 0
     assert pd.read_csv(tmp_path / "out" / "comparison.csv", index_col=0)["refused"]["learned"] == LEARNED
     assert load_any(tmp_path / "out").refused == {"learned": LEARNED}

@@ -68,7 +68,7 @@ const Pictures = (() => {
     const [at, number] = sized[sized.length - 1] || [1, 1], factor = at / number;
     const even = sized.every(([one, size]) => Math.abs(one / size - factor) < 1e-6 * Math.abs(factor));
     if (parts.length && units.size === 1 && even && !parts.some(([, size]) => isNaN(size))) return Core.figures(value / factor) + parts[0][2];
-    if (parts.every(([, size, unit]) => size && /^ (ns|µs|ms|s|min|h|d)$/.test(unit))) return Core.seconds(value);
+    if (parts.length && parts.every(([, size, unit]) => size && /^ (ns|µs|ms|s|min|h|d)$/.test(unit))) return Core.seconds(value);
     const [nearest] = axis.ticks.slice().sort((a, b) => Math.abs(a[0] - value) - Math.abs(b[0] - value));
     return nearest && Math.abs(nearest[0] - value) <= 0.5 ? nearest[1] : Core.figures(value);
   }
@@ -383,6 +383,7 @@ const Pictures = (() => {
       views.push([view, column]);
     }));
     if (picture.legend && views.length) grid.before(make("div", { class: "legend" }, ...views[0][0].keys.map(entry => key(...entry))));
+    figure.views = views.map(([view]) => view);
     const draw = () => {
       const lefts = [];
       for (const [view, column] of views) lefts[column] = Math.max(lefts[column] || 0, view.room());
