@@ -26,7 +26,7 @@
         order: "response", hover: -1, pinned: -1, end: Math.max(...runs.map(run => run.end), 1e-9) });
       this.view = { low: 0, high: this.end, top: 0, bottom: 1 };
       this.build(); this.choose(0);
-      new ResizeObserver(() => this.draw()).observe(host);
+      new ResizeObserver(() => host.clientWidth === this.width || this.draw()).observe(host);   // tables change its height alone
       addEventListener("theme", () => this.refresh());
     }
     get run() { return this.runs[this.at]; }
@@ -59,8 +59,7 @@
         })));
       this.spread = new Plot(left, 210, "Distribution over tasks", { class: "gantt" });
       this.gaps = new Plot(lone, 150, "Differences of the same tasks between runs");
-      left.append(this.spreadSaid);
-      right.append(this.groups);
+      left.append(this.spreadSaid); right.append(this.groups);
       host.append(this.pairs, this.devices, this.tasks);
       for (const plot of [this.gantt, this.queue, this.busy]) {
         this.brush(plot, (from, to) => this.look(time(from), time(to)), () => plot === this.gantt && this.pin(this.hover),
@@ -288,7 +287,7 @@
 
     draw() {
       this.waiting ||= requestAnimationFrame(() => {
-        this.waiting = 0;
+        Object.assign(this, { waiting: 0, width: this.host.clientWidth });
         this.drawGantt(); this.drawLevels();
       });
     }
@@ -333,8 +332,8 @@
       }
       pen.strokeStyle = theme.ink; pen.lineWidth = 1.5;
       for (const box of to.outlines) pen.strokeRect(...box);
-      const names = { upload: "upload", prompt: "to the first token", cores: "compute on cores", download: "download", lost: "lost work",
-        compute: this.used.has("prompt") ? "compute, further tokens" : "compute", overhead: "no stage at work", dim: "filtered out" };
+      const names = { upload: "upload", prompt: "to the first token", compute: this.used.has("prompt") ? "compute, further tokens" : "compute",
+        cores: "compute on cores", download: "download", lost: "lost work", overhead: "no stage at work", dim: "filtered out" };
       gantt.keys([...this.palette.names, ...Object.entries(names).filter(([name]) => this.used.has(name)).map(([name, text]) => [text, name])]);
     }
 
@@ -489,9 +488,9 @@
           spread.text(text, at + shift, 8, theme.ink, side);
         }
       }
-      const { range } = this.filter, part = share => seconds(Core.quantile(own, share, infinite)), zero = own.findIndex(one => one > 0);
+      const { range } = this.filter, part = share => seconds(Core.quantile(own, share, infinite));
       if (range) spread.area(x(range.low), x(range.high), "band");
-      const none = zero < 0 ? own.length : zero;
+      const none = own.filter(one => !(one > 0)).length;
       this.spreadSaid.textContent = `${number(own.length)} tasks: mean ${seconds(Core.mean(own))}, p50 ${part(0.5)}, p95 ${part(0.95)}, `
         + `p99 ${part(0.99)}, maximum ${seconds(own[own.length - 1])}${none ? `; ${number(none)} with none` : ""}.`
         + (infinite ? ` ${number(infinite)} more are unfinished: percentiles count them as infinite.` : "")

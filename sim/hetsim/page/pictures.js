@@ -174,9 +174,10 @@ const Pictures = (() => {
         const at = this.up(value);
         if (at < top - 0.5 || at > top + high + 0.5) continue;
         if (grid === "y" || grid === "both") this.line(left, at, left + wide, at, line);
-        if (y.bare || Math.abs(at - free) < 10.9) continue;
-        this.text(text, left - 6, Math.max(7, at), y.low > y.high ? ink : muted, "right", left - 8);
-        free = at;
+        const place = Math.max(7, at);
+        if (y.bare || Math.abs(place - free) < 10.9) continue;
+        this.text(text, left - 6, place, y.low > y.high ? ink : muted, "right", left - 8);
+        free = place;
       }
       if (!y.bare) y.label?.split("\n").forEach((text, n) => this.turned(text, 8 + 12 * n, top + high / 2, -Math.PI / 2, "center"));
       for (const mark of [...marks.filter(one => one.behind), ...marks.filter(one => !one.behind)]) {
@@ -230,7 +231,7 @@ const Pictures = (() => {
       for (const [, x0, y0, x1, y1] of this.boxes(mark)) {
         const wide = x1 - x0 - (mark.edge && x1 - x0 > 3 && !mark.hollow ? 0.6 : 0);
         pen.lineWidth = mark.edge;
-        if (mark.hollow) pen.strokeRect(x0, y0, wide, y1 - y0); else pen.fillRect(x0, y0, Math.max(wide, 0.3), y1 - y0);
+        if (mark.hollow) pen.strokeRect(x0, y0, wide, y1 - y0); else pen.fillRect(x0, y0, Math.max(wide, 0.1), y1 - y0);
       }
     }
     *boxes({ x0, x1, y0, y1 }) {
