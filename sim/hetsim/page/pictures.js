@@ -56,7 +56,7 @@ const Pictures = (() => {
     return make("span", {}, ...(color ? [make("i", { style })] : []), name);
   }
 
-  // The next stop of the keys among `count`; -1: at none so far.
+  // The next stop of the keys among `count`; -1: at none yet.
   const following = (at, by, count) => (at + (at < 0 && by < 0 ? 0 : by) + count) % count;
 
   // Axes ---------------------------------------------------------------------------------------------------------
