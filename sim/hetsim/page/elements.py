@@ -146,7 +146,7 @@ def warnings(texts: Iterable[str]) -> str:
 
 
 def picture(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: bool = False) -> str:
-    """The picture of `draw`, which a script draws in the page; a warning if making it fails.
+    """The picture of `draw` as data for the page; a warning if making it fails.
 
     An optional picture is left out where `draw` refuses by UsageError.
     """
@@ -181,7 +181,7 @@ VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", **{color: f"c{n}" for n, 
 
 
 def described(picture: Picture) -> Any:
-    """The picture for `pictures.js`: fields by name, limits and ticks settled, numbers of seven digits."""
+    """The picture for `pictures.js`: fields by name, numbers of seven digits."""
     pixels = PIXELS * picture.width / max(map(len, picture.rows))
     return _data(replace(picture, rows=[[panel and settled(panel, pixels) for panel in row] for row in picture.rows]))
 
