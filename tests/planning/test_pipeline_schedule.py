@@ -214,7 +214,7 @@ def test_the_picture_shows_each_pass_for_as_long_as_it_takes() -> None:
     assert shown["#0072B2"] == pytest.approx(4 * 8 * 1)
     assert shown["#009E73"] == pytest.approx(4 * 8 * 2)
     assert shown["#E69F00"] == pytest.approx(4 * 16 * 0.25)
-    assert shown["#E9E9E9"] == pytest.approx(4 * 38.5)
+    assert shown["#E4E4E4"] == pytest.approx(4 * 38.5)
     assert sorted(int(text.get_text()) for text in ax.texts) == sorted([*range(1, 9)] * 8)
     assert [text.get_text() for text in ax.get_yticklabels()] == ["1", "2", "3", "4"]
     assert ax.get_title(loc="left") == "1F1B, 4 stages × 8 micro-batches, bubble 27.3 %"

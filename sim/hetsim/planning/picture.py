@@ -10,13 +10,13 @@ from hetsim.model.exchange import Exchange
 from hetsim.pipelines.schedule import PipelineSchedule, step_schedule
 from hetsim.plots.gantt import lanes_axis, rules
 from hetsim.plots.style import describe
-from hetsim.results.colors import BLUE, GREEN, INK, ORANGE, PURPLE
+from hetsim.results.colors import BLUE, GREEN, GRID, INK, ORANGE, PURPLE
 from hetsim.results.formatting import SECONDS, several
 from hetsim.results.one_run.explain import find_tasks
 from hetsim.results.one_run.result import Result
 from hetsim.results.panels import Boxes, Panel, Picture, Texts, row_boxes, time_axis
 
-IDLE, UPDATE = "#E9E9E9", "#7F7F7F"
+IDLE, UPDATE = GRID, "#7F7F7F"
 NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved", "forward": "forward only"}
 HALF = 0.42
 SMALLEST = 4.5
