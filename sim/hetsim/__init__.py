@@ -11,8 +11,6 @@
 Names are loaded when they are first used, so that `import hetsim` costs next to nothing.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

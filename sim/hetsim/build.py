@@ -1,7 +1,5 @@
 """Whether the engine runs compiled or interpreted."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 

@@ -4,8 +4,6 @@ Every class names the exit code with which the command line ends, so that no oth
 The message of each is a sentence for the user: what is wrong, where, and what to do.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

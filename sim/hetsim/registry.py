@@ -5,8 +5,6 @@ A registry maps `name -> "module:attribute"` and loads on use.  Ours stand in ta
 Only registered names are ever imported: a scenario file cannot name code.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pickle

@@ -9,8 +9,6 @@ than half is not such a dip, and a mean over it would say nothing: it is refused
 Reference: github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

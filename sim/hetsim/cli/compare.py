@@ -1,7 +1,5 @@
 """`hetsim compare`: policies that meet the same load."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Unpack
 

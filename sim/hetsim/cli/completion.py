@@ -5,8 +5,6 @@ place for a message.  Keys come from the JSON Schema of the scenario format, nam
 Cost: that of loading the registry, or the schema (0.3 s); nothing is loaded unless a shell asks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`hetsim explain`: why tasks waited."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

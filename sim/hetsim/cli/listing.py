@@ -1,7 +1,5 @@
 """`hetsim list`: what can be named."""
 
-from __future__ import annotations
-
 import inspect
 from functools import partial
 from typing import Any

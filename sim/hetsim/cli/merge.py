@@ -1,7 +1,5 @@
 """`hetsim merge`: finished runs of several folders in one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

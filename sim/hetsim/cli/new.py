@@ -1,7 +1,5 @@
 """`hetsim new`: a folder to start from."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

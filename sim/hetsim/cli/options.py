@@ -1,7 +1,5 @@
 """Options that several verbs share."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import Field

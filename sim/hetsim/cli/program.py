@@ -4,8 +4,6 @@
 143 terminated.
 """
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import os

@@ -1,7 +1,5 @@
 """`hetsim run`: one scenario, one policy."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack

@@ -1,7 +1,5 @@
 """`hetsim schema`: the JSON Schema of scenario files, for editors."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`hetsim sweep`: a scenario at many points, under several policies, in one table."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack

@@ -1,7 +1,5 @@
 """`hetsim validate`: check scenarios without running them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -1,7 +1,5 @@
 """Input files, recorded where they are opened, and outputs, written as a whole."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -7,13 +7,15 @@ same bytes, on the same versions of the packages.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hetsim.errors import UsageError
-from hetsim.page import elements, of_comparison, of_run, of_sweep
-from hetsim.results.many_runs.compare import Comparison
-from hetsim.results.many_runs.replications import Replications
-from hetsim.results.many_runs.sweep import Sweep
-from hetsim.results.one_run.result import Result
+
+if TYPE_CHECKING:  # the command line reads this file
+    from hetsim.results.many_runs.compare import Comparison
+    from hetsim.results.many_runs.replications import Replications
+    from hetsim.results.many_runs.sweep import Sweep
+    from hetsim.results.one_run.result import Result
 
 NAME = "report.html"
 
@@ -23,12 +25,18 @@ def write_report(outcome: Result | Replications | Comparison | Sweep, path: str 
     target = Path(path)
     if target.is_dir():
         raise UsageError(f"{target} is a folder: give the page a file name, such as report.html")
-    elements.write_page(target, report(outcome, folder))
+    from hetsim.page.elements import write_page
+
+    write_page(target, report(outcome, folder))
     return target
 
 
 def report(outcome: Result | Replications | Comparison | Sweep, folder: str = "") -> str:
     """The page as text."""
+    from hetsim.page import elements, of_comparison, of_run, of_sweep
+    from hetsim.results.many_runs.compare import Comparison
+    from hetsim.results.many_runs.sweep import Sweep
+
     if isinstance(outcome, Comparison):
         return elements.page(*of_comparison.of_comparison(outcome, folder))
     if isinstance(outcome, Sweep):

@@ -1,7 +1,5 @@
 """`hetsim report`: one HTML page of what a directory holds."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote

@@ -4,8 +4,6 @@ Its style and scripts lie in `page.css`, `core.js`, `tables.js`, `pictures.js`, 
 `explorer.js`.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import json

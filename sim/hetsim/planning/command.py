@@ -1,7 +1,5 @@
 """`hetsim plan`: plans of static policies, of pipelines and of training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ Nothing heavy is imported here, and nothing is printed: every function gives tex
 NumPy, are loaded when one is first asked for, so that commands import this file and `hetsim --help` answers at once.
 """
 
-from __future__ import annotations
-
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence

@@ -8,8 +8,6 @@ A metric of one's own is declared the same way, in a script (`hetsim.metric`) or
 entry-point group `hetsim.metrics` names.  Nothing heavy is imported here before a metric is asked for.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 import re

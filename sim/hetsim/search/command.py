@@ -1,7 +1,5 @@
 """`hetsim size`, `hetsim tune`: the cheapest cluster, the best parameters."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Unpack
 

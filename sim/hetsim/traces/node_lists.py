@@ -1,7 +1,5 @@
 """Lists of nodes in a file, for `hetsim trace convert` and `hetsim twin`."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from pathlib import Path
