@@ -79,8 +79,7 @@ def bottom_levels(tasks: Tasks) -> list[float]:
 
     O(n + edges), once a run.
     """
-    before = tasks.predecessors
-    if before is None:
+    if (before := tasks.predecessors) is None:
         return []
     best = tasks.computing(tasks.time).min(axis=1)
     return upward(best, [dict.fromkeys(earlier, 0.0) for earlier in before], topological(before))

@@ -79,16 +79,14 @@ class QueueLimit(Admission):
         if self.limit is not None and waiting >= self.limit and not self._starts_at_once(task, view, waiting):
             return self._no
         class_ = task.class_ if self.per_class else ""
-        limit = self.per_class.get(class_)
-        if limit is not None:
+        if (limit := self.per_class.get(class_)) is not None:
             waiting = view.num_waiting(None, class_)
             if waiting >= limit and not self._starts_at_once(task, view, waiting):
                 return Reject(reason=f"{limit} of {class_} wait already")
         if self.per_device:
             best = task.modes[task.modes_by_speed()[0]].type
             for name in (best.name, best.kind):
-                limit = self.per_device.get(name)
-                if limit is not None:
+                if (limit := self.per_device.get(name)) is not None:
                     waiting = view.num_waiting(name)
                     if waiting >= limit and not self._starts_at_once(task, view, waiting):
                         return Reject(reason=f"{limit} wait for {name} already")
@@ -147,8 +145,7 @@ class TokenBucket(Admission):
             return YES
         name = "" if self.per == "all" else task.class_ if self.per == "class" else task.user
         now = view.now
-        level = self._levels.get(name)
-        if level is None:
+        if (level := self._levels.get(name)) is None:
             level = self._levels[name] = [self.burst, now]
         tokens = min(self.burst, level[0] + (now - level[1]) * self.rate)
         level[1] = now
@@ -190,8 +187,7 @@ class UtilizationThreshold(Admission):
     def admit(self, task: Task, view: View) -> Accept | Reject:
         modes = task.modes
         name = modes[0 if len(modes) == 1 else task.modes_by_speed()[0]].type.name
-        capacity = self._capacity.get(name)
-        if capacity is None:
+        if (capacity := self._capacity.get(name)) is None:
             capacity = self._capacity[name] = view.cluster.count(name)
         share = 1.0 - view.free(name) / capacity
         if self.window > 0:

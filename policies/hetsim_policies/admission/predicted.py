@@ -69,10 +69,8 @@ class Ahead:
 
     def service(self, task: Task) -> BatchesAhead | TokensAhead | None:
         """The queue ahead of the task in its service, if it is a request."""
-        line = self._services.get(task.shape)
-        if line is None:
-            queue = self.view.queue_of(task)
-            if queue is None:
+        if (line := self._services.get(task.shape)) is None:
+            if (queue := self.view.queue_of(task)) is None:
                 return None
             if isinstance(queue.service, LanguageService):
                 line = TokensAhead(self.view, queue)
@@ -98,8 +96,7 @@ class Ahead:
         return task.estimate_at(position)
 
     def _of(self, mode: Mode) -> tuple[str, int, Placement | None]:
-        nominal = self._nominal.get(mode)
-        if nominal is None:
+        if (nominal := self._nominal.get(mode)) is None:
             cluster = self.view.cluster
             nominal = self._nominal[mode] = mode.type.name, servers(cluster, mode), somewhere(cluster, mode)
         return nominal
@@ -145,8 +142,7 @@ class BatchesAhead:
         return self.there + residual + self._time(size if size < limit else limit) + self.back
 
     def _time(self, size: int) -> float:
-        seconds = self._times.get(size)
-        if seconds is None:
+        if (seconds := self._times.get(size)) is None:
             seconds = self._times[size] = self.queue.stages(size, self.placement).total
         return seconds
 

@@ -305,8 +305,7 @@ class MdpThreshold(AtStations):
 
     def _table(self, station: DeviceStation, count: int) -> ThresholdTable | None:
         """The best decisions by the present estimates; None without any."""
-        table = self._tables.get(station)
-        if table is None:
+        if (table := self._tables.get(station)) is None:
             table = self._tables[station] = ThresholdTable(count, count + self._room(count), len(self.classes))
         rates, times = [], []
         for name in self.classes:

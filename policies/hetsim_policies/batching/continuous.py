@@ -201,8 +201,7 @@ class Continuous(IterationPolicy):
     # Steps -------------------------------------------------------------------------------------------------------
 
     def step(self, replica: Replica) -> BatchStep:
-        prefilling = replica.prefilling
-        if not prefilling:
+        if not (prefilling := replica.prefilling):
             return BatchStep()
         if self.min_decode_steps:
             self._read_at[replica.number] = replica.steps
@@ -396,8 +395,7 @@ class VirtualTokens:
             if bounds.get(client) is not bound:
                 heappop(heap)
                 continue
-            head = heads.get(client)
-            if head is None:
+            if (head := heads.get(client)) is None:
                 heappop(heap)
                 del bounds[client]
                 continue

@@ -59,8 +59,7 @@ class Nexus(Batching):
 
     def _target(self, queue: RequestQueue, placement: Placement) -> int:
         """The largest batch of which two fit into the SLO, at least one request."""
-        target = self.targets.get(placement)
-        if target is None:
+        if (target := self.targets.get(placement)) is None:
             target, slo = limit(placement, self.max_batch), queue.service.slo
             if slo < math.inf:
                 target = max(1, largest(target, lambda size: 2 * queue.stages(size, placement).total <= slo))

@@ -190,10 +190,8 @@ class ConservativeBackfill(Backfilling):
         position = 0
         while position < len(window.tasks):
             task = window.tasks[position]
-            reservation = self._promised.get(task.index)
-            if reservation is None:
-                reservation = profile.find(task, view)
-                if reservation is None:
+            if (reservation := self._promised.get(task.index)) is None:
+                if (reservation := profile.find(task, view)) is None:
                     position += 1
                     continue
                 due = reservation.time <= view.now

@@ -85,8 +85,7 @@ class EarliestLine(AssigningScheduler):
                 line = DeviceLine(len(lines), device.type, lanes, device)
                 lines.append(line)
                 self._on_node.setdefault((node.index, device.type), []).append(line)
-                group = groups.get((device.type, node.spec))
-                if group is None:
+                if (group := groups.get((device.type, node.spec))) is None:
                     group = groups[device.type, node.spec] = Alike(device.type)
                     self._alike.setdefault(device.type, []).append(group)
                 group.add(line)

@@ -368,8 +368,7 @@ class RigidJobs:
 
     def remove(self, task: Task) -> None:
         """Remove a job, if it is here."""
-        removed = self._entries.pop(task.index, None)
-        if removed is None:
+        if (removed := self._entries.pop(task.index, None)) is None:
             return
         mode, *entries = removed
         for by_mode, entry in zip((self._by_key, self._by_arrival), entries, strict=True):

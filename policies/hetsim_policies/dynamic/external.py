@@ -78,8 +78,7 @@ class External(Scheduler):
         self._events.append({"timestamp": self._view.now, "type": kind, "data": data})
 
     def ready(self, task: Task) -> None:
-        before = self._of.get(task.index)
-        if before is not None:
+        if (before := self._of.get(task.index)) is not None:
             self._over(before, "COMPLETED_FAILED")  # unless the process stopped it, a device failed
         attempt = 0 if before is None else before.attempt + 1
         job = Job(f"w0!{task.index}" + f"#{attempt}" * (attempt > 0), task, attempt)

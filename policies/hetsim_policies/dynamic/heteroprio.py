@@ -59,8 +59,7 @@ class HeteroPrio(Scheduler):
 
     def ready(self, task: Task) -> None:
         self.finished(task)
-        queue = self.queues.get(task.shape)
-        if queue is None:
+        if (queue := self.queues.get(task.shape)) is None:
             queue = self.queues[task.shape] = TwoEnded()
         key = self.key(task)
         queue.push(task, tuple(-part for part in key), key)
@@ -101,14 +100,12 @@ class HeteroPrio(Scheduler):
                 heappush(heads, (entry[0], number, entry[2], queue))
         while heads:
             _, number, task, queue = heappop(heads)
-            placement = self._place(task, side, view)
-            if placement is None:
+            if (placement := self._place(task, side, view)) is None:
                 if not any(view.fits(mode) for mode in _modes(task.shape, side)):
                     self._blocked[task.shape, side] = None
                 continue
             yield self._start(task, placement, view)
-            entry = queue.head(side)
-            if entry is not None:
+            if (entry := queue.head(side)) is not None:
                 heappush(heads, (entry[0], number, entry[2], queue))
 
     @staticmethod

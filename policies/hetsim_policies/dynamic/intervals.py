@@ -131,8 +131,7 @@ class AtIntervals(Scheduler):
 
     def _sizes(self, task: Task) -> dict[int, Mode]:
         key = task.shape, task.allowed
-        by_size = self._modes.get(key)
-        if by_size is None:
+        if (by_size := self._modes.get(key)) is None:
             allowed = task.allowed or range(len(task.modes))
             modes = [task.modes[position] for position in allowed]
             own = [mode for mode in modes if mode.type.name == self._kind]

@@ -92,8 +92,7 @@ class Lws(Scheduler):
     def ready(self, task: Task) -> None:
         self._ended(task)  # a device failed under it
         worker = self._home(task)
-        deque = worker.deques.get(task.shape)
-        if deque is None:
+        if (deque := worker.deques.get(task.shape)) is None:
             deque = worker.deques[task.shape] = TwoEnded()
         number = next(self._tickets)
         deque.push(task, (-task.priority, -number), (-task.priority, number))

@@ -60,8 +60,7 @@ class Tetris(ListScheduler):
         self._lines: dict[Demand, TaskQueue] = {}
 
     def ready(self, task: Task) -> None:
-        line = self._lines.get(demand_of(task))
-        if line is None:
+        if (line := self._lines.get(demand_of(task))) is None:
             line = self._lines[demand_of(task)] = TaskQueue()
         line.push(task.shortest_estimate if self.shortness else task.arrival, task)
 
@@ -336,8 +335,7 @@ def _cheapest(
         state, moves, cost = nodes.copy(), [], 0.0
         for task in tasks[:max_moves]:
             own = _mode_of(task, view)
-            target = state.tightest(own, but=node)
-            if target is None:
+            if (target := state.tightest(own, but=node)) is None:
                 continue
             cost += _pause(task, own, target, view) * own.gpus
             if best is not None and cost >= best[0]:

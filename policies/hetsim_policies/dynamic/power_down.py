@@ -178,8 +178,7 @@ class PowerDown(ListScheduler):
 
         Rounded up, but less than half a device is none: where tasks are rare nothing stays awake for them.
         """
-        demand = self._demand.get(kind)
-        if demand is None:
+        if (demand := self._demand.get(kind)) is None:
             return 0
         devices, squares = (part.at(now) * kind.power.wake / self.memory for part in demand)
         wanted = devices + self.safety * math.sqrt(squares)

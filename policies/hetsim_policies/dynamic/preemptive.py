@@ -107,8 +107,7 @@ class PreemptiveList(ListScheduler):
 
     def _preempting(self, view: View) -> Iterator[Decision]:
         self.beginning(view)
-        heads = _heads_of(self.queues())
-        if not heads:
+        if not (heads := _heads_of(self.queues())):
             yield WAIT_FOR_READY
         blocking = self.discipline == "block"
         while heads:
@@ -122,8 +121,7 @@ class PreemptiveList(ListScheduler):
             elif (room := self._room_for(task, view)) is not None:
                 for victim in room[1]:
                     yield Stop(victim)
-                placement = self.place(task, view)
-                if placement is None:
+                if (placement := self.place(task, view)) is None:
                     # The rule declines, or the task's data find no room: not again at this instant, or it would go on.
                     self._declined[1][task.index] = None
             queues = [other for _, other in heads]

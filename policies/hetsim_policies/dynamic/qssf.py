@@ -61,8 +61,7 @@ class Qssf(ListScheduler):
 
     def finished(self, task: Task) -> None:
         assert self._view is not None
-        said = self._said.pop(task.index, None)
-        if said is None:
+        if (said := self._said.pop(task.index, None)) is None:
             return  # a request of a service: it ran in a batch, and was never predicted
         seconds = self._view.attained(task) / _width(task)
         self.history.observe(task.user, task.class_, seconds)

@@ -482,8 +482,7 @@ class SlurmMultifactor(Scheduler):
             task = order[fitting[-1]]
             if task.state == WAITING:
                 demand = task.shape if task.allowed is None else demand_of(task)
-                until = ends.get(demand)
-                if until is None:
+                if (until := ends.get(demand)) is None:
                     none = demand in self._full
                     until = ends[demand] = -math.inf if none else max(map(profile.open_until, task.shape.modes))
                 alone = len(task.shape.modes) == 1

@@ -121,8 +121,7 @@ class AlloX(Scheduler):
                     self._holds(task, view)
             if not view.running("start", own=True):  # the first fits nowhere: any task that fits
                 for job in list(self.waiting.values()):
-                    placement = view.fit(job.task)
-                    if placement is not None:
+                    if (placement := view.fit(job.task)) is not None:
                         self._leave(job.task)
                         yield Start(job.task, placement)
                         self._holds(job.task, view)

@@ -70,8 +70,7 @@ class ByUser(ListScheduler):
     def ready(self, task: Task) -> None:
         self.leave(task)
         line = self.owner(task), partition_of(task)
-        queue = self.of_user.get(line)
-        if queue is None:
+        if (queue := self.of_user.get(line)) is None:
             queue = self.of_user[line] = TaskQueue()
         queue.push(self.key(task), task)
 
@@ -147,8 +146,7 @@ class Wfq(ListScheduler):
         """Start and finish tag of waiting and running tasks, by row; kept through stops."""
 
     def _tag(self, task: Task) -> float:
-        tags = self._tags.get(task.index)
-        if tags is None:
+        if (tags := self._tags.get(task.index)) is None:
             mode = task.modes[task.modes_by_speed()[0]]
             begin = max(self._virtual, self._last.get(task.user, 0.0))
             service = mode.width * task.shortest_estimate / self.weights.get(task.user, 1.0)
@@ -366,8 +364,7 @@ class QuotaBorrow(ByUser):
                 over[owner] -= gpus
                 borrowed.append(other)
         borrowed.sort(key=self.tier)
-        room = view.make_room(task, borrowed)
-        if room is None:
+        if (room := view.make_room(task, borrowed)) is None:
             return None
         for victim in room[1]:
             yield Stop(victim)

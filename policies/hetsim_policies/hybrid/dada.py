@@ -78,8 +78,7 @@ class Dada(Dmda):
         yield from super().schedule(view)
 
     def assign(self, task: Task, view: View) -> LineTask | None:
-        place = self._places.pop(task.index, None)
-        if place is None:
+        if (place := self._places.pop(task.index, None)) is None:
             return super().assign(task, view)
         line, mode, seconds = place
         assert line.device is not None

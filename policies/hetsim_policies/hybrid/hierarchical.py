@@ -182,8 +182,7 @@ class Hierarchical(Scheduler):
     # Hooks ----------------------------------------------------------------------------------------------------
 
     def ready(self, task: Task) -> None:
-        entry = self._of.get(task.index)
-        if entry is None:
+        if (entry := self._of.get(task.index)) is None:
             self._new.append(task)
             return
         group = entry.group  # it was stopped: it waits where it ran
@@ -199,8 +198,7 @@ class Hierarchical(Scheduler):
         self._look_at(entry.group)
 
     def gone(self, task: Task) -> None:
-        entry = self._of.pop(task.index, None)
-        if entry is None:
+        if (entry := self._of.pop(task.index, None)) is None:
             self._new = [other for other in self._new if other is not task]
             return
         if entry.end is None:
@@ -308,8 +306,7 @@ class Hierarchical(Scheduler):
 
     def _kind(self, task: Task) -> TaskKind:
         key = task.class_, task.shape.index, task.allowed
-        kind = self.kinds.get(key)
-        if kind is None:
+        if (kind := self.kinds.get(key)) is None:
             kind = self.kinds[key] = TaskKind(len(self.kinds), task)
         kind.came(task)
         return kind
@@ -474,8 +471,7 @@ class Hierarchical(Scheduler):
             mode = kind.modes[position]
             if mode in full:
                 continue
-            placement = view.first(mode)
-            if placement is None:
+            if (placement := view.first(mode)) is None:
                 full[mode] = None
                 continue
             group = self._group_of(placement)

@@ -408,8 +408,7 @@ def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> t
     """
     now, kind = view.now, lane.device.type
     if board.separable(view):
-        movable = board.movable.get(kind)
-        if movable is None:
+        if (movable := board.movable.get(kind)) is None:
             movable = board.movable[kind] = Movable(kind, board.loaded)
         steps = movable.towards(seen, now)
     else:

@@ -233,8 +233,7 @@ class SemiStatic(Scheduler):
     # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        planned = self.planned
-        if planned is not None:
+        if (planned := self.planned) is not None:
             for number in planned.next_steps():
                 task = self._tasks[planned.steps[number].task]
                 placement = planned.placement(number, view.cluster)
@@ -279,8 +278,7 @@ class GapView:
             return placement if placement is None or self.leaves(task, placement) else None
         for position in task.modes_by_speed():
             mode = task.modes[position]
-            placement = self._view.first(mode)
-            if placement is None:
+            if (placement := self._view.first(mode)) is None:
                 continue
             if self.leaves(task, placement) and self._view.holds(task, placement):
                 return placement

@@ -155,8 +155,7 @@ class ConstraintInjection(PlannedScheduler):
         near: seconds of the best plan so far, or the bound.  free: the unconstrained plans, which compete already.
         """
         problem, tasks = race.problem, race.problem.tasks
-        traffic = traffic_of(instance, graph_of(tasks))
-        if traffic is None:
+        if (traffic := traffic_of(instance, graph_of(tasks))) is None:
             return
         sites, seen = by_place(instance), [plan.steps for plan in free]
         at_once = 1 if self.patterns is not None or problem.in_mid_run else self.max_fused
@@ -225,8 +224,7 @@ def walk(
     """
     for node in siblings:
         constraints = (*above, *node.constraints)
-        solution = solve(constraints)
-        if solution is None:
+        if (solution := solve(constraints)) is None:
             continue
         yield (*names, node.name), solution
         yield from walk(node.children, solve, constraints, (*names, node.name))
@@ -248,8 +246,7 @@ def assigned(
     )
     if len(program.task) <= max_variables:
         return program.integral(node_limit, gap=GAP).site_of
-    solution = program.relaxed()
-    if solution is None:
+    if (solution := program.relaxed()) is None:
         return None
     site_of = rounded(solution.share, matched=False)
     return None if violated([one for one in constraints if not isinstance(one, Cap)], site_of) else site_of

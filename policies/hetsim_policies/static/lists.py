@@ -122,8 +122,7 @@ def graham(
                     heapq.heappush(events, (max(now, there[successor]), COMES, successor, 0))
         for kind in range(kinds):
             while idle[kind]:
-                task = waiting.take(kind)
-                if task is None:
+                if (task := waiting.take(kind)) is None:
                     break
                 end = schedule.put(task, now, float(times[task, kind]), kind=kind, lane=heapq.heappop(idle[kind]))
                 heapq.heappush(events, (end, ENDS, task, kind))

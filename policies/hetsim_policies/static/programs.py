@@ -328,8 +328,7 @@ def graph_linear_program(
     allowed[allowed > upper * (1 + TOLERANCE)] = np.inf
     guess = upper * ROOM
     program = AssignmentProgram(allowed, counts, guess, predecessors=predecessors, arrivals=arrivals, frugal=FRUGAL)
-    solution = program.relaxed()
-    if solution is None:
+    if (solution := program.relaxed()) is None:
         raise ScenarioError(Problem("hlp: the solver found no solution; its times are too far apart", key=KEY))
     return solution.share, solution.bound / (1 + FRUGAL)
 

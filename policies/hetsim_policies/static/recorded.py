@@ -71,8 +71,7 @@ def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
     launches: dict[str, int] = {}
     planned: dict[int, int | None] = {}
     for line, row in _rows(Path(path)):
-        order = _number(row["order"])
-        if order is None:
+        if (order := _number(row["order"])) is None:
             complain(f"order {shown(row['order'])} of task {row['task']} is not a number", line)
             continue
         if row.get("item"):
@@ -82,8 +81,7 @@ def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
             else:
                 complain(made, line)
             continue
-        index = row_of.get(row["task"])
-        if index is None:
+        if (index := row_of.get(row["task"])) is None:
             complain(f"there is no task {shown(row['task'])}", line)
             continue
         if index in planned:
@@ -92,8 +90,7 @@ def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
             continue
         planned[index] = line
         shape = tasks.shapes[tasks.shape[index]]
-        mode = _mode(row["mode"], shape)
-        if mode is None:
+        if (mode := _mode(row["mode"], shape)) is None:
             names = ", ".join(m.name for m in shape.modes)
             complain(f"task {row['task']} has no mode {shown(row['mode'])}; its modes are {names}", line)
             continue

@@ -94,8 +94,7 @@ def read_nccl(path: str | Path, in_place: bool = False) -> MeasuredCollective:
     lines = [_TAG.sub("", line) for line in lines]
     ranks = {match[1]: (match[2], match[3].strip()) for line in lines if (match := _RANK.search(line))}
     named = {match[1] for line in lines if line.startswith("#") and (match := _TEST.search(line))}
-    rows = _rows(lines, str(path), in_place)
-    if not rows:
+    if not (rows := _rows(lines, str(path), in_place)):
         text = "there is no table of nccl-tests: lines of size, count, type, redop, root, time, algbw, busbw"
         raise file_error(path, text)
     if len(named) > 1:

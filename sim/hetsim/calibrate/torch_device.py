@@ -22,8 +22,7 @@ def device_of(model: nn.Module, where: str) -> TorchDevice | HostDevice:
     """The module on `cuda` or `cpu`; `auto` takes a GPU where there is one."""
     if where == "auto":
         where = "cuda" if torch.cuda.is_available() else "cpu"
-    shape = getattr(model, "input_shape", None)
-    if shape is None:
+    if (shape := getattr(model, "input_shape", None)) is None:
         raise ValueError("the module needs an attribute input_shape, such as (3, 224, 224), the shape of one item")
     return TorchDevice(model, tuple(shape)) if where == "cuda" else _on_host(model, tuple(shape))
 

@@ -131,8 +131,7 @@ def summary(item: Any) -> str:
 
 def parameters(kind: str, item: Any) -> dict[str, Any]:
     """Parameter -> default as text, None where one must be given."""
-    fields = getattr(item, "model_fields", None)
-    if fields is not None:
+    if (fields := getattr(item, "model_fields", None)) is not None:
         return {
             info.alias or name: None if info.is_required() else _default(info.get_default(call_default_factory=True))
             for name, info in fields.items()
@@ -174,8 +173,7 @@ def _text(rows: list[dict[str, Any]]) -> list[str]:
         lines += [*([""] if lines else []), _HEADINGS.get(kind, kind)]
         for row in (row for row in rows if row["kind"] == kind):
             texts = wrapped(row["summary"], max(40, 106 - column)) or [""]
-            given = row.get("parameters")
-            if given:
+            if given := row.get("parameters"):
                 texts += wrapped("parameters: " + ", ".join(_parameter(*pair) for pair in given.items()), 106 - column)
             names = [row["name"], *[""] * (len(texts) - 1)]
             lines += [f"  {padded(n, column, False)}  {text}".rstrip() for n, text in zip(names, texts, strict=True)]

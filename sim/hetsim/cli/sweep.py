@@ -74,8 +74,7 @@ def sweep(
         plan.options = replace(plan.options, progress=bar)
         outcome = sweep_plan(plan, out, resume)
     console.result(as_json, lambda: outcome.to_json(by_replication), lambda: _lines(outcome))
-    failed = len(outcome.failed)
-    if failed:
+    if failed := len(outcome.failed):
         row = outcome.failed.iloc[0]
         first = f"point {row['point']} ({row['policy']}): {row['error']}"
         console.warnings([f"{failed:,} of {len(outcome):,} rows failed, the first: {first}"], quiet)

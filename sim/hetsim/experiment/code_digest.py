@@ -133,8 +133,7 @@ def code_digest(item: Any, own: str = "") -> tuple[str, tuple[str, ...]]:
     own: a package whose code counts as the user's, even where it is installed.
     UsageError if the source of a function is not what was imported.
     """
-    said = stated_identity(item)
-    if said is not None:
+    if (said := stated_identity(item)) is not None:
         return hashlib.sha256(f"identity {said}".encode()).hexdigest(), ()
     walk = _Walk(own)
     try:

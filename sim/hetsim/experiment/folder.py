@@ -100,8 +100,7 @@ def check_folder(target: str | Path, about: Mapping[str, Any], mark: str = "", *
         raise UsageError(
             f"{why}; with --resume it is written anew, and the runs that are whole stay; or --fresh to begin anew"
         ) from None
-    other = _differences(there, about)
-    if not other:
+    if not (other := _differences(there, about)):
         return "same"
     said = f"{folder} holds another sweep (it differs in {listed(other)})"
     if not resume:

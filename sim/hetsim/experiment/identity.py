@@ -237,8 +237,7 @@ def _specs(scenario: Scenario) -> list[PolicySpec]:
     todo = [*first, *policies.of_service.values(), *policies.routing_of.values()]
     specs = []
     while todo:
-        spec = todo.pop()
-        if spec is not None:
+        if (spec := todo.pop()) is not None:
             specs.append(spec)
             todo += [value for value in spec.parameters.values() if isinstance(value, PolicySpec)]
     return sorted(specs, key=lambda spec: (spec.kind, spec.name))

@@ -269,10 +269,8 @@ def rows(
         values = _made({key: _axis(key, value) for key, value in axes.items()}, sample, n, sample_seed)
     _check_keys(base, keys)
     labeled: dict[str | None, Any] = {None: None}
-    if policies is not None:
-        labeled = dict(named_policies(policies).items())
-        if not labeled:
-            raise UsageError("no policies to sweep over")
+    if policies is not None and not (labeled := dict(named_policies(policies).items())):
+        raise UsageError("no policies to sweep over")
     _check_count(len(values) * len(labeled))
     return keys, PointRows(values, labeled)
 
@@ -308,8 +306,7 @@ def _axis(key: str, value: Any) -> Axis:
         raise UsageError(f"{key}: {error}") from None
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise UsageError(f"{key}: expected a list of values, or a range such as 1..8, not {shown_value(value)!r}")
-    values = list(documents.from_mapping(list(value)).data)
-    if not values:
+    if not (values := list(documents.from_mapping(list(value)).data)):
         raise UsageError(f"{key}: no values to try")
     return values
 
@@ -325,8 +322,7 @@ def _listed(points: Points) -> tuple[list[str], list[dict[str, Any]]]:
         first = numbers.setdefault(_same(point_list[-1]), number) if "policy" in point_list[-1] else number
         if first != number:
             raise UsageError(f"point {number} is the same as point {first}; give it once")
-        missing = sorted(set(point_list[0]) ^ set(point_list[-1]))
-        if missing:
+        if missing := sorted(set(point_list[0]) ^ set(point_list[-1])):
             raise UsageError(f"point {number} and point 0 have different keys: {', '.join(missing)}")
         _check_count(len(point_list))
     if not point_list:
@@ -464,8 +460,7 @@ def _changed(
         return _tried(base, changes)
     changed: dict[str, Scenario] = {}
     for same, one in keys.items():
-        part = parts[same]
-        if part is None:
+        if (part := parts[same]) is None:
             part = parts[same] = _tried(base, one)
         if isinstance(part, list) or part.inputs != InputFiles():
             return _tried(base, changes)  # which names all that is wrong, and all files

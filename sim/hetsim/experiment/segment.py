@@ -61,8 +61,7 @@ def parse_line(path: Path, text: bytes) -> tuple[str, RunOutcome]:
     """Read a run and its outcome from a line; UsageError if the line was changed."""
     kept = unsealed_text(path, text)
     try:
-        values = kept["values"]
-        if values is not None:
+        if (values := kept["values"]) is not None:
             values = Packed({name: math.nan if value is None else float(value) for name, value in values.items()})
         if len(bytes.fromhex(kept["run"])) != ENTRY["run"].itemsize:
             raise ValueError

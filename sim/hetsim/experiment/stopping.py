@@ -69,8 +69,7 @@ class Amount:
 
         How many more there may be follows from the spread seen so far; after one that failed there are no more.
         """
-        precision = self.precision
-        if precision is None:
+        if (precision := self.precision) is None:
             return None
 
         def look(series: Replicates) -> None:

@@ -133,8 +133,7 @@ class Store:
     def seal(self, block: Hashable = None) -> None:
         """Write the finished runs of a block as a segment."""
         pending = self._pending.pop(block, {})
-        journal = self._journals.pop(block, None)
-        if journal is not None:
+        if (journal := self._journals.pop(block, None)) is not None:
             journal.close()
         if block in self._incomplete:
             return
@@ -357,8 +356,7 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
         before = copied + there
         copied += files.copy_segments(store)
         for run, outcome in files.all():
-            here = next(store.kept(run), None)
-            if here is None:
+            if (here := next(store.kept(run), None)) is None:
                 store.put(run, outcome)
                 copied += 1
             elif outcome.unknown or _same(outcome, here[0]):

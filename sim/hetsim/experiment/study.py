@@ -201,8 +201,7 @@ class Study:
                     self._ready.popleft()
                 elif (job := self._hand_out(series)) is not None:
                     return job
-            new = next(self._source, None)
-            if new is None:
+            if (new := next(self._source, None)) is None:
                 return None
             if not new.done:
                 self._open[id(new)] = new
@@ -450,8 +449,7 @@ class _Flight:
         while done:
             for future in done:
                 places = self.tasks.pop(future)
-                outcomes = _outcomes(future, len(places))
-                if outcomes is None:
+                if (outcomes := _outcomes(future, len(places))) is None:
                     lost += places
                     continue
                 self.size = min(2 * self.size, MAX_TASK) if len(outcomes) == self.size else max(1, len(outcomes))

@@ -183,8 +183,7 @@ def simulate(
                 meter.simulation = simulation
             record = simulation.run()
     except RunError as error:
-        partial = getattr(error, "record", None)
-        if partial is not None:
+        if (partial := getattr(error, "record", None)) is not None:
             error.result = Result(partial, error=str(error), **about())
         raise
     finally:
@@ -252,8 +251,7 @@ class Shelf:
         """The scenario of a job; OtherInputs if its digest differs here."""
         key = hashlib.sha256(f"{digest} {job.scenario} {job.overrides!r}".encode()).hexdigest()
         with self.lock:
-            scenario = self.scenarios.get(key)
-            if scenario is None:
+            if (scenario := self.scenarios.get(key)) is None:
                 scenario = setup.scenarios[job.scenario]
                 if job.overrides:
                     scenario = scenario.with_overrides(job.overrides)

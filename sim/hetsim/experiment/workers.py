@@ -110,8 +110,7 @@ def close_pool(pool: ProcessPoolExecutor, *, at_once: bool) -> None:
 def as_worker() -> None:
     """Make this process a worker: ignore interrupts, end with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-    if parent is not None:
+    if (parent := parent_process()) is not None:
         threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
 
 

@@ -385,8 +385,7 @@ def step(
     sent = phases(model, plan, machine)
 
     def seconds(name: str) -> float:
-        phase = sent.get(name)
-        if phase is None:
+        if (phase := sent.get(name)) is None:
             return 0.0
         over = across(phase) if across else phase.over(machine.card, machine.cards)
         return max(0.0, phase.fixed + over - phase.hidden)

@@ -196,8 +196,7 @@ def _write(done: list[tuple[Entry, Outcome, pd.DataFrame]], out: Path, quiet: bo
         write_whole(path, partial(write_text, text=comparison.to_csv(index=False)))
         console.note(f"comparison: {path}", quiet)
         for table in entry.expected.tables:
-            picture = bars(comparison, table)
-            if picture is not None:
+            if (picture := bars(comparison, table)) is not None:
                 path = out / f"{entry.name}-{table.name.replace(' ', '-')}.png"
                 write_whole(path, lambda file, shown=picture: shown.save(file))  # type: ignore[misc]
                 console.note(f"picture: {path}", quiet)

@@ -279,8 +279,7 @@ class Entry:
             raise self.problem(
                 ("tables", number, "tolerance"), "deviations are of the authors' seeds; name their column"
             )
-        cases = list(self.cases_of(number, table))
-        if not cases:
+        if not (cases := list(self.cases_of(number, table))):
             raise self.problem(("tables", number), f"table {table.name} has no case")
         scenario = load(cases[0].source)
         proposed = [long_form(scenario.raw.get("policy")), *map(long_form, _proposals(scenario.raw))]

@@ -198,8 +198,7 @@ def run(
     entry.check()
     work = []
     for case, count in entry.short_cases() if short else ((case, None) for case in entry.cases(chosen)):
-        missing = entry.missing(case)
-        if missing is None:
+        if (missing := entry.missing(case)) is None:
             work.append((case, count))
         elif told is not None:
             told(f"{entry.name}: {case.table}: {case.text}: not run: {missing}")

@@ -74,8 +74,7 @@ class StageTable:
 
     def seconds_for(self, count: int) -> float:
         """Seconds for a launch of a number of tasks."""
-        seconds = self._known.get(count)
-        if seconds is None:
+        if (seconds := self._known.get(count)) is None:
             seconds = self._known[count] = self._between(count, self.seconds)
         return seconds
 

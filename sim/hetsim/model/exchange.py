@@ -209,8 +209,7 @@ class Exchange:
 
     def on(self, nodes: tuple[int, ...]) -> TrafficProfile:
         """The traffic of a step on these nodes, in the order of the ranks."""
-        profile = self._profiles.get(nodes)
-        if profile is None:
+        if (profile := self._profiles.get(nodes)) is None:
             if len(self._profiles) > KNOWN:
                 self._profiles.clear()
             profile = self._profiles[nodes] = self._profile(nodes)

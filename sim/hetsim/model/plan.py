@@ -241,8 +241,7 @@ class Plan:
             for predecessor in (tasks.predecessors or {step.task: ()})[step.task]:
                 if launch_of[number_of[predecessor]] != launch_of[number]:
                     after[launch_of[number_of[predecessor]]].append(launch_of[number])
-        cycle = find_cycle(after)
-        if cycle is None:
+        if (cycle := find_cycle(after)) is None:
             return None
         return ["+".join(str(tasks.name(self.steps[n].task)) for n in launches[one]) for one in cycle]
 
@@ -279,8 +278,7 @@ def _copy_problems(copy: Copy, tasks: Tasks, lanes: Mapping[str, Device], steps:
         return
     item = tasks.items[copy.item]
     where = f"the plan {verb} {item.name} {'from' if copy.drop else 'to'} {copy.device}"
-    device = lanes.get(copy.device)
-    if device is None:
+    if (device := lanes.get(copy.device)) is None:
         yield f"{where}, which the cluster lacks"
     elif device.type.kind == "cpu":
         yield f"{where}, which is no accelerator"

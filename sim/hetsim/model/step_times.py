@@ -164,8 +164,7 @@ class RooflineSteps:
 
     def _decode(self, sequences: int) -> float:
         """A step that only decodes, without `fixed`, `host` and context."""
-        decode = self._known.get(sequences)
-        if decode is None:
+        if (decode := self._known.get(sequences)) is None:
             decode = self._known[sequences] = self._matrices(sequences, sequences)
         return decode
 
@@ -257,8 +256,7 @@ class KernelSteps:
 
     def _decode(self, sequences: int) -> tuple[float, tuple[float, ...]]:
         """Seconds of a decoding step without attention, and of attention by context."""
-        times = self._known.get(sequences)
-        if times is None:
+        if (times := self._known.get(sequences)) is None:
             each = self.fixed + self.per_sequence * sequences
             matrices = on_line(self.tokens, self.linear, sequences) + on_line(self.tokens, self.last, sequences)
             place = _segment(self.sequences, sequences)

@@ -66,8 +66,7 @@ def parse(
     text = value if isinstance(value, str) else str(value) if abs(value) <= MAX_NUMBER else "inf"
     if _DATE.match(text):
         raise ValueError(f"{shown(value)} is a date; expected is a value with a unit such as {example}")
-    match = _QUANTITY.match(text)
-    if not match:
+    if not (match := _QUANTITY.match(text)):
         raise ValueError(f"{shown(value)} is not a value with a unit such as {example}")
     number, unit = float(match[1]), match[2]
     if math.isnan(number) or math.isinf(number):
@@ -76,8 +75,7 @@ def parse(
         if number == 0:
             return 0.0
         raise ValueError(f"{shown(value)} has no unit; write {_with_unit(match[1], units, example)}")
-    factor = units.get(unit)
-    if factor is None:
+    if (factor := units.get(unit)) is None:
         factor = units.get(re.sub(r"\s+", "", unit))
     if factor is None:
         raise ValueError(f"{shown(value)}: {shown(unit)} is not a unit here; use one of {', '.join(_some(units))}")
@@ -247,8 +245,7 @@ def quantity(value: Any) -> tuple[float, int, str] | None:
     match = _WRITTEN.match(value) if isinstance(value, str) else None
     if match is None:
         return None
-    unit = re.sub(r"\s+", "", match[2])
-    if not unit:
+    if not (unit := re.sub(r"\s+", "", match[2])):
         return float(match[1]), -1, ""
     for number, factors in enumerate(DIMENSIONS):
         if unit in factors:

@@ -72,8 +72,7 @@ class _Columns:
         numbers = np.asarray(values, dtype=np.int64)
         if differences:
             numbers = np.diff(numbers, prepend=0)
-        signed = bool((numbers < 0).any())
-        if signed:
+        if signed := bool((numbers < 0).any()):
             numbers = (numbers << 1) ^ (numbers >> 63)
         width = max(1, (int(numbers.max(initial=0)).bit_length() + 7) // 8)
         self.parts.append(numbers.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :width].T.tobytes())

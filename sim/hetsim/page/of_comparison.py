@@ -64,12 +64,10 @@ def _in_words(found: Comparison) -> Iterator[str]:
     different = [rows for rows in (_best_shown(found, rows) for rows in by_metric.values()) if rows]
     for rows in different[:MAX_METRICS]:
         yield _better_than(found, rows, by_metric[rows[0].metric])
-    same = _metrics_with(by_metric, all, "open", "equal")
-    if same:
+    if same := _metrics_with(by_metric, all, "open", "equal"):
         names = listed([metric_name(name) for name in same])
         yield f"No significant difference in {names} ({found.confidence * 100:g} %, Holm)."
-    undefined = _metrics_with(by_metric, any, "undefined")
-    if undefined:
+    if undefined := _metrics_with(by_metric, any, "undefined"):
         names = listed([metric_name(name) for name in undefined])
         yield f"Not all policies can be compared in {names}: undefined or infinite in some runs."
 

@@ -97,11 +97,9 @@ def _stream(
     codes, stream.users = users_of(entry, len(arrival), rng("users", name))
     stream.user_code = None if codes is None else np.repeat(codes, each * count)
     for key in ("priority", "weight"):
-        value = getattr(entry, key)
-        if value is not None:
+        if (value := getattr(entry, key)) is not None:
             setattr(stream, key, np.full(len(stage), float(value)))
-    limit = entry.limit
-    if limit is not None:
+    if (limit := entry.limit) is not None:
         due = limit.factor * _alone(plan, seconds, each) if isinstance(limit, Factor) else float(limit)
         stream.deadline = np.full(len(stage), due)
     ways = 2 if spec.training else 1

@@ -137,8 +137,7 @@ def _widths(entry: Demand, gpus: Sequence[int] | None) -> list[tuple[int, int]]:
 
 def _allowed(cluster: Cluster, entry: Demand, path: Path_, document: Document) -> list[Node]:
     """The nodes of the entry's partition, or of the default one."""
-    given = entry.partition
-    if given is None:
+    if (given := entry.partition) is None:
         default = default_of(cluster)
     elif not isinstance(given, str) or given not in cluster.partitions:
         text = unknown_partition(given, cluster) if isinstance(given, str) else "name a partition; no rows tell it"
@@ -152,8 +151,7 @@ def _on(
     cluster: Cluster, allowed: list[Node], device: DeviceType, wanted: int, each: int, training: TrainingSpec
 ) -> tuple[list[PlanCandidate], str | None]:
     """The candidates on a number of nodes with GPUs of a type; or why there are none."""
-    peak = peak_of(device)
-    if peak is None:
+    if (peak := peak_of(device)) is None:
         return [], f"nothing is known of how fast {device.name} is; give it a peak under cluster"
     racks: dict[str | None, list[Node]] = {}
     for node in allowed:

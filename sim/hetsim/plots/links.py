@@ -24,8 +24,7 @@ def links(result: Result, *, bins: int = 160) -> Picture:
     Returns: the picture.
     Raises: UsageError: no job sends anything between nodes.
     """
-    columns = series(result.record)
-    if not columns:
+    if not (columns := series(result.record)):
         raise UsageError("no job here sends anything between nodes; `training` or `communication` would tell what")
     end = result.end or 1.0
     edges = np.linspace(0.0, end, bins + 1)

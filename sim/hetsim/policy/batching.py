@@ -137,8 +137,7 @@ class Counter:
     def due(self, now: float, releases: int) -> bool:
         """Return True if the last answer may be outdated."""
         queue = self.queue
-        waiting = len(queue)
-        if not waiting:
+        if not (waiting := len(queue)):
             self.until, self.count, self.asked = math.inf, 1, False
             return False
         if not self.asked or self.releases != releases or now >= self.until:

@@ -97,8 +97,7 @@ class Index:
         while True:
             best: tuple[QueuedService, LikeServices, tuple[Placement, Any]] | None = None
             for line in self._lines:
-                services = offers.offer_of(line.mode)
-                if services is None:
+                if (services := offers.offer_of(line.mode)) is None:
                     continue
                 if line.idle:
                     self._arm(line)
@@ -115,8 +114,7 @@ class Index:
                 placement = offers.there(mode, placement.devices[0])
             counter.ended = counter.queue.over
             counter.until, counter.count = math.inf, None
-            decision = ask(counter, placement, view)
-            if decision is None:
+            if (decision := ask(counter, placement, view)) is None:
                 self._delay(number, line, offer)
             else:
                 yield decision
@@ -285,8 +283,7 @@ class Dispatcher:
         due = [counter for counter in self.counters if counter.due(view.now, releases)]
         while due:
             counter = due[0] if len(due) == 1 else self._first_due(due, view)
-            decision = self._step(counter, view)
-            if decision is None:
+            if (decision := self._step(counter, view)) is None:
                 due.remove(counter)
             else:
                 yield decision

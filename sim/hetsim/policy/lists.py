@@ -125,11 +125,9 @@ class ListScheduler(Scheduler):
 
     def _line(self, task: Task) -> TaskQueue:
         """Under disciplines other than "skip": where it waits."""
-        partition = partition_of(task)
-        if partition is None:
+        if (partition := partition_of(task)) is None:
             return self.queue
-        line = self.of_partition.get(partition)
-        if line is None:
+        if (line := self.of_partition.get(partition)) is None:
             line = self.of_partition[partition] = TaskQueue()
         return line
 
@@ -210,8 +208,7 @@ class ListScheduler(Scheduler):
         Not a generator: one inside another is resumed twice for each decision.
         """
         queue = self._first_open(closed) if self.of_partition else self.queue
-        task = queue.head()
-        if task is None:
+        if (task := queue.head()) is None:
             return None
         if self.drop_expired and task.deadline <= view.now:
             queue.pop()
@@ -265,8 +262,7 @@ class ListScheduler(Scheduler):
         lines = dict(zip(every, self.queues(), strict=True))
         closed = 0
         while closed != EVERYWHERE:
-            partition = self._next_line(lines, closed)
-            if partition is None:
+            if (partition := self._next_line(lines, closed)) is None:
                 break
             line = lines.pop(partition[0])
             head = yield from self._start_kept(partition[0], line, view)
@@ -357,8 +353,7 @@ class ListScheduler(Scheduler):
                     yield Reject(task, "its deadline passed while it waited", expired=True)
                 else:
                     yield Start(task, placement)
-                following = queue.head_entry()
-                if following is None:
+                if (following := queue.head_entry()) is None:
                     heappop(heads)
                 else:
                     heapreplace(heads, (following, queue, shape))

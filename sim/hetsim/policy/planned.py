@@ -151,8 +151,7 @@ class PlannedScheduler(Scheduler):
                 continue
             tasks: Task | tuple[Task, ...] = self._waiting[number]
             if number in self._fused:
-                together = view.together(self._fused[number])
-                if together is None:
+                if (together := view.together(self._fused[number])) is None:
                     refused.append(number)
                     if self._last_arrival[number] > view.now:
                         arrives = min(arrives, self._last_arrival[number])

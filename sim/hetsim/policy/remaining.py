@@ -128,8 +128,7 @@ class Progress:
 
     def _closed(self, rows: list[int], running: dict[int, Task]) -> list[int]:
         """The rows with all predecessors ended, running or among them: others must wait."""
-        before = self.problem.tasks.predecessors
-        if before is None:
+        if (before := self.problem.tasks.predecessors) is None:
             return rows
         seen = dict.fromkeys(rows)
         while True:
@@ -144,8 +143,7 @@ class Progress:
         """Until when running tasks hold their lanes."""
         cores: dict[Device, list[float]] = {}
         for row, task in running.items():
-            placement = view.launch_of(task).placement
-            if placement is None:
+            if (placement := view.launch_of(task).placement) is None:
                 continue
             for device in placement.devices:
                 if not placement.mode.on_cpu:
@@ -169,8 +167,7 @@ class Progress:
         time = np.array(tasks.time[chosen], dtype=float)
         size = np.zeros(len(rows)) if tasks.bytes_in is None else np.array(tasks.bytes_in[chosen], dtype=float)
         for position, row in enumerate(rows):
-            task = self._tasks.get(row)
-            if task is None:
+            if (task := self._tasks.get(row)) is None:
                 continue
             modes: tuple[Mode, ...] = task.shape.modes
             if task.done > 0:
@@ -187,8 +184,7 @@ class Progress:
 
     def _data(self, rows: list[int], running: dict[int, Task], view: View) -> dict[int, Sequence[Device | int]]:
         """Where copies of items still to be read lie, or will lie once running tasks end."""
-        reads = self.problem.tasks.reads
-        if reads is None:
+        if (reads := self.problem.tasks.reads) is None:
             return {}
         places: dict[int, Sequence[Device | int]] = {}
         for row in rows:

@@ -47,8 +47,7 @@ def simulate(
     if options.get("replications") is None and isinstance(given, int) and given < 2:
         options["replications"] = MIN_REPLICATIONS
     metrics = [row.metric for row in rows if row.metric != "loss"]
-    by_class = any(row.class_ for row in rows)
-    if by_class:
+    if by_class := any(row.class_ for row in rows):
         options["workers"] = 1  # the runs themselves are kept
     runs = replicate(scenario, metrics=metrics, keep=by_class, **options)
     if len(runs) < 2:

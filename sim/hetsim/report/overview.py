@@ -46,8 +46,7 @@ def headline(outcome: Outcome, policy: str | None = None) -> str:
     if shown:
         parts.append(shown)
     parts.append(f"seed {first.seed}")
-    drawn = list(dict.fromkeys(text for text in run.traces if text))
-    if drawn:
+    if drawn := list(dict.fromkeys(text for text in run.traces if text)):
         parts.append(f"open-loop replay of a trace resampled {' and '.join(drawn)}")
     if isinstance(outcome, Replications):
         parts.append(f"{len(outcome)} replications")
@@ -142,8 +141,7 @@ def _stages(outcome: Outcome) -> list[str]:
     """The stages of pipelines, where there are any."""
     if isinstance(outcome, Replications) and not outcome.results:  # made from values: no run is there
         return []
-    rows = stage_rows(first_of(outcome))
-    if not rows:
+    if not (rows := stage_rows(first_of(outcome))):
         return []
     first = " (first replication)" if isinstance(outcome, Replications) else ""
     shown = terminal.table([list(STAGE_COLUMNS), *rows], right=range(2, len(STAGE_COLUMNS)))

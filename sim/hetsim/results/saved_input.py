@@ -95,8 +95,7 @@ class _Writer:
                 return {"objects": [self.encode(one) for one in value.tolist()]}
             self.arrays.append(value)
             return {"array": len(self.arrays) - 1}
-        tag = self._tags.get(type(value))
-        if tag is None:
+        if (tag := self._tags.get(type(value))) is None:
             raise UsageError(f"a {type(value).__qualname__} cannot be saved with a run: it has no tag (saved_classes)")
         names = CLASSES[tag][1]
         return {"tag": tag, "fields": {name: self.encode(getattr(value, at)) for name, at in names.items()}}

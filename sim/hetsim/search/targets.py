@@ -55,8 +55,7 @@ class Target:
     @classmethod
     def parse(cls, text: str) -> Target:
         """Read `response_p99 < 200 ms`; UsageError with a sentence."""
-        match = _TARGET.match(text)
-        if not match:
+        if not (match := _TARGET.match(text)):
             raise UsageError(f"a target is written METRIC < VALUE (or with >, <= or >=), not {shown(text)}")
         name, sign, written = match.groups()
         metric(name)

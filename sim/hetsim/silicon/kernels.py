@@ -115,8 +115,7 @@ class Builder:
 
     def formats(self, number_format: str) -> tuple[str, ...]:
         """Formats of surfaces that suit a number format."""
-        formats = FORMATS.get(number_format)
-        if formats is None:
+        if (formats := FORMATS.get(number_format)) is None:
             raise NotMeasured(f"no kernels for numbers in {number_format} were measured")
         return formats[::-1] if self.model.experts > 1 and number_format == "fp8" else formats
 

@@ -206,8 +206,7 @@ class _Maker:
         items = [Item("everywhere", ITEM), Item("at home", ITEM, home=int(self.random.integers(len(cluster.nodes))))]
         reads: list[tuple[int, ...]] = [tuple(i for i in (0, 1) if self.random.random() < 0.4) for _ in range(count)]
         writes: list[tuple[int, ...]] = [()] * count
-        before = columns.get("predecessors")
-        if before is not None:
+        if (before := columns.get("predecessors")) is not None:
             items += [Item(f"made by {row}", int(self.random.integers(1, ITEM))) for row in range(count)]
             reads = [(*some, *(2 + row for row in rows)) for some, rows in zip(reads, before, strict=True)]
             writes = [(2 + row,) for row in range(count)]

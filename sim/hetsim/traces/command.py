@@ -95,8 +95,7 @@ def map_(
     if not path.is_file():
         raise ScenarioError(Problem("there is no such file", file=file))
     console.check_replaceable(mapping, force)
-    nodes = node_list(path)
-    if nodes is not None:
+    if (nodes := node_list(path)) is not None:
         text = f"looks like a list of nodes, which cluster: {{trace: {{format: {nodes}, path: ...}}}} reads"
         raise ScenarioError(Problem(f"{text}; a log has a row for each job", file=file))
     known_format = recognize(path)

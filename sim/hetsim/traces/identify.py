@@ -35,8 +35,7 @@ MULTIFACTOR = {"size": 0, "priority": 0, "service": 0, "calc_period": 0, "bf_int
 
 def identified_of(file: str, subject: Subject) -> Identified:
     """Judge all rules on a log; ScenarioError if its starts tell nothing."""
-    jobs = jobs_of(subject.table)
-    if jobs is None:
+    if (jobs := jobs_of(subject.table)) is None:
         text = "has no recorded starts (column recorded_start), so nothing shows how they were decided"
         raise ScenarioError(Problem(text, file=file))
     run = load(subject.document).build()

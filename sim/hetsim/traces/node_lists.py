@@ -59,8 +59,7 @@ def grouped(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     names: dict[str, int] = {}
     for node in nodes:
         rest = {key: value for key, value in node.items() if key not in ("name", "count")}
-        group = groups.get(repr(rest))
-        if group is None:
+        if (group := groups.get(repr(rest))) is None:
             name = _name(rest)
             names[name] = names.get(name, 0) + 1
             name = name if names[name] == 1 else f"{name}-{names[name]}"

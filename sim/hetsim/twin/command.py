@@ -206,8 +206,7 @@ class _Known:
 
         if not count:
             return None, []
-        wider = widening(shadow, self.now)
-        if wider is not None:
+        if (wider := widening(shadow, self.now)) is not None:
             return wider, []
         instants = earlier_instants(float(self.log.submit[0]), self.now, self.hours * 3600, count)
         cluster, horizon = SnapshotCluster(listed, self.more), self.hours * 3600
@@ -216,8 +215,7 @@ class _Known:
             seed=self.seed, progress=lambda text: console.note(text, quiet), overrides=self.overrides,
             rules=policy[1]
         )
-        wider = widening(pasts, self.now)
-        if wider is not None:
+        if (wider := widening(pasts, self.now)) is not None:
             return wider, []
         starts = sum(len(past.actual) for past in pasts)
         evidence = f"of earlier snapshots {starts} starts are known {self.hours:g} h ahead"
@@ -267,8 +265,7 @@ def _identified(table: Any, source: str, quiet: bool) -> str:
     from hetsim.traces.identify import explained, policy_of
     from hetsim.workload.logs.identified import identify
 
-    identified = identify(table)
-    if identified is None:
+    if (identified := identify(table)) is None:
         text = "does not show how the cluster schedules: hardly any of its jobs waited; name a --policy"
         raise ScenarioError(Problem(text, file=source))
     best = next(one for one in identified.rules if one.rule.order != "class")  # whose partitions a forecast lacks
@@ -357,8 +354,7 @@ def _changed(
         if not sign:
             raise UsageError(f'--what-if needs KEY=VALUE, not "{change}"')
         if key == "without":
-            gone = hosts(value)
-            if not gone:
+            if not (gone := hosts(value)):
                 raise UsageError("--what-if without= names no node; it takes a list such as n[1-4],n7")
             unknown = [name for name in gone if name not in {str(node.get("name", "")) for node in listed}]
             if unknown:

@@ -145,8 +145,7 @@ class Twin:
             setting.apply(described, assignments(overrides))
             _pin(described, pinned)  # after all that may replace the site
             loaded = from_document(described, Path())
-            unknown = not_understood(loaded, TWIN)
-            if unknown:
+            if unknown := not_understood(loaded, TWIN):
                 text = "a forecast has its own jobs, times, arrivals and horizon"
                 raise ScenarioError([replace(one, message=f"{one.message}; {text}") for one in unknown])
             self.run: RunInput = loaded.build()

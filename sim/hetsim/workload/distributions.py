@@ -118,8 +118,7 @@ class _OrBareQuantity:
             except ValidationError as error:
                 # The mapping that a bare quantity stands for is not in the file, so nor is its address.
                 raise ValueError(str(error.errors()[0].get("ctx", {}).get("error", error))) from None
-        name = value.get("distribution")
-        if name is None:
+        if (name := value.get("distribution")) is None:
             raise ValueError(f"which distribution? one of {', '.join(NAMES)}")
         if name not in NAMES:
             hint = f"; one of {', '.join(NAMES)}"

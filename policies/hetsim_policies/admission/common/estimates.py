@@ -88,8 +88,7 @@ class DeviceStation:
     last: float = 0.0
 
     def flow(self, name: str) -> ClassFlow:
-        flow = self.flows.get(name)
-        if flow is None:
+        if (flow := self.flows.get(name)) is None:
             flow = self.flows[name] = ClassFlow(self.memory)
         return flow
 
@@ -144,8 +143,7 @@ class Stations:
         modes = task.modes
         mode = modes[0] if len(modes) == 1 else modes[task.modes_by_speed()[0]]
         name = mode.type.name
-        station = self.stations.get(name)
-        if station is None:
+        if (station := self.stations.get(name)) is None:
             station = self.stations[name] = DeviceStation(capacity(self.view.cluster, mode), self.memory)
         return station, mode
 

@@ -149,8 +149,7 @@ class DecayedUsage(Generic[Owner]):
 
     def advance(self, now: float) -> None:
         """Decay all amounts up to now, and add what was used since then."""
-        passed = now - self.as_of
-        if not passed:
+        if not (passed := now - self.as_of):
             return
         self.as_of = now
         factor = 0.5 ** (passed / self.half_life)

@@ -238,8 +238,7 @@ class AssigningScheduler(Scheduler):
         new, self._new = self._new, []
         for task in new:
             if task.state == WAITING:
-                job = self.assign(task, view)
-                if job is None:
+                if (job := self.assign(task, view)) is None:
                     self._homeless.append(task)
                 else:
                     self._enqueue(job)
@@ -248,8 +247,7 @@ class AssigningScheduler(Scheduler):
             line = self._due.pop(next(iter(self._due)))
             looked_at.append(line)
             while (job := line.head()) is not None and all(other.head() is job for other in job.lines):
-                placement = self._placement(job, line, view)
-                if placement is None:
+                if (placement := self._placement(job, line, view)) is None:
                     break
                 self._start(job)
                 yield Start(job.task, placement)
@@ -257,8 +255,7 @@ class AssigningScheduler(Scheduler):
 
     def _placement(self, job: LineTask, line: DeviceLine, view: View) -> Placement | None:
         """Where the head of a line starts now, if it can."""
-        placement = job.placement
-        if placement is None:
+        if (placement := job.placement) is None:
             placement = view.first(job.mode, job.task)
         elif any(other.used and other.used + job.need > other.most for other in job.lines):
             return None  # the next end on that line makes it due
@@ -288,8 +285,7 @@ class AssigningScheduler(Scheduler):
 
     def _leave(self, task: Task) -> bool:
         """A task ends, or waits no longer."""
-        job = self.jobs.get(task.index)
-        if job is None:
+        if (job := self.jobs.get(task.index)) is None:
             return False
         if not job.started:
             self.waiting -= 1

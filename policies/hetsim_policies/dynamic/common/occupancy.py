@@ -89,8 +89,7 @@ class Occupancy:
         if self._new.pop(row, None) is not None:
             self._launches += self._launches >= 0  # a launch that has come and gone
             return
-        run = self.runs.pop(row, None)
-        if run is None:
+        if (run := self.runs.pop(row, None)) is None:
             return
         on_time = run.end == self._view.now and row not in self._overrun
         self._overrun.pop(row, None)
@@ -145,8 +144,7 @@ class Occupancy:
 
     def _add(self, task: Task) -> None:
         row, launch = task.index, self._view.launch_of(task)
-        placement = launch.placement
-        if placement is None:
+        if (placement := launch.placement) is None:
             return
         counts = amounts_of(placement)
         run = self.runs[row] = HeldRun(launch.finish, placement.mode, tuple(counts.items()))

@@ -44,8 +44,7 @@ def place_alone(task: Task, view: View) -> Placement | None:
     for position in task.modes_by_speed():
         mode = task.modes[position]
         if is_shared(mode):
-            placement = _on_empty(task, mode, view)
-            if placement is not None:
+            if (placement := _on_empty(task, mode, view)) is not None:
                 return placement
             continue
         if not is_fraction(mode):

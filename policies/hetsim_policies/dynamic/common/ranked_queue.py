@@ -50,8 +50,7 @@ class RankedQueue:
 
     def remove(self, task: Task) -> bool:
         """Remove a task; return False if it is not there."""
-        position = self._position.pop(task.index, None)
-        if position is None:
+        if (position := self._position.pop(task.index, None)) is None:
             return False
         self._new.pop(task.index, None)
         if (key := self._keys.pop(task.index, None)) is not None:

@@ -67,8 +67,7 @@ class FreeProfile:
         """Add a reservation."""
         (start, end, mode, nodes), now = reserved, self._view.now
         for number, count in nodes:
-            timeline = self._reserved.get(number)
-            if timeline is None:
+            if (timeline := self._reserved.get(number)) is None:
                 timeline = self._reserved[number] = self._occupancy.timelines[number].copy(now)
             elif now > self._made:
                 timeline.forget(now)
@@ -101,8 +100,7 @@ class FreeProfile:
         """Last end of a window that is open now; -inf if none is."""
         if mode.span_any or mode.partition in self.pools:
             return math.inf
-        ends = self._open.get(mode)
-        if ends is None:
+        if (ends := self._open.get(mode)) is None:
             now, ends = self._view.now, {}
             order, reserved, shared = self._order_of(mode), self._reserved, self._occupancy.shared
             for number in sorted([number for _, number in order[: bisect_right(order, (now, math.inf))]]):
@@ -178,8 +176,7 @@ class FreeProfile:
         return best, chosen
 
     def _order_of(self, mode: Mode) -> list[tuple[float, int]]:
-        order = self._order.get(mode)
-        if order is None:
+        if (order := self._order.get(mode)) is None:
             order = self._order[mode] = self._occupancy.by_first_time(mode).copy()
         return order
 

@@ -409,8 +409,7 @@ class RoundRoom:
         if best is not None:
             placement = Placement(mode, tuple(best[1][: max(1, mode.gpus)]))
         elif mode.unit is not None:
-            gang = self._gang(mode, mode.unit)
-            if gang is None:
+            if (gang := self._gang(mode, mode.unit)) is None:
                 return None
             placement = gang
         elif mode.span_any and mode.gpus:
@@ -460,8 +459,7 @@ class RoundRoom:
     def _free_on(self, node: Node, mode: Mode) -> list[Device]:
         """Devices of a node that the mode could take."""
         cached = self._free[node.index]
-        devices = cached.get(mode)
-        if devices is None:
+        if (devices := cached.get(mode)) is None:
             devices = cached[mode] = self._look_on(node, mode)
         return devices
 

@@ -58,8 +58,7 @@ class PairedJob(RoundJob):
     def way_of(self, position: int, label: int) -> int:
         """Number of a mode alone (-1) or with a partner label, perhaps new."""
         way = (position, label)
-        number = self._numbers.get(way)
-        if number is None:
+        if (number := self._numbers.get(way)) is None:
             number = self._numbers[way] = len(self.ways)
             self.ways.append(way)
             for times in (self.target, self.due, self.received):

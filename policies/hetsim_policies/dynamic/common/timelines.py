@@ -99,8 +99,7 @@ class Fields:
 
     def demand(self, mode: Mode, count: int) -> int:
         """Packed demand of an amount of a launch, without fractions."""
-        packed = self.packed.get((mode, count))
-        if packed is None:
+        if (packed := self.packed.get((mode, count))) is None:
             gpus, cores, memory = occupied(mode, count)
             if self.one_field and (cores or memory):
                 self.one_field = False
@@ -194,8 +193,7 @@ class Timeline:
 
     def amounts(self, mode: Mode) -> list[int]:
         """How much of a gang fits here, by span."""
-        amounts = self._amounts.get(mode)
-        if amounts is None:
+        if (amounts := self._amounts.get(mode)) is None:
             allowed = self.fields.allows(mode)
             amounts = [self._amount(mode, span) if allowed else 0 for span in range(len(self.times))]
             self._amounts[mode] = amounts
@@ -220,8 +218,7 @@ class Timeline:
 
     def windows(self, mode: Mode) -> list[tuple[float, float]]:
         """Intervals in which the mode has room; the first may begin in the past."""
-        windows = self.known_windows.get(mode)
-        if windows is None:
+        if (windows := self.known_windows.get(mode)) is None:
             windows = self.known_windows[mode] = []
             fields, spans, begun = self.fields, self.free, -1.0
             if (plain := fields.needs.get(mode) or fields.need(mode)) is not None:

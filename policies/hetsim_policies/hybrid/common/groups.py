@@ -125,8 +125,7 @@ class DeviceGroup:
 
     def hosts(self, kind: TaskKind) -> tuple[int, ...]:
         """Positions of modes in which a kind could run in the empty group."""
-        positions = kind.home.get(self.number)
-        if positions is None:
+        if (positions := kind.home.get(self.number)) is None:
             positions = tuple(p for p in kind.positions if self.can_host(kind.modes[p]))
             kind.home[self.number] = positions
         return positions
@@ -185,8 +184,7 @@ class DeviceGroup:
 
     def wait_for(self, kind: DeviceType, width: float, now: float, less: float = 0.0) -> float:
         """Seconds until a new task starts on a type here, backlog less `less`."""
-        lanes = self.lanes.get(kind, 0)
-        if not lanes:
+        if not (lanes := self.lanes.get(kind, 0)):
             return float("inf")
         wait = max(0.0, self.backlog[kind] - less) / lanes
         if self.used[kind] + width <= lanes + 1e-9:

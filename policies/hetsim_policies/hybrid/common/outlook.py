@@ -94,8 +94,7 @@ def _in_cheapest_mode(tasks: Tasks, rows: np.ndarray, weight: Callable[[Mode], f
 
 
 def _misses(record: Record, rows: np.ndarray, finish: np.ndarray) -> float:
-    deadline = record.input.tasks.deadline
-    if deadline is None:
+    if (deadline := record.input.tasks.deadline) is None:
         return 0.0
     due = rows[np.isfinite(deadline[rows])]
     late = (finish[due] > deadline[due]) | ~np.isin(record.status[due], (COMPLETED, UNFINISHED))

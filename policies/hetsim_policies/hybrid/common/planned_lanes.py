@@ -215,8 +215,7 @@ class Board:
 
     def able(self, mode: Mode) -> list[PlannedLane]:
         """Lanes that can run a mode, whether up or down."""
-        lanes = self._able.get(mode)
-        if lanes is None:
+        if (lanes := self._able.get(mode)) is None:
             lanes = [lane for lane in self._by_kind.get(mode.type, ()) if lane.placed(mode) is not None]
             self._able[mode] = lanes
         return lanes

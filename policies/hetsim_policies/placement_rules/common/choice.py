@@ -200,8 +200,7 @@ class PlacedTasks:
         changed = np.flatnonzero(single.stamp > self._seen).tolist()
         self._seen = single.look
         for node in changed:
-            tasks = self._tasks.pop(node, None)
-            if tasks is None:
+            if (tasks := self._tasks.pop(node, None)) is None:
                 continue
             for usage in self.usage.values():
                 usage[node] = 0.0

@@ -69,8 +69,7 @@ class NodeStates:
             cores = round(float(columns.cores[node]) * 1000)
             memory = float(columns.memory[node]) if self._memory else math.inf
             key = (cores, memory, kind.tobytes(), share.tobytes(), room.tobytes())
-            number = self._known.get(key)
-            if number is None:
+            if (number := self._known.get(key)) is None:
                 number = self._known[key] = len(self.states)
                 names = tuple(single.types[k] for k in kind.tolist())
                 self.states.append(NodeClass(cores, memory, names, share=share, room=room))
@@ -160,8 +159,7 @@ class Mix:
         return list(zip(row.tolist(), gpu.tolist(), strict=True)), lost / WHOLE
 
     def _table(self, kinds: tuple[str, ...]) -> _Table:
-        table = self._tables.get(kinds)
-        if table is None:
+        if (table := self._tables.get(kinds)) is None:
             table = self._tables[kinds] = _Table(kinds, self._requests, self.part)
         return table
 

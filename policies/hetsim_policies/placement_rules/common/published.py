@@ -204,8 +204,7 @@ class PublishedGpuClustering(Scored):
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         none = np.zeros(len(nodes), dtype=np.int64)
-        kind = _kind(mode)
-        if kind is None:
+        if (kind := _kind(mode)) is None:
             return none
         usage = self._running.usage
         same = usage[kind][nodes] > 0 if kind in usage else none > 0

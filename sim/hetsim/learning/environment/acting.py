@@ -274,8 +274,7 @@ class Acting(Window):
 
     def decision(self, action: int) -> Decision | None:  # type: ignore[override]
         if not self.switches:
-            start = super().decision(action)
-            if start is not None:
+            if (start := super().decision(action)) is not None:
                 self._began(start.tasks)
             return start
         actions, now = self.actions, self.view.now

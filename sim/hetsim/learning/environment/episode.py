@@ -234,8 +234,7 @@ class Episodes:
         return reward * factor
 
     def _take(self, simulation: Simulation, action: int) -> None:
-        decision = self.watched.decision(self.legal(action))
-        if decision is None:
+        if (decision := self.watched.decision(self.legal(action))) is None:
             self._in_round = False
             return
         if not isinstance(decision, Start):

@@ -160,8 +160,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
 
 def space_of(episodes: Episodes) -> spaces.Space[Any]:
     """The observation space: the vector's, or that of another kind of observation."""
-    first = episodes.first
-    if first is None:
+    if (first := episodes.first) is None:
         return spaces.Box(-LIMIT, LIMIT, (episodes.layout.observation,), np.float32)
     if first.shapes is None:  # a function: its first answer tells
         episodes.reset(0, 0, TRAINING)

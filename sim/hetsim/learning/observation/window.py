@@ -341,8 +341,7 @@ class Window(Scheduler):
         pairs = [0.0] * (len(self.layout.types) * len(PAIR))
         for position in reversed(order):
             mode = modes[position]
-            kind = self._number.get(mode.type.name)
-            if kind is not None:
+            if (kind := self._number.get(mode.type.name)) is not None:
                 time = max(task.estimate_at(position) * remaining, SHORTEST)
                 width = mode.width / self._capacity[kind]
                 at = kind * len(PAIR)
@@ -400,8 +399,7 @@ class Window(Scheduler):
 
     def _positions(self, shape: Shape) -> list[list[int]]:
         """Modes of a shape by type of device."""
-        positions = self._modes.get(shape)
-        if positions is None:
+        if (positions := self._modes.get(shape)) is None:
             names = [mode.type.name for mode in shape.modes]
             positions = self._modes[shape] = [
                 [position for position, name in enumerate(names) if name == kind] for kind in self.layout.types

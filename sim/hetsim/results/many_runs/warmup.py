@@ -116,8 +116,7 @@ class WarmupSeries:
             )
         defined = np.flatnonzero(self._known > 0)  # a task that completed nowhere tells nothing
         series = self._total[defined] / self._known[defined]
-        batches = len(series) // BATCH
-        if not batches:
+        if not (batches := len(series) // BATCH):
             return WarmupCut(0.0, 0, count, self.runs, seen=False)
         cut = mser(series[: batches * BATCH].reshape(batches, BATCH).mean(axis=1)) * BATCH
         if not cut:

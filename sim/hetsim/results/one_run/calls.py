@@ -71,8 +71,7 @@ def calls_table(record: Record, tasks: pd.DataFrame) -> pd.DataFrame:
     `answered_by` the id of the attempt that was answered, `finish` when that was, or when the client gave the call up.
     A call that was given up has the status of its last attempt.
     """
-    calls = call_rows(record)
-    if calls is None:
+    if (calls := call_rows(record)) is None:
         return pd.DataFrame()
     rows = TableRows(record)(np.arange(len(record.status)))
     first = tasks.iloc[np.searchsorted(rows, calls.first)].reset_index(drop=True)
@@ -137,8 +136,7 @@ def not_back(record: Record) -> list[str]:
 def _of_window(run: Measured) -> tuple[CallRows, np.ndarray] | None:
     """The calls of a run, and which of them are measured."""
     record = run.result.record
-    calls = call_rows(record)
-    if calls is None:
+    if (calls := call_rows(record)) is None:
         return None
     first = np.zeros(len(record.status), bool)
     first[run.chosen(TableRows(record)(np.arange(len(first))))] = True
@@ -173,8 +171,7 @@ def wasted_device_s(run: Measured) -> float:
 @metric(unit="s", better="less", sets=("calls",), congested=True)
 def call_response_p99(run: Measured) -> float:
     """99th percentile of the time until the answer; calls without one count as +inf."""
-    window = _of_window(run)
-    if window is None:
+    if (window := _of_window(run)) is None:
         return math.nan
     calls, measured = window
     values = calls.response[calls.answered & measured]

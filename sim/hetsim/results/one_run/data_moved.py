@@ -30,8 +30,7 @@ def memory_traffic(run: Measured) -> float:
     Undefined where the work of one is not known.
     """
     record = run.result.record
-    work = record.input.tasks.work
-    if work is None:
+    if (work := record.input.tasks.work) is None:
         return math.nan
     launches = launches_of(record, run.result.modes)
     rows, mode, number = launches.task, record.mode[launches.task], np.full(len(launches), -1)

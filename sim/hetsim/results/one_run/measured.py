@@ -173,8 +173,7 @@ class Measured:
 
 def quantile(values: np.ndarray, share: float, infinite: int = 0) -> float:
     """The quantile of some values and a number of +inf; NaN without values."""
-    count = len(values) + infinite
-    if not count:
+    if not (count := len(values) + infinite):
         return math.nan
     position = share * (count - 1)
     below = math.floor(position)

@@ -45,8 +45,7 @@ def task_columns(record: Record, table: ModeTable) -> dict[str, np.ndarray]:
 def _on_one_node(record: Record, table: ModeTable, sums: dict[str, np.ndarray], stepping: np.ndarray) -> None:
     """Jobs on one node share no link: their steps follow from the time they computed."""
     tasks = record.input.tasks
-    compute = record.stage("compute")
-    if compute is None:
+    if (compute := record.stage("compute")) is None:
         end = np.where((record.status == UNFINISHED) & ~np.isnan(record.start), record.end, record.finish)
         compute = np.nan_to_num(end - record.start)
     for number, shape in enumerate(tasks.shapes):

@@ -145,8 +145,7 @@ def all_completed(result: Run) -> bool:
 
 def in_pieces(record: Record) -> bool:
     """Return True if a task resumed with work done before a stop or move."""
-    columns = record.launches
-    if columns is None:
+    if (columns := record.launches) is None:
         return False
     kept = columns["lost"] < columns["busy"] * (1 - 1e-9)
     outcome = columns["outcome"]

@@ -25,8 +25,7 @@ def steps_table(record: Record) -> pd.DataFrame:
     the steps end, the most within the row) and `kv_free` then, `kv_cached` (free ones that hold prefixes); missing
     where memory sets no limit.
     """
-    steps = record.steps
-    if steps is None:
+    if (steps := record.steps) is None:
         return pd.DataFrame()
     code = steps["replica"]
     names, numbers, blocks, place = (np.array(column) for column in zip(*record.replicas, strict=True))
@@ -56,8 +55,7 @@ def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[
 
     For tokens that came between the times `low` and `high`.
     """
-    rows = record.steps
-    if rows is None:
+    if (rows := record.steps) is None:
         return np.empty(0), np.empty(0)
     chosen = np.flatnonzero(rows["sequences"] > 0)
     chosen = chosen[np.lexsort((rows["end"][chosen], rows["replica"][chosen]))]

@@ -70,8 +70,7 @@ def stages_table(record: Record, table: ModeTable) -> pd.DataFrame:
     ready when the one before it has finished; the other columns are those of tasks, without what only a whole request
     has: response, slowdown and deadline.
     """
-    staged = record.input.tasks.staged
-    if staged is None:
+    if (staged := record.input.tasks.staged) is None:
         return pd.DataFrame()
     frame = _each_task(record, table, DEFAULT_BOUND)
     arrived = record.status != NOT_ARRIVED
@@ -136,8 +135,7 @@ def _each_task(record: Record, table: ModeTable, bound: float) -> pd.DataFrame:
     met = completed & (finish <= deadline)
     if record.attempt_of is not None:
         met = met_by_calls(rows, record.attempt_of, met)
-    tokens = language.token_times(record)
-    if tokens:
+    if tokens := language.token_times(record):
         limited, kept = (rows(column) for column in language.limits(record, tokens))
         met = np.where(limited, kept & (met | np.isnan(deadline)), met)
     columns["met_deadline"] = pd.arrays.BooleanArray(met, ~(rows(due_times(record)) <= observed_until(record)))
@@ -175,8 +173,7 @@ def _stages(
         # A column made for this table is not copied once more: runs of millions of requests would feel it.
         return None if column is None else np.nan_to_num(rows(column), copy=column is getattr(record, name))
 
-    compute = counted("compute")
-    if compute is None:
+    if (compute := counted("compute")) is None:
         compute = np.where(status == UNFINISHED, record.end, finish)
         compute -= start
         compute[np.isnan(compute)] = 0.0

@@ -93,8 +93,7 @@ def resting_watts(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
 
 def transfers_of(record: Record, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Begin and end of upload and download of each launch; NaN if it has none."""
-    columns = record.launches
-    if columns is None:
+    if (columns := record.launches) is None:
         never = np.full(count, np.nan)
         return [(never, never), (never, never)]
     ended = np.where(np.isnan(columns["end"]), record.end, columns["end"])

@@ -62,8 +62,7 @@ def _in_racks(
     specs: list[NodeSpec], racks: schema.Racks, document: Document, problems: list[Problem]
 ) -> list[NodeSpec]:
     """The nodes in racks of equal size; what is wrong with that goes to `problems`."""
-    size = racks.nodes
-    if size is None:
+    if (size := racks.nodes) is None:
         if all(spec.rack is None for spec in specs):
             text = "no node names its rack; give the number of nodes in each (nodes: 8), or a rack to the nodes"
             problems.append(document.problem(("cluster", "racks"), text))

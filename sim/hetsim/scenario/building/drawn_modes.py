@@ -78,8 +78,7 @@ class DrawnModes:
 
     def _time_on_cores(self, reference: np.ndarray | None) -> np.ndarray | None:
         """The times of `cpu_time`; a speedup is relative to `reference`."""
-        given = self.demand.cpu_time
-        if given is None:
+        if (given := self.demand.cpu_time) is None:
             return None
         if not isinstance(given, Speedup):
             return self._sample("cpu_time", given)
@@ -97,8 +96,7 @@ class DrawnModes:
 
     def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
         """The slowest step with communication, with `each` ranks on a node."""
-        communication = self.demand.communication
-        if communication is None:
+        if (communication := self.demand.communication) is None:
             return None
         cluster, nodes = self.context.cluster, self.demand.used("nodes")
         nodes_with_device = (n for n in cluster.nodes if device in (n.cpu.type, *(d.type for d in n.accelerators)))

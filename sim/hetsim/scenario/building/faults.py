@@ -62,8 +62,7 @@ WITHOUT = {
 def _process(entry: Fault, number: int, cluster: Cluster, document: Document, path: Path_) -> FaultProcess:
     devices: dict[int, None] = {}
     for where in entry.on or ():
-        chosen = _devices(where, cluster)
-        if not chosen:
+        if not (chosen := _devices(where, cluster)):
             possible = ["gpu", "node", "link", "uplink", *cluster.types, *(node.name for node in cluster.nodes)]
             possible += [*cluster.by_name, *link_names(cluster)]
             near = suggestion(where, possible) or f"; {MEANT} is meant"

@@ -223,8 +223,7 @@ def _results_in_place(tasks: Tasks) -> None:
     extra_reads: dict[int, list[int]] = {}
     for row, predecessors in enumerate(tasks.predecessors):
         for predecessor in predecessors:
-            size = int(tasks.bytes_out[predecessor])
-            if not size:
+            if not (size := int(tasks.bytes_out[predecessor])):
                 continue
             if predecessor not in made:
                 made[predecessor] = len(tasks.items)

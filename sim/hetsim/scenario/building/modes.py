@@ -40,8 +40,7 @@ class ModeBook:
 
     def _kinds_for(self, mode: Mode) -> dict[NodeSpec, tuple[Node, int]]:
         """One node of each kind that the mode may use, and how many there are."""
-        partition = mode.partition
-        if partition is None:
+        if (partition := mode.partition) is None:
             return self._kinds
         if partition not in self._kinds_of:
             kinds = self._kinds_of[partition] = {}
@@ -88,8 +87,7 @@ class ModeBook:
         spans = (span_any, span_speed, span_speeds, nodes)
         demands = (count, share, nodes * millicores(cores / nodes), memory, gpu_memory, *spans, upload, download)
         key = (device.name, *demands, name, partition, curve, slice, exchange and id(exchange))
-        interned = self._modes.get(key)
-        if interned is None:
+        if (interned := self._modes.get(key)) is None:
             interned = self._modes[key] = Mode(
                 name or label, device, millicores=demands[2], gpus=count, share=share, memory=memory,
                 gpu_memory=gpu_memory, span_any=span_any, span_speed=span_speed, span_speeds=span_speeds,
@@ -122,8 +120,7 @@ class ModeBook:
 
     def fits(self, mode: Mode) -> bool:
         """Return True if the mode can run on the empty cluster."""
-        verdict = self._fit.get(id(mode))
-        if verdict is None:
+        if (verdict := self._fit.get(id(mode))) is None:
             verdict = self._fit[id(mode)] = self._judge(mode)
         return verdict
 

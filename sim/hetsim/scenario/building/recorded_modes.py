@@ -251,8 +251,7 @@ def _spans(entry: WorkloadEntry, table: TaskTable, kept: np.ndarray) -> np.ndarr
     """Mask of rows whether a gang may use several nodes."""
     if entry.span != "recorded":
         return np.full(len(kept), ANY if entry.span == "any" else NODE, dtype=np.int8)
-    names = table.extra.get("recorded_node")
-    if names is None:
+    if (names := table.extra.get("recorded_node")) is None:
         return np.full(len(kept), IF_WIDER, dtype=np.int8)
     cells = (str(name or "") for name in names[kept].tolist())
     return np.array([ANY if "|" in name else NODE if name else IF_WIDER for name in cells], dtype=np.int8)

@@ -37,8 +37,7 @@ def with_partitions(cluster: Cluster, site: SiteSpec, document: Document) -> Clu
         before = cluster.partitions.get(name, Partition(name))
         mask = before.mask
         for pattern in rules.nodes or ():
-            here = _matching(pattern, cluster)
-            if not here:
+            if not _matching(pattern, cluster):
                 names = [node.name for node in cluster.nodes]
                 near = suggestion(pattern, names) or f"; nodes are named {', '.join(names[:5])}"
                 problems.append(document.problem((*path, "nodes"), f'no node "{pattern}"{near}'))
@@ -88,8 +87,7 @@ def default_of(cluster: Cluster) -> Partition | None:
 
 def drawn_partition(demand: Demand, path: Path_, context: Context) -> Partition | None:
     """The partition of a drawn class's tasks; ScenarioError if unknown."""
-    given = demand.partition
-    if given is None:
+    if (given := demand.partition) is None:
         return default_of(context.cluster)
     if isinstance(given, PartitionColumn):
         raise context.fail((*path, "partition"), "these tasks are drawn and have no columns; name a partition")
@@ -168,8 +166,7 @@ def apply_rules(tasks: Tasks, site: SiteSpec, context: Context) -> None:
 
 def _asked(tasks: Tasks) -> np.ndarray | None:
     """Limits that tasks ask for: the column `time_limit`, inf where there is none."""
-    column = tasks.extra.get("time_limit")
-    if column is None:
+    if (column := tasks.extra.get("time_limit")) is None:
         return None
     values = np.array(column, dtype=float)
     return np.where(values > 0, values, math.inf)

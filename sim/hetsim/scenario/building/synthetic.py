@@ -298,8 +298,7 @@ def _bind(stream: TaskStream, rows: np.ndarray | slice, partition: str) -> None:
 def _fill(stream: TaskStream, column: str, rows: np.ndarray | slice, values: np.ndarray | None) -> None:
     if values is None:
         return
-    filled = getattr(stream, column)
-    if filled is None:
+    if (filled := getattr(stream, column)) is None:
         filled = np.full(len(stream), NEUTRAL[column])
         setattr(stream, column, filled)
     filled[rows] = values

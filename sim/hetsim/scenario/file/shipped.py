@@ -36,8 +36,7 @@ def _folder() -> Path | None:
 
 def shipped() -> list[Shipped]:
     """All shipped scenarios by theme and name."""
-    folder = _folder()
-    if folder is None:
+    if (folder := _folder()) is None:
         return []
     return [Shipped(path.stem, path.parent.name, path) for path in sorted(folder.glob("*/*.yaml"))]
 

@@ -401,8 +401,7 @@ def _estimated(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         if "step" in keys:
             raise KeyProblem("engine", "the steps of an engine and step cannot stand together; give one of the two")
         keys = {**_defaults_of(keys["engine"]), **keys}
-    parallel = keys.get("tensor_parallel")
-    if parallel is not None:
+    if (parallel := keys.get("tensor_parallel")) is not None:
         if "gpus" in keys and keys["gpus"] != parallel:
             raise KeyProblem("gpus", "tensor_parallel says on how many GPUs a replica is; give one of the two")
         keys["gpus"] = parallel

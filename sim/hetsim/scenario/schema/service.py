@@ -96,8 +96,7 @@ def check_whole(way: VariantSpec) -> None:
 def _check_table(way: VariantSpec, name: str) -> None:
     """Raise KeyProblem for a stage with table and line, or beyond the measured."""
     stage = getattr(way, name)
-    table = stage.measured
-    if table is None:
+    if (table := stage.measured) is None:
         return
     for key in dict.fromkeys(("per_item", *stage.KEYS)):
         if key in stage.model_fields_set:

@@ -62,8 +62,7 @@ class StepTime(Mirror):
                 continue
             if line in self.model_fields_set:
                 raise KeyProblem(name, f"{name} and {line} cannot stand together; {name} is the time of the step")
-            table = stage.measured
-            if table is not None:
+            if (table := stage.measured) is not None:
                 for key in ("fixed", "per_item"):
                     if key in stage.model_fields_set:
                         raise KeyProblem(name, f"a table and {key} cannot stand together; the table is the whole time")

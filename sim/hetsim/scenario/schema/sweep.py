@@ -133,7 +133,6 @@ def _from_text(text: str) -> dict[str, Any]:
         else:
             break  # the unit of the upper end
         words.pop()
-    match = _RANGE.match(" ".join(words))
-    if match is None:
+    if (match := _RANGE.match(" ".join(words))) is None:
         raise ValueError(f'"{text}" is not a range such as 10/s..1000/s log')
     return {"low": match["low"], "high": match["high"], **parts}

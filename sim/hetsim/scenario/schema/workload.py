@@ -112,8 +112,7 @@ def by_row(
     """
     if not capacity:
         raise ValueError("the cluster has no GPUs for gpu_demand to count")
-    asked = float(gpus.sum())
-    if not asked:
+    if not (asked := float(gpus.sum())):
         raise ValueError("no row of the trace asks for a GPU: gpu_demand is never reached")
     target = demand * capacity
     order = random.permutation(len(gpus))

@@ -213,8 +213,7 @@ class TrainingCurve:
         return rates, np.concatenate([[0.0], np.cumsum(spent)])
 
     def _on(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
-        steps = self._known.get(layout)
-        if steps is None:
+        if (steps := self._known.get(layout)) is None:
             steps = self._known[layout] = self._of(layout, self.seconds)
         return steps
 

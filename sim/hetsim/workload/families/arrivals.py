@@ -325,8 +325,7 @@ class Burst(ArrivalProcess):
         for start in self._starts():
             if start >= last:
                 break
-            settled = int(np.searchsorted(open_, start, side="left"))
-            if settled:
+            if settled := int(np.searchsorted(open_, start, side="left")):
                 yield open_[:settled]
             size = math.floor(self.size.sample(rng, 1)[0] + rng.random())
             if size > MAX_ARRIVALS:

@@ -396,8 +396,7 @@ class Scipy(Distribution, Generic[Q]):
     @property
     def _above_low(self) -> float:
         """P(X ≥ cut)."""
-        cut = self._cut
-        if cut is None:
+        if (cut := self._cut) is None:
             return 1.0
         return float(self._frozen.sf(math.ceil(cut) - 1 if self._discrete else cut))
 

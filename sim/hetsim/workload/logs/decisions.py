@@ -228,8 +228,7 @@ class FreeLevels:
         pool, need, count = job.demand
         nodes = np.array([node for node in range(self.free.shape[1]) if pool >> node & 1])
         room = self.free[:, nodes] >= need - SLACK
-        column = self.columns.get(job.group)
-        if column is not None:
+        if (column := self.columns.get(job.group)) is not None:
             room &= self.free[:, column, None] >= job.amount - SLACK
         rows = np.arange(len(self.times))
         # By row and node: the row from which on there is no room.
@@ -360,8 +359,7 @@ class Examined:
         shadows: dict[int, tuple[float, dict[int, float]]] = {}
         for job in behind:
             pool, need, count = job.demand
-            places = self._fits(here, job)
-            if not places:
+            if not (places := self._fits(here, job)):
                 continue
             late: list[tuple[LoggedJob, dict[int, float]]] = []
             for head in heads:

@@ -89,8 +89,7 @@ def identify(
 
     `capacity`: of the cluster, where it is known.  `sizes`: of its nodes by name.
     """
-    half = explain(table, capacity, cut, part=0)
-    if half is None:
+    if (half := explain(table, capacity, cut, part=0)) is None:
         return None
     jobs, limits = half.jobs, half.limits
     names = ["all"] if jobs.nodes is None else jobs.nodes.names

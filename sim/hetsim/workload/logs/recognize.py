@@ -49,8 +49,7 @@ NODES = (
 
 def node_list(file: str | Path) -> str | None:
     """The format of a node list; None if the file does not look like one."""
-    text = _beginning(Path(file))
-    if text is None:
+    if (text := _beginning(Path(file))) is None:
         return None
     if text.lstrip().startswith("NodeName="):
         return "slurm_nodes"
@@ -65,8 +64,7 @@ def recognize(file: str | Path) -> str | None:
     path = Path(file)
     if path.suffix.lower() in PARQUET:
         return "tasks"
-    text = _beginning(path)
-    if text is None:
+    if (text := _beginning(path)) is None:
         return None
     ending = path.with_suffix("").suffix if path.suffix.lower() == ".gz" else path.suffix
     if ending.lower() == ".swf" or text.startswith(";"):

@@ -158,8 +158,7 @@ def _attributed(
 
 def _widest(jobs: Jobs, steps: HeldSteps) -> np.ndarray | None:
     """The maximum that is free on one node in each step; None without node names."""
-    parts = jobs.nodes
-    if parts is None:
+    if (parts := jobs.nodes) is None:
         return None
     widest_free = np.zeros(len(steps.times))
     for node in range(len(parts.names)):

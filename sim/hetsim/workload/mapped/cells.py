@@ -93,8 +93,7 @@ def duration(unit: str | None) -> Cell:
                 raise ValueError(f"is a duration of the file's own type; leave the unit {unit} out")
             return bounded(value.total_seconds())
         if isinstance(value, str) and not NUMBER.fullmatch(value):
-            seconds = clock(value)
-            if seconds is None:
+            if (seconds := clock(value)) is None:
                 seconds = composite(value)
             if seconds is None:
                 seconds = _with_unit(value, TIMES, "1-02:03:04, 02:03:04 or 5 min")
@@ -190,8 +189,7 @@ def size(unit: str | None) -> Cell:
 
 
 def _with_unit(text: str, units: dict[str, float], examples: str) -> float:
-    match = _QUANTITY.fullmatch(text)
-    if not match:
+    if not (match := _QUANTITY.fullmatch(text)):
         raise ValueError(f"is not a number, nor written as {examples}")
     if units is SIZES and match[2] not in units and match[2].casefold() in _LOWER:
         return scaled(match[1], units[_LOWER[match[2].casefold()]])

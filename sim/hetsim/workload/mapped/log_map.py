@@ -203,8 +203,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def contradiction(target: str, column: str, unit: str | None) -> str:
     """How a column's name and its unit contradict each other, or empty."""
-    unit_named = unit_in_name(column, kind_of(target))
-    if not unit_named:
+    if not (unit_named := unit_in_name(column, kind_of(target))):
         return ""
     factors = TIMES if kind_of(target) == "duration" else SIZES
     if unit is not None and unit not in factors:

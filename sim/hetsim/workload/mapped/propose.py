@@ -355,8 +355,7 @@ def written(proposal: Proposal) -> str:
         head = ", ".join(_pair(key, keys[key]) for key in ("format", "path"))
         return f"# The reader of {keys['format']} knows its columns.\nworkload:\n  - trace: {{{head}}}\n"
     lines = [f"# Proposed from the header and the first {proposal.looked_at:,} rows."]
-    lacking = proposal.lacking
-    if lacking:
+    if lacking := proposal.lacking:
         lines.append(f"# It cannot be run before {' and '.join(lacking)} {'are' if lacking[1:] else 'is'} mapped.")
     lines += [f"# unsure: {visible(text)}" for text in proposal.unsure]
     lines += [f"# missing: {visible(text)}" for text in proposal.missing]

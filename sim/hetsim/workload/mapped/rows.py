@@ -61,8 +61,7 @@ class Csv(FileRows):
         self.path = path
         self._header = header
         lines = ((number, text) for number, text in _without_remarks(path) if text.strip())
-        first = next(lines, None)
-        if first is None:
+        if (first := next(lines, None)) is None:
             raise file_error(path, "has no rows" if path.stat().st_size else "is empty")
         self.separator = separator or _separator(first[1])
         self.names: list[str] = list(header) if header else []

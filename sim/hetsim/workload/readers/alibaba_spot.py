@@ -22,8 +22,7 @@ COLUMNS = (
 def read(log: JobLog) -> JobLog:
     """Jobs of Alibaba's spot GPUs: workers, GPU models, organizations, priority."""
     for line, (name, user, model, kind, *cells) in CsvTable(log, COLUMNS):
-        numbers = log.numbers(line, COLUMNS[4:], cells)
-        if numbers is None:
+        if (numbers := log.numbers(line, COLUMNS[4:], cells)) is None:
             continue
         cpus, gpus, workers, came, took = numbers
         total = gpus * workers

@@ -110,8 +110,7 @@ def _pods(log: JobLog) -> Iterator[tuple[int, Any]]:
         return
     last: dict[str, tuple[int, Any]] = {}
     for number, text in log.filled_lines():
-        pod = _object(text)
-        if pod is None:
+        if (pod := _object(text)) is None:
             log.wrong(number, "", "the line is not a JSON object")
             continue
         pod = pod.get("object", pod)
@@ -197,8 +196,7 @@ def _unusable(held: dict[str, float]) -> str:
 
 def _product(spec: dict[str, Any], held: dict[str, float], line: int, makes: dict[str, list[int]]) -> Any:
     """The type of GPU that a pod requires; without one, by the maker's resource."""
-    make = next(iter(_makes(held)), None)
-    if make is None:
+    if (make := next(iter(_makes(held)), None)) is None:
         return ""
     product = (spec.get("nodeSelector") or {}).get(GPUS[make][0])
     count, first = makes.setdefault(make, [0, line])
@@ -241,8 +239,7 @@ def _of(container: dict[str, Any]) -> dict[str, float]:
 
 def amount(value: Any) -> float:
     """Parse a quantity such as 250m, 64Gi or 8; ValueError if it is not one."""
-    match = _AMOUNT.fullmatch(str(value))
-    if not match:
+    if not (match := _AMOUNT.fullmatch(str(value))):
         raise ValueError(f"{shown(value)} is not a quantity such as 250m or 64Gi")
     return float(match[1]) * _FACTOR.get(match[2], 1.0)
 

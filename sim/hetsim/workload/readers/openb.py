@@ -80,8 +80,7 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None) -> list[dict[st
     log = JobLog(Path(path), LogCut())
     result = []
     for line, cells in CsvTable(log, NODES):
-        numbers = log.numbers(line, NODES[1:4], cells[1:4])
-        if numbers is None:
+        if (numbers := log.numbers(line, NODES[1:4], cells[1:4])) is None:
             continue
         cores, memory, gpus = numbers
         if cores % 1000 or gpus % 1:

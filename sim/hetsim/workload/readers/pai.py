@@ -47,8 +47,7 @@ class Texts:
         self._texts: list[str] = []
 
     def code(self, text: str) -> int:
-        number = self.codes.get(text)
-        if number is None:
+        if (number := self.codes.get(text)) is None:
             number = self.codes[text] = len(self._texts)
             self._texts.append(text)
         return number
@@ -195,8 +194,7 @@ class AttemptSpans:
         log.row_problems.fail_if_any()
 
     def instances(self, job: str, task: str) -> InstanceSpan | None:
-        instances = self._tasks.find(f"{job}\n{task}")
-        if instances is None:
+        if (instances := self._tasks.find(f"{job}\n{task}")) is None:
             return None
         start, end, lowest, highest = instances
         return InstanceSpan(start, end, self._machines[lowest] if lowest == highest else "")
@@ -228,8 +226,7 @@ def _task(log: JobLog, line: int, cells: list[str], owners: Owners, spans: Attem
         log.wrong(line, "inst_num, plan_gpu", message)
         return
     user, came = owners.owner(cells[0])
-    span = spans.instances(cells[0], cells[1])
-    if span is not None:
+    if (span := spans.instances(cells[0], cells[1])) is not None:
         start, end = span.start, span.end
     came = start if math.isnan(came) else min(came, start)
     if reason := _why_left_out(start, end, cpu, gpu=gpu, status=cells[3]):

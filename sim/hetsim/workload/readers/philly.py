@@ -62,8 +62,7 @@ def _native(log: JobLog, line: int, job: Any, which: str) -> None:
     spans: list[tuple[float, float]] = []
     gpus, nodes = 0, ""
     for attempt in job["attempts"]:
-        parts = _attempt(log, line, attempt)
-        if parts is None:
+        if (parts := _attempt(log, line, attempt)) is None:
             return
         begin, end, gpu_count, machines = parts
         if begin is None or end is None:

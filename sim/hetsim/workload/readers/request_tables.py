@@ -121,8 +121,7 @@ def _days(day: str) -> int | None:
 
 def nanoseconds_of(stamp: str) -> tuple[int, str]:
     """Nanoseconds since 1970 of a time stamp, or a problem."""
-    match = _STAMP.fullmatch(stamp)
-    if match is None:
+    if (match := _STAMP.fullmatch(stamp)) is None:
         return 0, f"{shown(stamp)} is not a time stamp such as 2023-11-16 18:17:03.9799600"
     day, hours, minutes, seconds, digits = match.groups("")
     days = _days(day)

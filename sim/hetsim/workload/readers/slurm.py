@@ -193,8 +193,7 @@ def _resources(log: JobLog, line: int, cell: str) -> dict[str, Any] | None:
 
 
 def _bytes(text: str) -> float:
-    match = _SIZE.fullmatch(text)
-    if not match:
+    if not (match := _SIZE.fullmatch(text)):
         raise ValueError(text)
     return float(math.floor(float(match[1]) * _FACTOR[match[2]]))
 

@@ -129,8 +129,7 @@ def _job(
     log: JobLog, found: Snapshot, line: int, cell: dict[str, str], nodes: dict[str, list[str]], partitions: list[str],
     lines: dict[str, int],
 ) -> None:  # fmt: skip
-    runs = _runs(log, found, line, cell)
-    if runs is None:
+    if (runs := _runs(log, found, line, cell)) is None:
         return
     submit = log.date(line, "SUBMIT_TIME", cell["SUBMIT_TIME"])
     begun = _start(log, line, cell["START_TIME"], runs)

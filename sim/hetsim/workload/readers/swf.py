@@ -67,8 +67,7 @@ def read(
 
 
 def _job(log: JobLog, line: int, row: str, size: str, processors: str, cores_per_node: int | None) -> None:
-    values = _numbers(log, line, row)
-    if values is None:
+    if (values := _numbers(log, line, row)) is None:
         return
     number, submit, wait, took, used, _, used_memory, asked, limit, memory, status = values[:11]
     if submit < 0:

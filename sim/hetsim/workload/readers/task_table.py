@@ -143,8 +143,7 @@ class _Reader:
         arrow = arrow.rename_columns([self.names.get(name, name) for name in arrow.column_names])
         columns = list(arrow.column_names)
         self._check_columns(columns)
-        count = arrow.num_rows
-        if not count:
+        if not (count := arrow.num_rows):
             self.problems.append(Problem("the table has no rows", file=str(self.path)))
         if self.problems:
             raise ScenarioError(self.problems)
@@ -355,8 +354,7 @@ class _Reader:
         nowhere = np.full(len(table), not self.problems)  # a bad cell counts as no time: it is named already
         for values in table.times.values():
             nowhere &= np.isinf(values)
-        flops = table.numbers.get("flops")
-        if flops is not None:
+        if (flops := table.numbers.get("flops")) is not None:
             nowhere &= np.isnan(flops)
         self._check_work(table, flops)
         text = "{:g}: a share is above 0 and at most 1"
@@ -379,8 +377,7 @@ class _Reader:
     def _check_work(self, table: TaskTable, flops: np.ndarray | None) -> None:
         """Check that keys of work come with its flops."""
         for name in ("bytes", "efficiency"):
-            given = table.numbers.get(name)
-            if given is None:
+            if (given := table.numbers.get(name)) is None:
                 continue
             if flops is None:
                 self._column_problem(f'column "{name}" has no column "flops" next to it')

@@ -47,8 +47,7 @@ class RowBlock:
                     codes.extend([0] * (before - len(codes)))
                 codes.append(names.setdefault(value, len(names)))
             else:
-                numbers = self.numbers.get(name)
-                if numbers is None:
+                if (numbers := self.numbers.get(name)) is None:
                     numbers = self.numbers[name] = array("d")
                 if len(numbers) < before:
                     numbers.extend([math.nan] * (before - len(numbers)))

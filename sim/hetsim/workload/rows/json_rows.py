@@ -141,8 +141,7 @@ class _Reader:
             self._go(self._at + 1)
         while more:
             yield
-            sign = self.sign()
-            if not sign:
+            if not (sign := self.sign()):
                 raise self.problem(f"is not JSON (ends in the middle of its {'list' if closing == ']' else 'object'})")
             if sign not in (",", closing):
                 raise self.problem("is not JSON (Expecting ',' delimiter)")

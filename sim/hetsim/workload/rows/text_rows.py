@@ -199,8 +199,7 @@ def time_of(cell: str, unit: str) -> tuple[float, str]:
 
 def circle(predecessors: Sequence[Sequence[int]], ids: Sequence[Any] | np.ndarray) -> tuple[int, str] | None:
     """Tasks that wait for each other in a circle, and the problem; or None."""
-    cycle = find_cycle(predecessors)
-    if not cycle:
+    if not (cycle := find_cycle(predecessors)):
         return None
     around = [str(ids[row]) for row in reversed(cycle)]  # from a predecessor to what waits for it
     if len(around) > 12:
@@ -259,8 +258,7 @@ class CsvTable:
         self.text = ""
         """The row as it stands in the file."""
         if header is None:
-            first = next(self.rows, None)
-            if first is None:
+            if (first := next(self.rows, None)) is None:
                 log.fail("has no rows" if log.path.stat().st_size else "is empty")
             header = tuple(cell.strip() for cell in self._split(*first) or [])
             self._check(header, first[0], needed)
@@ -300,8 +298,7 @@ class CsvTable:
     def __iter__(self) -> Iterator[tuple[int, list[str]]]:
         width, places = self.width, self.places
         for number, line in self.rows:
-            cells = self._split(number, line)
-            if cells is None:
+            if (cells := self._split(number, line)) is None:
                 continue
             if len(cells) != width:
                 has = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
