@@ -173,6 +173,9 @@ def test_points_of_a_sample_are_validated_once_each(monkeypatch: pytest.MonkeyPa
 def test_top_keys_are_checked_one_by_one():
     """What sets one top key against another is the window alone; another such check must be named in planning."""
     decorators = ScenarioModel.__pydantic_decorators__
-    assert list(decorators.model_validators) == ["_window"] and not decorators.root_validators
+    assert list(decorators.model_validators) == ["_check_each"] and not decorators.root_validators
+    assert [kind for kind in ScenarioModel.__mro__ if "_check_keys" in vars(kind)] == [ScenarioModel]
+    assert set(ScenarioModel._check_keys.__code__.co_names) >= {"horizon", "warmup"}
+    assert not set(ScenarioModel._check_keys.__code__.co_names) & set(ScenarioModel.model_fields) - {"horizon", "warmup"}
     assert set(decorators.field_validators) == {"_lists"}
     assert set(inspect.signature(ScenarioModel._lists).parameters) == {"value"}  # and no values of others

@@ -205,6 +205,7 @@ CASES = [
     *on(E + "work", {"flops": "10 TFLOP"}, **{E + "gpu_time": None, E + "devices": ["gpu"], G + "peak": PEAK}),
     *on(E + "communication", {"pattern": "all_reduce", "bytes": "1 GB", "every": "0.1 s"}, **{E + "gpus": 2}),
     *on(E + "clients", {"timeout": "1 s"}, {"timeout": "2 s", "at_timeout": "cancel"}, {"give_up_after": "2 s"},
+        {"hedge": {"after": "500 ms", "times": 1, "size": "new"}},
         {"timeout": "1 s", "count": 3, "retry": {"times": 2, "on": ["timeout"], "budget": "50%", "size": "new",
                                      "wait": {"first": "100 ms", "factor": 2, "max": "1 s", "jitter": "full"}}}),
     *on(E + "patience", "1 s", exponential("2 s")), *on(E + "time_limit", "1 s", site={"at_limit": "kill"}),

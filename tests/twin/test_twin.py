@@ -363,7 +363,7 @@ def test_the_command_tells_tables_json_and_a_page(files):
     assert 0 < first["start_p5"] <= first["start_p50"] <= first["start_p95"] <= first["start_by_limits"] <= 5400
     assert len(changed) == 6  # what ran on g2 waits as well
     assert "1 jobs run on nodes that are not there; they begin again" in found["what_if"]["notes"]
-    assert "data:image/png" in (files / "page.html").read_text()
+    assert "data-picture" in (files / "page.html").read_text()
     text = call(files, "-q", "--job", "10", "--policy", "{name: fcfs, discipline: skip}").stdout
     assert found["widened_by"] is None and "errors are learned from 30 or more" in call(files).stderr
     assert "by time limits" in text and "\n10 " in text and "\n11 " not in text

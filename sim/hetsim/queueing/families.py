@@ -7,6 +7,7 @@ from hetsim.results.declared import RESPONSE_MEAN, WAIT_MEAN
 from hetsim.theory.prediction import Prediction
 
 SMALL = "the exact chain is small enough"
+WAIT_P95, JOBS_IN_SYSTEM = "wait_p95", "jobs_in_system_mean"
 
 
 def moves_data(facts: Facts) -> bool:
@@ -48,11 +49,11 @@ def rows_of(facts: Facts, line: Prediction, computing: float, tails: bool, loss:
     """The figures of a prediction under the names of the simulator's metrics."""
     return predicted_rows({
         WAIT_MEAN: line.wait_mean,
-        "wait_p95": line.wait_percentile(0.95) if tails and line.wait_above is not None else None,
+        WAIT_P95: line.wait_percentile(0.95) if tails and line.wait_above is not None else None,
         RESPONSE_MEAN: line.response_mean,
         "response_p95": line.response_percentile(0.95) if tails and line.response_above is not None else None,
         "queue_length_mean": line.queue_length_mean,
-        "jobs_in_system_mean": line.jobs_in_system_mean,
+        JOBS_IN_SYSTEM: line.jobs_in_system_mean,
         facts.busy_metric: facts.busy_share(computing),
         "loss": line.loss if loss else None,
     })  # fmt: skip
@@ -70,4 +71,4 @@ def matched_with_loss(facts: Facts, model: str, line: Prediction, tails: bool) -
 
 def rows_inside(line: Prediction) -> list[PredictedRow]:
     """How many are in the system and for how long."""
-    return predicted_rows({RESPONSE_MEAN: line.response_mean, "jobs_in_system_mean": line.jobs_in_system_mean})
+    return predicted_rows({RESPONSE_MEAN: line.response_mean, JOBS_IN_SYSTEM: line.jobs_in_system_mean})

@@ -8,6 +8,7 @@ from hetsim.model.faults import FaultProcess
 from hetsim.queueing import facts as declared
 from hetsim.queueing.facts import Density, Facts, Match, PredictedRow, density_of, law_of, mixed
 from hetsim.queueing.families import (
+    JOBS_IN_SYSTEM,
     SMALL,
     matched,
     own_order,
@@ -99,7 +100,7 @@ def by_size(facts: Facts, _: str) -> Match:
         rows += [PredictedRow(RESPONSE_MEAN, prediction.response_of(each), one.label) for one, each in by_class]
     rows += predicted_rows({
         "slowdown_mean": None if math.isnan(prediction.slowdown_mean) else prediction.slowdown_mean,
-        "jobs_in_system_mean": prediction.jobs_in_system_mean,
+        JOBS_IN_SYSTEM: prediction.jobs_in_system_mean,
         facts.busy_metric: facts.busy_share(rate * law.mean),
     })  # fmt: skip
     return matched(facts, prediction.model, prediction, rows)
@@ -237,7 +238,7 @@ def tandem(facts: Facts, _: str) -> Match:
         RESPONSE_MEAN: network.response_mean,
         "response_p95": (network.response_percentile(0.95)
                          if all(law.kind == "exponential" for law in used.values()) else None),
-        "jobs_in_system_mean": network.jobs_in_system_mean,
+        JOBS_IN_SYSTEM: network.jobs_in_system_mean,
         facts.busy_metric: facts.busy_share(facts.rate * facts.law.mean),
     })  # fmt: skip
     return matched(facts, f"tandem of M/M/1: {' → '.join(used)}", None, rows)

@@ -11,7 +11,7 @@ from hetsim.model.batch_times import StageTable
 from hetsim.model.tasks import Mode
 from hetsim.queueing import facts as declared
 from hetsim.queueing.facts import Facts, Law, Match, PredictedRow, law_of
-from hetsim.queueing.families import SMALL, matched, moves_data, require, rows_of, sized_tasks
+from hetsim.queueing.families import SMALL, WAIT_P95, matched, moves_data, require, rows_of, sized_tasks
 from hetsim.results.declared import RESPONSE_MEAN, THROUGHPUT, WAIT_MEAN
 from hetsim.theory import batches, general, levels, networks, queues
 from hetsim.theory.prediction import Prediction
@@ -232,7 +232,7 @@ def greedy_services(facts: Facts, model: str) -> Match:
     except UsageError as error:
         require(facts.suppose(SMALL, False, "workload.0.arrivals.rate", str(error)))
     computing = rate * (service.per_item[0] + mode.fixed / prediction.batch_mean)
-    rows = [row for row in rows_of(facts, prediction, computing, True) if row.metric != "wait_p95" or max_batch is None]
+    rows = [row for row in rows_of(facts, prediction, computing, True) if row.metric != WAIT_P95 or max_batch is None]
     largest = f"b = {max_batch}" if max_batch is not None else "no largest batch"
     return matched(facts, f"{model} with {largest}", prediction, rows)
 
