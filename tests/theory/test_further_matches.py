@@ -13,7 +13,7 @@ from hetsim.queueing.matching import match
 from hetsim.queueing.model_check import simulate
 from hetsim.theory.blocking import retries_in_vain
 
-E, R = "workload.0.", "workload.0.clients.retry."
+E, R, C = "workload.0.", "workload.0.clients.retry.", "workload.0.clients.hedge."
 
 
 def exponential(mean: Any) -> dict[str, Any]:
@@ -33,6 +33,7 @@ def system(gpus: int, *workload: Any, **more: Any) -> dict[str, Any]:
 WAIT = {"first": "2 s", "factor": 1, "jitter": "exponential"}
 ONE = {"name": "q", "arrivals": poisson("1/s"), "gpu_time": exponential("1 s")}
 SERVICE = {"kind": "llm", "replicas": 3, "max_num_seqs": 1, "step": {"fixed": "1 ms"}, "routing": "power_of_two"}
+COPIES = {"after": "0 s", "times": 2, "size": "new"}
 REFUSES = {"scheduler": "fcfs", "admission": {"name": "queue_limit", "limit": 0}}
 BASES = {
     "retries": system(2, {**ONE, "clients": {"retry": {"times": 40, "wait": WAIT}}}, policy=REFUSES),
@@ -40,6 +41,7 @@ BASES = {
                     {**ONE, "name": "wide", "gpus": 4, "arrivals": poisson("0.5/s"), "gpu_time": exponential("2 s")}),
     "saturated": system(8, {**ONE, "name": "narrow", "arrivals": poisson("2/s")},
                         {**ONE, "name": "wide", "gpus": 4, "gpu_time": exponential("2 s")}),
+    "copies": system(3, {**ONE, "arrivals": poisson("2/s"), "clients": {"at_timeout": "cancel", "hedge": COPIES}}),
     "lines": system(3, {"name": "q", "arrivals": poisson("2.1/s"), "service": SERVICE,
                         "tokens": {"prompt": 7, "output": exponential(500)}}, horizon="1500 s", warmup="200 s"),
 }  # fmt: skip
@@ -50,6 +52,8 @@ KNOWN = {
         "throughput": 1.5, "gpu_utilization": 0.625}),
     "saturated": ("gangs in one line on 8 GPUs, saturated at 2.055/s", lambda: {
         "throughput": theory.multiserver_jobs(8, [(2, 1, 1), (1, 2, 4)]).throughput}),
+    "copies": ("copies at all of 3 servers, as M/M/1", lambda: {
+        "call_response_p99": np.log(100) * theory.redundancy(2, 1, 3, 3).response_mean, "attempts_per_call": 3}),
     "lines": ("the shortest of 2 lines drawn, 3 servers", lambda: {
         "response_mean": theory.power_of_choices(2.1, 0.5, 3).response_mean, "gpu_utilization": 0.35}),
 }  # fmt: skip
@@ -109,6 +113,25 @@ UNLIKE = {
     "saturated": [
         ({"warmup": "0 s"}, "the line is so long after the warm-up that it never ends"),
         ({E + "gpu_time": "1 s"}, "service of narrow is exponential"),
+    ],
+    "copies": [
+        ({C + "after": "1 ms"}, "each server has a copy of a task at once"),
+        ({C + "times": 1}, "each server has a copy of a task at once"),
+        ({C + "size": "same"}, "copies have times of their own"),
+        ({E + "clients.at_timeout": "leave"}, "copies are canceled as one ends"),
+        ({E + "clients.timeout": "9 s"}, "not recognized: clients.timeout"),
+        ({E + "clients.give_up_after": "9 s"}, "not recognized: clients.give_up_after"),
+        ({E + "gpus": 2}, ""),
+        ({E + "cpus": 8}, ""),
+        ({"cluster.nodes.0.count": 2}, "each server has a copy of a task at once"),
+        ({E + "stopping": {"preemptible": False}}, "not recognized: stopping"),
+        ({E + "stopping": {"save": "1 s"}}, "not recognized: stopping"),
+        ({"policy": "lcfs"}, "first come, first served"),
+        ({"policy": REFUSES}, "not recognized: clients.hedge"),
+        ({"workload": [ONE, {**BASES["copies"]["workload"][0], "name": "other"}]},
+         "each server has a copy of a task at once"),
+        ({E + "classes": [{"class": "a", "weight": 1}, {"class": "b", "weight": 1, "priority": 2}],
+          "policy": {"name": "priority", "preemptive": False}}, ""),
     ],
     "lines": [
         ({E + "service.routing": "round_robin"}, "the shorter of two lines is joined, or the shortest of 3"),

@@ -62,6 +62,29 @@ def tries_again(facts: Facts, model: str) -> Match:
     return matched(facts, prediction.model, prediction, predicted_rows(rows))
 
 
+def copies(facts: Facts, model: str) -> Match:
+    """M/M/1 of all servers together: each has a copy of a task, the first end counts."""
+    understood = facts.arrivals() & sized_tasks(facts)
+    facts.open_door()
+    facts.one_by_one(blind=False)
+    first, *others = (entry.clients for entry in facts.model.workload)
+    hedge: Any = first.hedge if first is not None and others.count(first) == len(others) else None
+    key, law, servers = "workload.0.clients.hedge", facts.law, facts.servers
+    at_once = hedge is not None and hedge.after == 0 and hedge.times >= servers - 1
+    facts.suppose("each server has a copy of a task at once", at_once, f"{key}.times", f"{servers} servers")
+    require(understood, at_once)
+    facts.suppose("copies have times of their own", hedge.size == "new", f"{key}.size", hedge.size)
+    canceled = first is not None and first.at_timeout == "cancel"
+    facts.suppose("copies are canceled as one ends", canceled, "workload.0.clients.at_timeout")
+    facts.exponential()
+    load = facts.rate * law.mean
+    require(facts.steady(load, servers, law))
+    prediction = queues.mmc(facts.rate, law.mean / servers, 1)
+    rows = {"call_response_p99": prediction.response_percentile(0.99), "attempts_per_call": hedge.times + 1.0,
+            facts.busy_metric: facts.busy_share(load)}  # fmt: skip
+    return matched(facts, f"copies at all of {servers} servers, as M/M/1", prediction, predicted_rows(rows))
+
+
 def token_bucket(facts: Facts, model: str) -> Match:
     """The loss at a token bucket, which does not depend on the servers behind it."""
     understood = facts.arrivals() & facts.recognized

@@ -40,8 +40,8 @@ def _family(facts: Facts) -> str:
         return "delay"
     if any(getattr(entry.arrivals, "closed", False) for entry in entries):
         return "closed"
-    if facts.admission == declared.LIMIT and any(entry.clients is not None for entry in entries):
-        return "retrials"
+    if (family := _of_clients(facts)) is not None:
+        return family
     if facts.admission in BY_ADMISSION:
         return BY_ADMISSION[facts.admission]
     if facts.admission == declared.WORK and facts.parameter("admission", "max_wait", None) is not None:
@@ -65,6 +65,14 @@ def _family(facts: Facts) -> str:
     return "tandem" if moves_data(facts) and facts.mode is not None and facts.mode.type.streams > 1 else "delay"
 
 
+def _of_clients(facts: Facts) -> str | None:
+    """Return the family by what clients do; None if it is not about them."""
+    clients = [entry.clients for entry in facts.model.workload if entry.clients is not None]
+    if facts.admission == declared.LIMIT:
+        return "retrials" if clients else None
+    return "copies" if any(one.hedge is not None for one in clients) else None
+
+
 BY_SIZE = {declared.SHORTEST: "sjf", declared.REMAINING: "srtf", declared.ATTAINED: "las"}
 """Families of models of which the scheduler decides."""
 
@@ -82,6 +90,7 @@ FAMILIES: dict[str, tuple[str, Solve]] = {
     **{name: (f"M/G/1, {order}", orders_and_devices.by_size) for order, name in BY_SIZE.items()},
     "limit": ("M/M/c/K", losses.limited),
     "retrials": ("M/M/c with retrials", losses.tries_again),
+    "copies": ("redundant copies at all servers", losses.copies),
     "gangs": ("gangs in one line", losses.gangs_in_line),
     "bucket": ("token bucket with Poisson arrivals (M/D/1/b): loss only", losses.token_bucket),
     "trunks": ("trunk reservation, M/M/c/c of several classes", losses.trunk_reservation),

@@ -22,7 +22,7 @@ from hetsim.scenario.schema.whole import ScenarioModel, check
 MODELS = (
     "delay", "tandem", "sharing", "priorities", "preemptive", "limit", "bucket", "trunks", "naor", "work", "patience",
     "closed", "batches", "sjf", "srtf", "las", "unlike", "faults", "setup",
-    "retrials", "gangs", "choices",
+    "retrials", "copies", "gangs", "choices",
 )  # fmt: skip
 """Readers: families of models in `hetsim.queueing`."""
 
@@ -49,7 +49,7 @@ _SETS = {
     "all": {*READERS},
     "but twin": {*READERS} - {TWIN},
     "tasks": {*MODELS, PLAN, VALIDATE} - {"batches", "choices"},
-    "never stop": {*MODELS, PLAN, TWIN, VALIDATE} - {"preemptive", "srtf", "las", "faults"},
+    "never stop": {*MODELS, PLAN, TWIN, VALIDATE} - {"preemptive", "srtf", "las", "faults", "copies"},
     "ask no estimates": {*MODELS, PLAN, VALIDATE} - {"work", "trunks", "naor", "sjf", "srtf"},
     "none": set(),
     **{name: {name} for name in READERS},
@@ -144,10 +144,11 @@ workload
     plan, trace-validate: stopping.checkpoint
     batches, size, choices: service
     choices: tokens tokens.prompt@ tokens.output@
-    retrials: clients clients.retry clients.retry.times clients.retry.on clients.retry.size clients.retry.wait
+    copies, retrials: clients
+    copies: clients.at_timeout clients.hedge clients.hedge.after clients.hedge.times clients.hedge.size
+    retrials: clients.retry clients.retry.times clients.retry.on clients.retry.size clients.retry.wait
     retrials: clients.retry.wait.first clients.retry.wait.factor clients.retry.wait.max clients.retry.wait.jitter
-    none: clients.timeout clients.at_timeout clients.give_up_after clients.count clients.retry.budget
-    none: clients.hedge clients.hedge.after clients.hedge.times clients.hedge.size
+    none: clients.timeout clients.give_up_after clients.count clients.retry.budget
 workload.training
     plan, plan-training: batch buckets chunks data efficiency experts micro_batch passes pipeline recomputation schedule
     plan, plan-training: sequence_parallel sharded_optimizer steps@ tensor widths
