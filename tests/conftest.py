@@ -34,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every-case", action="store_true", help="all cases of tests that are marked quick(N)")
     parser.addoption("--costs", metavar="FILE", help="add a line for each test: its processor seconds (tests/costs.py)")
     parser.addoption("--gallery", action="store_true", help="the gallery of published results, whole: an hour or more")
+    parser.addoption("--slurm", action="store_true", help="next to real Slurm, where its daemons are: twenty minutes")
     parser.addoption("--nightly", nargs="?", const="1/1", type=part, metavar="I/N",
                      help="the nightly tests, or the I-th of N parts; with --all next to the others")  # fmt: skip
 
@@ -185,10 +186,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol() -> Generator[None, object, object]:
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Let a test that hangs fail: without this, the run would end without a word of which it was."""
     signal.signal(signal.SIGALRM, _too_long)
-    signal.setitimer(signal.ITIMER_REAL, TEST_SECONDS, 10)  # again: what ends a test may hang as well
+    seconds = 4 * TEST_SECONDS if item.config.getoption("--slurm") else TEST_SECONDS
+    signal.setitimer(signal.ITIMER_REAL, seconds, 10)  # again: what ends a test may hang as well
     try:
         return (yield)
     finally:
