@@ -7,6 +7,7 @@ the digests of the files that they were made from, which `import hetsim` compare
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import re
@@ -109,9 +110,11 @@ def marked(source: str) -> str:
     mark = "@mypyc_attr(allow_interpreted_subclasses=True)"
     classes = re.compile(r"\n\n((?:@[^\n]*\n)*class (?!\w+\(NamedTuple\)))")
     source = classes.sub(rf"\n{mark}\n\1", source)
-    future = "from __future__ import annotations"
-    imported = f"{future}; MYPY = False\nif MYPY: from mypy_extensions import mypyc_attr\n"
-    return source.replace(f"{future}\n\n", imported, 1)
+    lines = source.split("\n")
+    last = ast.parse(source).body[0].end_lineno or 1  # of the docstring; a future import comes before all else
+    last += 2 * (lines[last + 1] == "from __future__ import annotations")
+    lines[last - 1 : last + 1] = [lines[last - 1] + "; MYPY = False", "if MYPY: from mypy_extensions import mypyc_attr"]
+    return "\n".join(lines)
 
 
 def extensions() -> list[Any]:
