@@ -355,6 +355,15 @@ def test_hedges_are_as_long_as_the_retry_that_they_follow():
     assert (sizes == sizes[:, :1]).all() and (sizes[0] != sizes[1]).any()
 
 
+def test_attempts_of_another_size_ask_for_the_same_input():
+    """A cache tells requests apart by it."""
+    cache, hedge = {"inputs": 10, "size": 5, "hit": "1 ms", "zipf": 1}, {"after": "0 s", "times": 2, "size": "new"}
+    service = {"device": "cpu", "compute": {"fixed": "9 ms"}, "max_batch": 4, "cache": cache}
+    clients = {"timeout": "1 s", "hedge": hedge, "retry": {"times": 1, "size": "new"}}
+    inputs = load(scenario(clients, count=40, service=service)).build().tasks.extra["input"].reshape(6, 40)
+    assert (inputs == inputs[0]).all() and len(set(inputs[0].tolist())) > 4
+
+
 def test_a_hedge_uses_the_budget_as_a_retry_does():
     """Calls of 5 s, one a second, on cores enough; each adds half an attempt, until 5 s."""
     for after, calls in (("2 s", [2, 2, 1, 2, 1, 1]), ("0 s", [1, 2, 1, 2, 1, 2])):

@@ -38,6 +38,8 @@ GREEDY = "greedy batches"
 
 SHORTER, SHORTEST_LINE = "shorter of two lines", "shortest line"  # what routing policies declare
 
+UNTIL_THE_END = 0.002
+"""Part of the measured time without arrivals at its end that is not told."""
 CONSERVING = "work-conserving"
 """What a placement declares if it leaves no task waiting while one of equal devices is free."""
 
@@ -406,10 +408,12 @@ class Facts:
                 key = "until" if entry.count is None else "count"
                 self.suppose(text, False, f"workload.{number}.{key}", "streams of different length")
                 return
-        early = math.isfinite(self.input.horizon) and self.last_arrival < 0.9 * self.input.horizon
-        key = "until" if entries[0].count is None else "count"
+        key, end, idle = "until" if entries[0].count is None else "count", self.input.horizon, 0.0
+        if math.isfinite(end) and (entries[0].count is not None or ends[0] < end):
+            warm = 0.0 if math.isnan(self.warmup) else self.warmup
+            idle = (end - self.last_arrival) / max(end - warm, 1e-9)  # the part by which means over time are off
+        early = idle > UNTIL_THE_END
         shown = f"the last at {self.last_arrival:.6g} s" if early else ""
-        idle = 1 - self.last_arrival / self.input.horizon if early else 0.0  # the part by which means over time are off
         self.suppose(text, not early, f"workload.0.{key}" if early else "", shown, soft=True, error=idle)
 
     def one_way(self) -> bool:

@@ -52,8 +52,11 @@ def tries_again(facts: Facts, model: str) -> Match:
     law, servers, mean, times = facts.law, facts.servers, min(wait.first, wait.longest), retry.times
     facts.exponential()
     load = facts.rate * law.mean
-    require(facts.steady(load, servers, law, memory=(mean + law.mean) / max(1e-9, 1 - load / servers)))
+    require(facts.steady(load, servers, law, memory=(mean + law.mean) / max(1e-9, 1 - load / servers) ** 2))
     prediction = retrials(facts.rate, law.mean, servers, mean)
+    between = prediction.wait_mean / max(1e-9, facts.lasts - (0.0 if math.isnan(facts.warmup) else facts.warmup))
+    facts.suppose("hardly any call is between its tries as the run ends", between < 1e-3, "horizon",
+                  f"{between:.2g} of the calls", soft=True, error=between)  # fmt: skip
     in_vain = retries_in_vain(facts.rate, law.mean, servers, retry_mean=mean, times=times)
     require(facts.suppose("no call runs out of retries (one in a million at most)", in_vain < MAX_IN_VAIN,
                           f"{key}.times", f"{times}, too few for {in_vain:.2g} of the calls"))  # fmt: skip

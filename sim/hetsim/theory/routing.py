@@ -13,6 +13,7 @@ from hetsim.theory.queues import MAX_STATES
 
 MAX_BEST = 4_000  # thresholds are tried up to here for the best one
 MAX_CHAIN = 3  # lines of which the chain is solved; of more it has too many states
+CHOICES_FROM = 0.001  # load below which chances in the chain are too small to be told from 0
 CHOICES_ERROR, CHOICES_LOAD = 0.02, 0.95  # of two choices of more lines, and the load up to which it was measured
 
 
@@ -125,7 +126,8 @@ def power_of_choices(rate: float, service_mean: float, servers: int, choices: in
     with its first correction in 1 / n, and those in 1 / n² and 1 / n³ that are right for two and three servers.
     It was within 1 % of chains and simulations of 4 to 50 servers at loads up to 0.95, and `error` is 2 %; at higher
     loads it is not known.  The fixed point alone is 30 % too low with 4 servers at a load of 0.9.  Means only.
-    Raises: UsageError: no steady state, more choices than servers, or than 2 with more than three servers.
+    Raises: UsageError: no steady state, more choices than servers, or than 2 with more than three servers; a load below
+    0.001, at which hardly any task waits, or so near 1 that the chain of three servers has over 1,000 states.
     Reference: Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001); Gast and Van Houdt, A Refined
     Mean Field Approximation (2017).
     """
@@ -137,6 +139,8 @@ def power_of_choices(rate: float, service_mean: float, servers: int, choices: in
         raise UsageError(f"{choices} choices of {servers} servers: at most 2, and of up to {MAX_CHAIN} servers all")
     load, error = rate * service_mean / servers, 0.0
     stable(load * servers, servers, name)
+    if choices > 1 and load < CHOICES_FROM:
+        raise UsageError(f"a load of {load:.3g} is below {CHOICES_FROM:g}, from which on the chain can be solved")
     if choices == 1:
         present = load / (1 - load)
     elif servers <= MAX_CHAIN:

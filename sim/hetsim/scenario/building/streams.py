@@ -239,7 +239,8 @@ def with_attempts(stream: TaskStream, context: Context) -> TaskStream:
         later = [f"{name}/{attempt}" for attempt in range(2, 1 + parts) for name in stream.id.tolist()]
         changes["id"] = np.array(stream.id.tolist() + later, dtype=object)
     refused = {row + part * count: why for row, why in stream.refused.items() for part in range(parts)}
-    return replace(stream, **changes, refused=refused, extra={key: own[again] for key, own in stream.extra.items()})
+    extra = {key: np.tile(own, parts) for key, own in stream.extra.items()}  # of its own call, whatever its size
+    return replace(stream, **changes, refused=refused, extra=extra)
 
 
 def _other_sizes(stream: TaskStream, times: int, random: np.random.Generator) -> np.ndarray:
