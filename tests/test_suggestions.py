@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetsim.errors import suggestion
+from hetsim.errors import suggested_key, suggestion
 
 NAMES = st.text("abcd", min_size=1, max_size=4)
 
@@ -18,4 +18,5 @@ def test_a_near_name_is_proposed_next_to_the_typed_one() -> None:
 
 
 def test_an_entry_in_brackets_is_written_behind_a_dot() -> None:
-    assert suggestion("workload[0]", iter(["workload"])) == '; an entry of a list stands behind a dot: "workload.0"'
+    assert suggested_key("workload[0]", iter(["workload"])) == '; an entry of a list stands behind a dot: "workload.0"'
+    assert suggested_key("work[0]", ["workload"]) == suggestion("work[0]", ["workload"])

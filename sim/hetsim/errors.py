@@ -135,12 +135,17 @@ class PictureWarning(UserWarning):
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """'; did you mean "x"?' for a near name, else the empty string."""
-    key, bracket, entry = str(name).partition("[")
+    near = difflib.get_close_matches(str(name), [one for one in known if one != name], n=1, cutoff=0.6)
+    return f'; did you mean "{near[0]}"?' if near else ""
+
+
+def suggested_key(name: str, known: Iterable[str]) -> str:
+    """As `suggestion`, for a key that may have an entry in brackets."""
+    key, bracket, entry = name.partition("[")
     names = list(known)
     if bracket and key in names:
         return f'; an entry of a list stands behind a dot: "{key}.{entry.rstrip("]")}"'
-    near = difflib.get_close_matches(str(name), [one for one in names if one != name], n=1, cutoff=0.6)
-    return f'; did you mean "{near[0]}"?' if near else ""
+    return suggestion(name, names)
 
 
 def several(given: Any, name: str, what: str) -> Iterable[Any]:

@@ -93,7 +93,6 @@ UNLIKE = {
         ({"workload": [BASES["retries"]["workload"][0], {**ONE, "name": "other"}]},
          "clients are alike, and try again when they are rejected"),
         ({E + "arrivals.rate": "3/s"}, "the load is below 1"),
-        ({"workload.0.until": "2720 s"}, "arrivals are stationary to the end of the run"),
         ({E + "bytes_in": "1 GB"}, "not recognized: bytes_in"),
         ({"faults": [{"on": "gpu", "every": "60 s", "repair": "9 s"}]}, "not recognized: faults"),
         ({E + "arrivals": {"process": "deterministic", "interval": "1 s"}}, "arrivals are Poisson"),
@@ -170,6 +169,14 @@ def test_long_waits_between_tries_are_forgotten_late() -> None:
     found = match(hs.load(BASES["retries"], changes))
     assert found.verdict == "nearly" and 0.054 < found.error < 0.1
     assert "hardly any call is between its tries as the run ends" in [one.text for one in found.failed]
+
+
+def test_arrivals_that_end_before_the_run_lower_its_means() -> None:
+    """By 280 s of the 2,600 s that are measured, or by a part of it."""
+    found = match(hs.load(BASES["retries"], {"workload.0.until": "2720 s"}))
+    assert found.verdict == "approximation" and found.error == pytest.approx(280 / 2600, abs=0.002)
+    assert [one.text for one in found.failed] == ["arrivals are stationary to the end of the run"]
+    assert match(hs.load(BASES["retries"], {"workload.0.until": "2990 s"})).verdict == "nearly"
 
 
 def test_the_shortest_of_three_lines_and_of_many() -> None:

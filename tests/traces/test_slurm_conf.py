@@ -69,7 +69,7 @@ def test_a_site_is_what_its_files_say(there: Path) -> None:
     assert nodes["a100"] == {"name": "a100", "count": 4, "cpus": 64, "memory": "512000 MiB",
                              "gpus": [{"type": "a100", "count": 4}], "partitions": ["batch", "debug"]}  # fmt: skip
     assert nodes["h100"]["count"] == 1 and nodes["cpu"]["cpus"] == 32 and nodes["cpu"]["partitions"] == ["debug"]
-    assert made["site"] == {"at_limit": "kill", "grace": "1 min", "partitions": {
+    assert made["site"] == {"at_limit": "kill", "grace": "60 s", "partitions": {
         "batch": {"default": True, "max_time": "172800 s"},
         "debug": {"max_time": "1800 s", "tier": 10, "accounts": ["phys", "chem"]}}}  # fmt: skip
     assert made["policy"]["scheduler"] == {
@@ -82,7 +82,7 @@ def test_a_site_is_what_its_files_say(there: Path) -> None:
         "accounts": {"phys": {"shares": 10}, "opt": {"shares": 2, "parent": "phys"}, "chem": {"shares": 1}},
     }  # fmt: skip
     assert "not modeled: CALCULATE_RUNNING, bf_continue, PreemptType (line 12)" in notes
-    assert "Fairshare=parent have one share" in notes
+    assert "Fairshare=parent or no shares have one share" in notes
 
 
 def test_it_runs_and_the_tree_may_be_none(there: Path) -> None:
@@ -102,15 +102,39 @@ def test_it_runs_and_the_tree_may_be_none(there: Path) -> None:
     ("CPUs=64", "CPUs=many", "15: CPUs, RealMemory: a[1-4]"),
     ("WeightAge=1000", "WeightAge=high", '6: PriorityWeightAge: high is not'),
     ("MaxAge=14-0", "MaxAge=soon", "column PriorityMaxAge"),
-    ("bf_interval=60", "bf_interval=-1", "4: SchedulerParameters: bf_interval=-1"),
+    ("bf_interval=60", "bf_interval=often", "4: SchedulerParameters: bf_interval=often"),
     ("OverTimeLimit=1", "whatever", "13: whatever is not KEY=VALUE"),
     ("NodeName=", "# NodeName=", "no NodeName that takes jobs"),
+    ("gpu:h100:8", "gpu:h100:many", "17: Gres: gpu:h100:many is not gpu:TYPE:NUMBER"),
+    ("NodeName=h1", "NodeName=a[4-5]", "17: NodeName: node a4 stands there before"),
+    ("NodeName=h1", "NodeName=h[1-", "17: NodeName: h[1- is not a list"),
+    ("PriorityTier=10", "PriorityTier=top", "22: PriorityTier: top is not a whole number"),
+    ("Name=debug Nodes=ALL", "Name=debug Nodes=ALL Default=YES", "are both the default"),
     ("Name=debug Nodes=ALL MaxTime=30", "Name=debug Nodes=ALL MaxTime=half", "column MaxTime"),
 ])  # fmt: skip
 def test_what_is_wrong_is_said_with_its_line(there: Path, old: str, new: str, said: str) -> None:
     Path("slurm.conf").write_text(CONF.replace(old, new))
     done = CliRunner().invoke(hetsim, ["trace", "convert", "slurm.conf", "--format", "slurm_conf"])
     assert done.exit_code == 3 and said in done.stderr.replace('"', ""), done.output
+
+
+def test_words_of_slurm_for_no_limit_and_for_one_gpu(there: Path) -> None:
+    old = {"MaxTime=2-00:00:00": "MaxTime=INFINITE", "MaxTime=30": "MaxTime=-1", "gpu:h100:8": "gpu:h100(S:0)",
+           "OverTimeLimit=1": "OverTimeLimit=UNLIMITED", "bf_interval=60": "BF_INTERVAL=-1", "gpu:a100:4": "gpu",
+           "Nodes=a[1-4],h1": "Nodes=x9"}  # fmt: skip
+    text = CONF
+    for before, after in old.items():
+        text = text.replace(before, after)
+    Path("slurm.conf").write_text(text)
+    shares = SSHARE.replace("root||0|", "root|||").replace("gres/gpu=2400", "gres/gpu:a=900,gres/gpu:b=9")
+    Path("sshare.txt").write_text(shares)
+    made, notes = convert("--option", "sshare=sshare.txt")
+    gpus = {node["gpus"][0]["type"]: node["gpus"][0]["count"] for node in made["cluster"]["nodes"] if "gpus" in node}
+    assert gpus == {"h100": 1, "gpu": 1}
+    assert made["site"] == {"at_limit": "overrun", "partitions": {"debug": {"tier": 10, "accounts": ["phys", "chem"]}}}
+    assert made["policy"]["scheduler"]["bf_max_job_test"] == 0
+    assert made["policy"]["scheduler"]["usage"]["chem/cho"] == 909
+    assert "left out: batch (line 21), gone (line 23)" in notes
 
 
 @pytest.mark.parametrize(("old", "new", "said"), [

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from hetsim.errors import Problem, ScenarioError, UsageError, several, suggestion
+from hetsim.errors import Problem, ScenarioError, UsageError, several, suggested_key, suggestion
 from hetsim.experiment.policies import PolicyLike, named_policies, named_policy
 from hetsim.model.files import InputFiles
 from hetsim.model.units import Seed, quantity
@@ -393,7 +393,8 @@ def _check_keys(base: Scenario, keys: Sequence[str]) -> None:
                 raise LookupError(f"cannot be swept: {_UNSWEPT[key]}")
             setting.check_path(base.raw, key)
             if top not in ScenarioModel.model_fields:
-                raise LookupError(f'there is no key "{top}" in a scenario{suggestion(top, ScenarioModel.model_fields)}')
+                near = suggested_key(top, ScenarioModel.model_fields)
+                raise LookupError(f'there is no key "{top}" in a scenario{near}')
         except LookupError as error:
             problems.append(Problem(str(error.args[0]), key))
     if problems:

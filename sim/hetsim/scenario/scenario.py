@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetsim.errors import Problem, ScenarioError, UsageError, several, suggestion
+from hetsim.errors import Problem, ScenarioError, UsageError, several, suggested_key
 from hetsim.model.files import InputFiles, open_input, recorded_inputs
 from hetsim.model.randomness import JUDGED
 from hetsim.model.record import RunInput
@@ -268,7 +268,7 @@ def _sweep_paths(document: Document) -> Iterator[Problem]:
         try:
             setting.check_path(document.data, key)
             if key.partition(".")[0] not in ScenarioModel.model_fields:
-                near = suggestion(key.partition(".")[0], ScenarioModel.model_fields)
+                near = suggested_key(key.partition(".")[0], ScenarioModel.model_fields)
                 raise LookupError(f'there is no key "{key.partition(".")[0]}" in a scenario{near}')
         except LookupError as error:
             yield document.problem(("sweep", key), str(error.args[0]))

@@ -26,10 +26,13 @@ def convert_nodes(file: str, form: str, options: tuple[str, ...], target: Path |
     """Write or print a node list as parts of a scenario, of which one is `cluster:`."""
     from hetsim.scenario.file.document import dump
     from hetsim.scenario.overrides import parse_assignment
+    from hetsim.scenario.scenario import load
 
     nodes, parts, notes = grouped(read_nodes(file, form, options)), {}, []
     if (more := getattr(registry.entry("clusters", form), "more", None)) is not None:
         parts, notes = more(file, **dict(map(parse_assignment, options)))
+        job = {"arrivals": {"process": "poisson", "rate": "1/h"}, "count": 1, "cpu_time": "1 s"}
+        load({"name": "site", "cluster": {"nodes": nodes}, **parts, "workload": job})  # what cannot be is said now
     text = dump({"cluster": {"nodes": nodes}, **parts})
     if target is None:
         console.lines([text.rstrip()])

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, Tag, ValidationError
 
-from hetsim.errors import Problem, suggestion
+from hetsim.errors import Problem, suggested_key, suggestion
 from hetsim.model.units import MAX_NUMBER, shown
 from hetsim.scenario.fields import Keys
 from hetsim.scenario.file.document import Document, Path_
@@ -124,7 +124,7 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
         key = str(detail["loc"][-1])
         # Of another form of the same mapping it may be a key.
         possible = [other for other in _fields(_models_at(model, detail["loc"][:-1])) if other != key]
-        return f'unknown key "{key}"{suggestion(key, possible) or _listed(possible)}'
+        return f'unknown key "{key}"{suggested_key(key, possible) or _listed(possible)}'
     if kind == "unexpected_keyword_argument":
         return f'unknown key "{detail["loc"][-1]}"'
     if kind == "missing":

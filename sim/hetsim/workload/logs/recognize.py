@@ -51,10 +51,10 @@ def node_list(file: str | Path) -> str | None:
     """The format of a node list; None if the file does not look like one."""
     if (text := _beginning(Path(file))) is None:
         return None
+    if re.search(r"(?im)^(ClusterName|SlurmctldHost|PartitionName) *=|^NodeName *= *DEFAULT", text):
+        return "slurm_conf"
     if text.lstrip().startswith("NodeName="):
         return "slurm_nodes"
-    if re.search(r"^(ClusterName|SlurmctldHost|SlurmctldParameters) *=", text, re.MULTILINE | re.IGNORECASE):
-        return "slurm_conf"
     columns = _columns(_head(text))
     return next((name for name, needed in NODES if needed <= columns), None)
 

@@ -271,7 +271,7 @@ def gpus_in(text: str, types: dict[str, str]) -> list[dict[str, Any]]:
     amounts = []
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
         words = part.split(":")
-        if words[0] == "gpu" and words[-1].isdecimal() and int(words[-1]):
-            kind = words[1] if len(words) > 2 else "gpu"
-            amounts.append({"type": types.get(kind, kind), "count": int(words[-1])})
+        if words[0] == "gpu" and (count := int(words[-1]) if words[-1].isdecimal() else 1):
+            kind = words[1] if len(words) > 1 + words[-1].isdecimal() else "gpu"
+            amounts.append({"type": types.get(kind, kind), "count": count})
     return amounts

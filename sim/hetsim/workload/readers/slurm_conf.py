@@ -40,6 +40,8 @@ OFF = {"no", "none", "0", "preempt/none", "topology/none", "topology/default", "
 OUT = {"FUTURE", "DOWN", "DRAIN", "FAIL", "FAILING"}
 """States of nodes that take no jobs; UNKNOWN, the usual one of slurm.conf, is not among them."""
 NEVER = "36500 d"
+_HOSTS = re.compile(r"[^\s,\[\]]+|[^\s,\[\]]*(\[\d+(-\d+)?(,\d+(-\d+)?)*\][^\s,\[\]]*)+")
+_GPUS = re.compile(r"gpu(:[^\d:][^:]*)?(:\d+)?")
 _WORD = re.compile(r'(\w+)\s*=\s*("[^"]*"|\S+)')
 
 
@@ -52,6 +54,8 @@ class SlurmConf:
         """Line and text."""
         self.nodes: list[dict[str, Any]] = []
         self.partitions: dict[str, dict[str, str]] = {}
+        self.empty: list[str] = []
+        """Partitions without a node that takes jobs."""
         self.unmodeled: dict[str, int] = {}
         """Keys that are set and have no counterpart, and the first line of each."""
         usual: dict[str, dict[str, str]] = {"nodename": {}, "partitionname": {}}
@@ -76,9 +80,10 @@ class SlurmConf:
         named = {node["name"]: node for node in self.nodes}
         for partition, words in self.partitions.items():
             inside = words.get("nodes", "")
-            for host in named if inside.upper() == "ALL" else hosts(inside):
-                if host in named:
-                    named[host].setdefault("partitions", []).append(partition)
+            there = [host for host in (named if inside.upper() == "ALL" else hosts(inside)) if host in named]
+            for host in there:
+                named[host].setdefault("partitions", []).append(partition)
+            self.empty += [] if there else [f"{partition} (line {words['line']})"]
         self.log.require(self.nodes, "has no NodeName that takes jobs (of slurm.conf)")
 
     def _add_nodes(self, line: int, words: dict[str, str], types: dict[str, str]) -> None:
@@ -89,12 +94,21 @@ class SlurmConf:
         if not all(text.isdecimal() and int(text) for text in (*parts, memory)):
             self.log.wrong(line, "", f"CPUs, RealMemory: {shown(words['nodename'])} has no number of cores or of MiB")
             return
+        names, gres = hosts(words["nodename"]), [part for part in words.get("gres", "").split(",") if "gpu" in part]
+        before = {node["name"] for node in self.nodes}
+        again = next((name for number, name in enumerate(names) if name in before or name in names[:number]), None)
+        if not all(map(_HOSTS.fullmatch, re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", words["nodename"]))) or not names:
+            self.log.wrong(line, "", f"NodeName: {shown(words['nodename'])} is not a list such as n[1-4],m1")
+        elif again is not None:
+            self.log.wrong(line, "", f"NodeName: node {shown(again)} stands there before")
+        elif wrong := [part for part in gres if not _GPUS.fullmatch(re.sub(r"\([^)]*\)", "", part))]:
+            self.log.wrong(line, "", f"Gres: {shown(wrong[0])} is not gpu:TYPE:NUMBER")
         node: dict[str, Any] = {"cpus": math.prod(map(int, parts))}
         node |= {"memory": f"{memory} MiB"} if "realmemory" in words else {}
         if gpus := gpus_in(words.get("gres", ""), types):
             node["gpus"] = gpus
         if words.get("state", "").upper() not in OUT:
-            self.nodes += [{"name": name, **node} for name in hosts(words["nodename"])]
+            self.nodes += [{"name": name, **node} for name in names]
 
     def text(self, key: str, usual: str = "") -> str:
         """The value of a key."""
@@ -102,15 +116,17 @@ class SlurmConf:
 
     def seconds(self, line: int, key: str, text: str) -> float:
         """Seconds of 7-0 (days and hours) or 5 (minutes); inf without a limit."""
-        limit = limit_of(self.log, line, text.upper() if text.isalpha() else text, key)
+        limit = limit_of(self.log, line, "" if text.upper() in ("INFINITE", "UNLIMITED", "NONE", "-1") else text, key)
         return math.inf if limit is None or math.isnan(limit) else limit
 
     def site(self) -> dict[str, Any]:
         """`site:`, with the partitions that have nodes."""
         used = {name for node in self.nodes for name in node.get("partitions", ())}
-        grace = self.text("OverTimeLimit", "0")
-        more = {"grace": f"{grace} min"} if grace.isdecimal() and int(grace) else {}
-        return {"at_limit": "kill", **more, "partitions": {
+        line, grace = self.keys.get("overtimelimit", (0, "0"))
+        over = self.seconds(line, "OverTimeLimit", grace)
+        rules: dict[str, Any] = {"at_limit": "kill" if over < math.inf else "overrun"}
+        rules |= {"grace": f"{over:.0f} s"} if 0 < over < math.inf else {}
+        return {**rules, "partitions": {
             name: self._partition(words) for name, words in self.partitions.items() if name in used}}  # fmt: skip
 
     def _partition(self, words: dict[str, str]) -> dict[str, Any]:
@@ -118,7 +134,10 @@ class SlurmConf:
         for key, name in (("MaxTime", "max_time"), ("DefaultTime", "default_time")):
             seconds = self.seconds(int(words["line"]), key, words.get(key.lower(), "UNLIMITED"))
             made |= {name: f"{seconds:.0f} s"} if seconds < math.inf else {}
-        if (tier := words.get("prioritytier", "1")).isdecimal() and int(tier) != 1:
+        for key in ("PriorityTier", "PriorityJobFactor"):
+            if not words.get(key.lower(), "1").isdecimal():
+                self.log.wrong(int(words["line"]), "", f"{key}: {shown(words[key.lower()])} is not a whole number")
+        if (tier := words.get("prioritytier", "1")) not in ("1", "") and tier.isdecimal():
             made["tier"] = int(tier)
         if words.get("allowaccounts", "ALL").upper() != "ALL":
             made["accounts"] = words["allowaccounts"].split(",")
@@ -139,7 +158,10 @@ class SlurmConf:
             made[name] = f"{seconds:.0f} s" if name == "calc_period" or 0 < seconds < math.inf else NEVER
         made |= {"age": 1.0, "max_age": NEVER} if basic else {}
         made["small_first"] = self.text("PriorityFavorSmall").upper() == "YES"
-        given = dict(part.partition("=")[::2] for part in self.text("SchedulerParameters").split(",") if part)
+        parameters = self.text("SchedulerParameters").lower()
+        given = dict(part.partition("=")[::2] for part in parameters.split(",") if part)
+        stopped = given.get("bf_interval") == "-1"  # then nothing is backfilled
+        given |= {"bf_interval": "0", "bf_max_job_test": "0"} if stopped else {}
         for name, standard in (INTERVALS | COUNTS).items():
             value = given.pop(name, str(standard))
             if not value.isdecimal():
@@ -179,6 +201,8 @@ def site_and_policy(path: str, *, sshare: str | None = None, **_: Any) -> tuple[
     conf = SlurmConf(Path(path), {})
     (scheduler, other), site, notes = conf.scheduler(), conf.site(), list[str]()
     conf.log.row_problems.fail_if_any()
+    if conf.empty:
+        notes.append(f"{path}: partitions without a node that takes jobs are left out: {', '.join(conf.empty)}")
     if other:
         notes.append(f"{path}: not modeled: {', '.join(other)}; limits of QOS stand elsewhere (sacctmgr show qos)")
     if sshare is not None:
@@ -205,16 +229,18 @@ def shares_and_usage(path: Path, tree: bool = True) -> tuple[dict[str, Any], lis
         depth, name, amount = len(account) - len(account.lstrip()), account.strip(), row.get("RawShares", "1").strip()
         if not name or name == "Account":
             continue
-        if not amount.isdecimal() and amount != "parent":
+        if not amount.isdecimal() and amount != "parent" and (user or name != "root"):
             log.wrong(line, "RawShares", f"{shown(amount)} is not a number of shares")
-        if amount == "parent":
-            notes[f"{path}: those with Fairshare=parent have one share"] = None
+        if amount in ("parent", "0") and name != "root":
+            notes[f"{path}: those with Fairshare=parent or no shares have one share"] = None
         share = float(amount) if amount.isdecimal() and int(amount) else 1.0
         if user:
             if shares.setdefault(user, share) != share:
                 notes[f"{path}: a user has the shares of the first of its accounts in all of them"] = None
-            gpus = re.search(r"gres/gpu=(\d+)", row["GrpTRESRaw"]) if "GrpTRESRaw" in row else None
-            seconds = gpus[1] if gpus else "0" if "GrpTRESRaw" in row else row.get("RawUsage", "").strip()
+            seconds = row.get("RawUsage", "").strip()
+            if (counted := row.get("GrpTRESRaw")) is not None:  # of all GPUs, or by type where only that is counted
+                amounts = re.findall(r"gres/gpu=(\d+)", counted) or re.findall(r"gres/gpu:[^=,]+=(\d+)", counted)
+                seconds = str(sum(map(int, amounts)))
             if not seconds.isdecimal():
                 log.wrong(line, "RawUsage", f"{shown(seconds)} is not a number of seconds")
                 continue
