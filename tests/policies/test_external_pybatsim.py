@@ -30,7 +30,7 @@ LOGS = {"jobs": 128, "lublin": 256, "drawn": 64}
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pybatsim")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), *NEEDED]
     try:
@@ -69,23 +69,23 @@ def scenario(log: str, cores: int, folder: Path, width: Callable[[int], int] = i
     return {"cluster": {"nodes": [{"cpus": cores}]}, "seed": 1, "workload": workload}
 
 
-def external(site: Path, name: str) -> list[str]:
-    return [sys.executable, str(HERE / "pybatsim_on_pipes.py"), str(site), name]
+def external(installed: Path, name: str) -> list[str]:
+    return [sys.executable, str(HERE / "pybatsim_on_pipes.py"), str(installed), name]
 
 
 @pytest.mark.parametrize("log", LOGS)
 @pytest.mark.parametrize(("theirs", "ours"), [("schedFcfs", "fcfs"), ("easyBackfill", EASY)], ids=["fcfs", "easy"])
-def test_every_job_starts_as_ours_does_where_no_rule_differs(log, theirs, ours, site, tmp_path) -> None:
+def test_every_job_starts_as_ours_does_where_no_rule_differs(log, theirs, ours, installed, tmp_path) -> None:
     """Two cores: jobs wider than a quarter of the machine take both, all others one."""
     two = scenario(log, 2, tmp_path, lambda width: 2 if 4 * width > LOGS[log] else 1)
-    other = hs.run(two, policy="external", external=external(site, theirs)).tasks
+    other = hs.run(two, policy="external", external=external(installed, theirs)).tasks
     assert other["start"].tolist() == hs.run(two, policy=ours).tasks["start"].tolist()
 
 
 @pytest.mark.parametrize("log", LOGS)
-def test_their_fcfs_starts_the_head_when_enough_consecutive_cores_are_free(log, site, tmp_path) -> None:
+def test_their_fcfs_starts_the_head_when_enough_consecutive_cores_are_free(log, installed, tmp_path) -> None:
     """At each message, given the cores that were named so far: all heads that have a run of cores, and no other job."""
-    told = hs.run(scenario(log, LOGS[log], tmp_path), policy="external", external=external(site, "schedFcfs"),
+    told = hs.run(scenario(log, LOGS[log], tmp_path), policy="external", external=external(installed, "schedFcfs"),
                   exchange=tmp_path / "log")  # fmt: skip
     machine = Machine(LOGS[log], next((tmp_path / "log").glob("*.jsonl")))
     started = 0
@@ -101,14 +101,14 @@ def test_their_fcfs_starts_the_head_when_enough_consecutive_cores_are_free(log, 
 
 
 @pytest.mark.parametrize("log", LOGS)
-def test_their_easy_bounds_only_what_touches_an_end_of_the_reservation(log, site, tmp_path) -> None:
+def test_their_easy_bounds_only_what_touches_an_end_of_the_reservation(log, installed, tmp_path) -> None:
     """Wide jobs take the whole machine, others one core, so that the reservation of a wide head is the whole machine.
 
     Each job that passes such a head and may outlast the reservation starts in a free range within the machine.
     """
     cores = LOGS[log]
     whole = scenario(log, cores, tmp_path, lambda width: cores if 4 * width > cores else 1)
-    hs.run(whole, policy="external", external=external(site, "easyBackfill"), exchange=tmp_path / "log")
+    hs.run(whole, policy="external", external=external(installed, "easyBackfill"), exchange=tmp_path / "log")
     machine = Machine(cores, next((tmp_path / "log").glob("*.jsonl")))
     late = 0
     for waiting, starts, free in machine.moments():

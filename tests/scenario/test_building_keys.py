@@ -25,7 +25,6 @@ COPIED = {
     ("language_model", "name"): "of the stream, which the entry or its number named",
     ("merging", "name clients think"): BUILT,
     ("modes", "memory"): DEMANDS,
-    ("modes", "partition"): BUILT,
     ("stream", "cpus"): DEMANDS,
     ("stream", "cluster training replication"): "arguments; a plan is cached by them",
     ("recorded", "shape time work load"): "columns that were drawn, and the load to which they are stretched",
