@@ -32,7 +32,7 @@ from hetsim.cli import main
 from hetsim.errors import PictureWarning, UsageError
 from hetsim.experiment.directory import load_any, save
 from hetsim.model import files
-from hetsim.page import report
+from hetsim.page import elements, report
 from hetsim.results.one_run.store import MARK, write_csv
 from hetsim.results.stored_files import digest_of, sealed, unsealed
 
@@ -137,7 +137,11 @@ def test_a_run_that_is_written_again_has_no_picture_of_the_old_one(here: Path, m
 
 
 @pytest.mark.slow
-def test_a_page_outlives_its_pictures(here: Path, unrendered: None, undrawable: None):
+def test_a_page_outlives_its_pictures(here: Path, monkeypatch: pytest.MonkeyPatch):
+    def fails(_: Any) -> None:
+        raise AttributeError("no such font")
+
+    monkeypatch.setattr(elements, "described", fails)
     made = [
         (hs.compare("small.yaml", ["fcfs", "sjf"], replications=2), "metrics by policy"),
         (hs.sweep("small.yaml", {"cluster.nodes.0.cpus": [1, 2, 3]}), "response mean against cluster.nodes.0.cpus"),
