@@ -194,6 +194,28 @@ def test_cores_named_must_be_as_many_as_the_mode_takes():
     assert "needs 2 cores, it names 1" in error_of(named, [Job([mode], [1.0])], node)
 
 
+class Ending(ListScheduler):
+    """Says that the run is over, and then fails; it has an `end` of its own, which is no hook."""
+
+    end, said = 7, None
+
+    def run_ended(self, time):
+        self.said = time
+        raise ZeroDivisionError("at the end")
+
+
+def test_an_error_at_the_end_keeps_the_record_and_never_hides_another():
+    policy = Ending()
+    with pytest.raises(PolicyError, match="ZeroDivisionError in run_ended at t = 2 s .*: at the end") as caught:
+        simulate(ONE, [Job([MODE], [2.0])], policy)
+    assert policy.said == 2.0 and caught.value.record.finish.tolist() == [2.0]
+    policy.said, policy.schedule = 1.0, lambda view: [7]
+    with pytest.raises(PolicyError, match="yielded 7") as caught:
+        simulate(ONE, [Job([MODE], [2.0])], policy)
+    assert policy.said is None and caught.value.record.end == 0.0
+    assert gc.isenabled()
+
+
 def test_a_simulation_runs_once_and_not_into_the_past():
     run = simulation(ONE, [Job([MODE], [2.0])])
     run.run()

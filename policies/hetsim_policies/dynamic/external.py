@@ -135,7 +135,7 @@ class External(Scheduler):
             self._ask(events)
         yield Wait(self._due[0][0] if self._due else math.inf)
 
-    def end(self, time: float | None) -> None:
+    def run_ended(self, time: float | None) -> None:
         if self._exchange is not None:
             with closing(self._exchange):
                 if time is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -45,11 +46,11 @@ class Simulation:
 
     def run(self) -> Record:
         """Run until drained or the horizon; a RunError has the `record` up to then."""
-        collecting = gc.isenabled()
-        gc.disable()  # nothing here makes cycles in bulk, and collecting costs up to 14 % of a run
         if self.state.closed:
             raise RunError("a simulation runs once; build another for another run")
-        end: float | None = None
+        collecting, scheduler = gc.isenabled(), self.state.scheduler
+        gc.disable()  # nothing here makes cycles in bulk, and collecting costs up to 14 % of a run
+        record: Record | None = None
         try:
             schedule = self.schedule
             view, apply, advance = self.view, self.parts.decisions.apply, self.parts.rounds.advance
@@ -65,18 +66,20 @@ class Simulation:
                 if self.checker is not None:
                     self.checker.check()
             record = self.finish()
-            end = record.end
+            call(self.state, scheduler.run_ended, record.end)
             return record
-        except RunError as error:
-            now = self.state.clock._now
-            error.time = now
-            # The accounts are closed with it: such a run cannot go on.
-            error.record = self.record(now)  # type: ignore[attr-defined]
+        except BaseException as error:
+            if record is None:
+                with suppress(Exception):  # the first error is the one to tell
+                    scheduler.run_ended(None)
+            if isinstance(error, RunError):
+                error.time = now = self.state.clock._now
+                # The accounts are closed with it: such a run cannot go on.
+                error.record = self.record(now) if record is None else record  # type: ignore[attr-defined]
             raise
         finally:
             if collecting:
                 gc.enable()
-            call(self.state, self.state.scheduler.end, end)
 
     def fork(self, within_round: bool = False) -> Simulation:
         """A copy that goes on independently, to the same bytes."""

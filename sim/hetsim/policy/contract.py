@@ -291,7 +291,7 @@ class Scheduler:
             )
         )
 
-    def end(self, time: float | None) -> None:
+    def run_ended(self, time: float | None) -> None:
         """Hook: the run is over, at this time; None: it failed."""
 
     def schedule(self, view: View) -> Iterator[Decision]:

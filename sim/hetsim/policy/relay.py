@@ -37,8 +37,8 @@ class Relay(Scheduler):
     def announced(self, device: Device, start: float, end: float) -> None:
         self.inner.announced(device, start, end)
 
-    def end(self, time: float | None) -> None:
-        self.inner.end(time)
+    def run_ended(self, time: float | None) -> None:
+        self.inner.run_ended(time)
 
     def replica(self, wanted: WantedReplica, view: View) -> Placement | None:
         return self.inner.replica(wanted, view)
