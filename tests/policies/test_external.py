@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import hetsim as hs
 from hetsim.cli import hetsim
-from hetsim.errors import PolicyError, UsageError
+from hetsim.errors import PolicyError, ScenarioError, UsageError
 from hetsim.experiment.identity import Identity
 from hetsim.experiment.run import prepare
 from hetsim.policy.external import Exchange, ExternalProgram
@@ -107,6 +107,49 @@ def test_what_goes_wrong_is_said_with_time_and_message(name: str, said: str, tmp
     assert [file.suffix for file in tmp_path.iterdir()] == [".part"]
 
 
+def answered(*events: dict, now: object = 0) -> str:
+    return json.dumps({"now": now, "events": [{"timestamp": 0, "type": "NOTIFY", **event} for event in events]})
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (answered({"type": "REQUESTED_CALL"}), "answered REQUESTED_CALL, which is not carried out here"),
+        (answered({"type": "EXECUTE_JOB", "data": {"job_id": "w0!0", "alloc": "0-99999999999"}}), "; there are 0-3"),
+        (answered({"type": "EXECUTE_JOB", "data": {"job_id": "w0!0", "alloc": "0-1 7-5"}}), "; there are 0-3"),
+        (answered({"type": "EXECUTE_JOB", "data": {"job_id": [{}]}}), "the job [{}], which is not waiting"),
+        (answered({"type": "KILL_JOB", "data": {"job_ids": [[], {}]}}), "the job [], which is not running"),
+        (answered({"type": "KILL_JOB", "data": {"job_ids": 5}}), "answered KILL_JOB with wrong data (TypeError: 'int'"),
+        (answered({"type": "CALL_ME_LATER", "data": {"timestamp": 10**400}}), "(OverflowError: "),
+        (answered({"type": "CALL_ME_LATER"}), "answered CALL_ME_LATER with wrong data (KeyError: 'timestamp')"),
+        (answered({"type": "SET_RESOURCE_STATE", "data": {"resources": "0", "state": 1e308}}), "the state 1e+308"),
+        (answered({"type": "SET_RESOURCE_STATE", "data": {"resources": "0", "state": []}}), "the state []"),
+        (answered({"timestamp": 10**400}), "(OverflowError: "),
+        (answered({"timestamp": float("nan")}), "(ValueError: timestamp is nan)"),
+        (answered(now=float("nan")), "(ValueError: now is nan)"),
+        ("[" * 200_000, "(RecursionError: "),
+        (answered({"type": "\x1b[31m" + "x" * 10_000}), "answered \\x1b[31mxxx"),
+    ],
+    ids=lambda text: text[-30:],
+)  # fmt: skip
+def test_whatever_is_answered_is_refused_with_time_and_message(answer, said, monkeypatch) -> None:
+    class Told:
+        """In place of a process."""
+
+        def ask(self, message: str) -> bytes:
+            return (answer if "JOB_SUBMITTED" in message else answered()).encode()
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("hetsim_policies.dynamic.external.Exchange", lambda *_: Told())
+    with pytest.raises(PolicyError) as caught:
+        hs.run(jobs(1), external=["true"])
+    text = str(caught.value)
+    assert said in text and " (t = 0 s)\n" in text and "last message: {" in text and len(text) < 2000
+    assert caught.value.time == 0.0
+
+
 def children() -> set[str]:
     found = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True, check=False)
     return set(found.stdout.split())
@@ -153,6 +196,59 @@ def test_a_large_message_to_a_process_that_does_not_read_times_out() -> None:
         exchange.ask("x" * 1_000_000)
     exchange.close()
     assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize(("longest", "said"), [(1 << 26, "did not answer within 0.1 s"), (1000, "more than 0 MiB")])
+def test_an_endless_line_is_cut_off(longest: int, said: str, monkeypatch) -> None:
+    monkeypatch.setattr("hetsim.policy.external.LONGEST", longest)
+    exchange = Exchange(ExternalProgram(("sh", "-c", "while :; do printf x; done")), "x", 0.1, UsageError)
+    begun = time.monotonic()
+    with pytest.raises(UsageError, match=said):
+        exchange.ask("{}")
+    exchange.close()
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.slow
+def test_the_process_and_all_that_it_started_end_with_a_killed_worker(tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    script = f'sleep 60 & echo $$ $! > "{file}"; while :; do sleep 1; done'
+    worker = (
+        "import os\nfrom hetsim.policy.external import Exchange, ExternalProgram as Program\n"
+        f"exchange = Exchange(Program(('sh', '-c', {script!r})), 'x', 20.0, RuntimeError)\n"
+        f"while not (os.path.exists({str(file)!r}) and os.path.getsize({str(file)!r})): pass\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", worker], check=False).returncode == -9
+    there, end = [int(word) for word in file.read_text(encoding="utf-8").split()], time.monotonic() + 10
+    assert len(there) == 2
+    while (left := [pid for pid in there if runs(pid)]) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert left == []
+
+
+def runs(pid: int) -> bool:
+    found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return found.stdout.strip()[:1] not in ("", "Z")
+
+
+@pytest.mark.nightly
+def test_each_point_of_a_sweep_keeps_an_exchange_of_its_own(tmp_path: Path) -> None:
+    over = {"workload.0.cpu_time": ["1 s", "2 s"]}
+    kept = hs.sweep(jobs(2), over, external=command("one_by_one"), exchange=tmp_path)
+    assert [file.suffix for file in tmp_path.iterdir()] == [".jsonl"] * 2
+    assert hs.sweep(jobs(2), over, exchange=tmp_path, workers=2).table.equals(kept.table)
+
+
+def test_options_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"exchange keeps what runs say, .*: leave out one"):
+        hs.replicate(jobs(1), replications=2, external=["true"], exchange=tmp_path, cache=tmp_path)
+    for what in (Path("true"), 5):
+        with pytest.raises(UsageError, match="a command is a text, or a list of its parts"):
+            hs.run(jobs(1), external=what)
+    for seconds in ("25 d", 0):
+        with pytest.raises(ScenarioError, match="timeout"):
+            hs.run(jobs(1, policy={"scheduler": {"name": "external", "timeout": seconds}}), external=["true"])
 
 
 def test_gangs_and_gpus_are_placed_where_the_answer_says(tmp_path: Path) -> None:

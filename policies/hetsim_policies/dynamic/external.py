@@ -16,7 +16,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count, groupby
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from hetsim.errors import PolicyError, Problem, ScenarioError, visible
 from hetsim.model.cluster import MILLI, WHOLE, Device
@@ -27,7 +29,8 @@ from hetsim.model.units import Seconds
 from hetsim.policy import Decision, PlanProblem, Reject, Scheduler, Set, Start, Stop, View, Wait
 from hetsim.policy.external import Exchange, ExternalProgram
 
-SHOWN = 300  # characters of a message that an error shows
+SHOWN, MOST = 300, 900  # characters that an error shows of a message, and of what is wrong
+UNREADABLE = ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -47,12 +50,14 @@ class External(Scheduler):
     """A scheduler in a process of its own, whose command is given with `--external`.
 
     protocol: how messages are written: as Batsim does, a line of JSON each.
-    timeout: wall-clock time that the process has for each answer.
+    timeout: wall-clock time that the process has for each answer, at most a day.
     """
 
     external_program: ExternalProgram | None = None  # set by the code that builds a run: no scenario names it
 
-    def __init__(self, protocol: Literal["batsim"] = "batsim", timeout: Seconds = 10.0):
+    def __init__(
+        self, protocol: Literal["batsim"] = "batsim", timeout: Annotated[Seconds, Field(gt=0, le=86_400)] = 10.0
+    ):
         self.protocol, self.timeout = protocol, timeout
         self._exchange: Any = None
         self._events: list[dict[str, Any]] = []  # what the next message tells
@@ -125,7 +130,10 @@ class External(Scheduler):
         while True:
             while self._due and self._due[0][0] <= view.now:
                 event = heappop(self._due)[2]
-                yield from self._carry_out(event["type"], event.get("data") or {}, view)
+                try:
+                    yield from self._carry_out(event["type"], event.get("data") or {}, view)
+                except UNREADABLE as error:
+                    raise self._wrong(f"answered {event['type']} with wrong data ({_named(error)})") from error
             if not self._events:
                 break
             if not self._to_come:
@@ -160,8 +168,8 @@ class External(Scheduler):
             "config": dict.fromkeys(off.split(), False),
         }  # fmt: skip
         stream = view.random.bit_generator.state  # of seed and replication: no other run has it
-        name = hashlib.sha256(f"{stream}{_ENCODE(data)}".encode()).hexdigest()[:16]
         assert self.external_program is not None
+        name = hashlib.sha256(f"{self.external_program.scenario}{stream}{_ENCODE(data)}".encode()).hexdigest()[:16]
         self._exchange = Exchange(self.external_program, name, self.timeout, self._wrong)
         self._ask([{"timestamp": view.now, "type": "SIMULATION_BEGINS", "data": data}])
 
@@ -174,20 +182,22 @@ class External(Scheduler):
             if not self._view.now <= answer["now"] < math.inf:
                 raise ValueError(f"now is {answer['now']}")
             for event in answer["events"]:
-                entry = float(event["timestamp"]), next(self._number), event
-                (event.get("data") or {}).items()  # as it will be read
-                heappush(self._due, entry) if isinstance(event["type"], str) else event["type"].encode()
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+                if not (time := float(event["timestamp"])) < math.inf:
+                    raise ValueError(f"timestamp is {time}")
+                (event.get("data") or {}).items(), event["type"].encode()  # as they will be read
+                heappush(self._due, (time, next(self._number), event))
+        except UNREADABLE as error:
             form = '{"now": time, "events": [{"timestamp", "type", "data"}, ...]}'
-            raise self._wrong(f"answered with something else than {form} ({type(error).__name__}: {error})") from None
+            raise self._wrong(f"answered with something else than {form} ({_named(error)})") from None
 
     def _wrong(self, what: str) -> PolicyError:
         texts = {"last message": self._last, "answer": self._answer}
         said = "".join(f"\n       {name}: {visible(text[:SHOWN])}{'…' if len(text) > SHOWN else ''}"
                        for name, text in texts.items() if text)  # fmt: skip
-        return PolicyError(f"the external scheduler {what} (t = {self._view.now:g} s){said}")
+        what = f"the external scheduler {visible(what[:MOST])} (t = {self._view.now:g} s)"
+        return PolicyError(what + said)
 
-    def _carry_out(self, kind: str, data: dict[str, Any], view: View) -> Iterator[Decision]:
+    def _carry_out(self, kind: str | None, data: dict[str, Any], view: View) -> Iterator[Decision]:
         if kind == "EXECUTE_JOB":
             job = self._job(kind, data.get("job_id"), WAITING)
             placement = self._place(job, data, view)
@@ -199,19 +209,22 @@ class External(Scheduler):
             yield Reject(job.task, "rejected by the external scheduler")
         elif kind == "KILL_JOB":
             for job_id in data.get("job_ids") or ():
-                if job_id not in self._jobs or not self._jobs[job_id].over:  # else it ended meanwhile
+                if (job := self._jobs.get(str(job_id))) is None or not job.over:  # else it ended meanwhile
                     yield from self._stop(self._job(kind, job_id, RUNNING), bool(data.get("resubmit")))
         elif kind == "CALL_ME_LATER":
-            time = data.get("timestamp")
-            if not isinstance(time, int | float) or not view.now < time < math.inf:
-                raise self._wrong(f"wants to be called at {time!r}, which is not a later time")
-            heappush(self._due, (time, next(self._number), {"type": "REQUESTED_CALL"}))
-        elif kind == "REQUESTED_CALL":
-            self._tell(kind)
+            time = float(data["timestamp"])
+            if not view.now < time < math.inf:
+                raise self._wrong(f"wants to be called at {time:g} s, which is not a later time")
+            heappush(self._due, (time, next(self._number), {"type": None}))
+        elif kind is None:  # the call: what this process is told, and cannot say itself
+            self._tell("REQUESTED_CALL")
         elif kind == "SET_RESOURCE_STATE":
+            state = data.get("state", "on")
+            if state not in ("off", "on", "wake") and not (isinstance(state, int | float) and 1e-3 <= state <= 1e3):
+                raise self._wrong(f"sets the state {state!r}, which is not off, on, wake or a frequency (nominal: 1)")
             for device in dict.fromkeys(self._lanes[one] for one in self._numbers(kind, data.get("resources"))):
-                yield Set(device, data.get("state", "on"))
-            self._tell("RESOURCE_STATE_CHANGED", resources=data["resources"], state=str(data.get("state", "on")))
+                yield Set(device, state)
+            self._tell("RESOURCE_STATE_CHANGED", resources=data["resources"], state=str(state))
         elif kind not in ("NOTIFY", "SET_JOB_METADATA"):  # which Batsim's schedulers may send, and change nothing here
             raise self._wrong(f"answered {kind}, which is not carried out here")
 
@@ -234,12 +247,11 @@ class External(Scheduler):
         """The resources of an interval set, such as `0-3,7` or `0-3 7`."""
         try:
             ends = [[*map(int, part.split("-"))] for part in text.replace(",", " ").split()]
-            numbers = sorted({number for one in ends for number in range(one[0], one[-1] + 1)})
         except (ValueError, AttributeError):
-            numbers = []
-        if not numbers or not numbers[-1] < len(self._lanes):
+            ends = []
+        if not ends or not all(one[0] <= one[-1] < len(self._lanes) for one in ends):
             raise self._wrong(f"names in {kind} the resources {text!r}; there are 0-{len(self._lanes) - 1}")
-        return numbers
+        return sorted({number for one in ends for number in range(one[0], one[-1] + 1)})
 
     def _place(self, job: Job, data: dict[str, Any], view: View) -> Placement:
         """The placement that an answer names: by a mode, by resources, by both or neither."""
@@ -264,6 +276,10 @@ class External(Scheduler):
             raise self._wrong(f"{there}, where it does not fit now")
         self._cores |= dict.fromkeys(whole_cores, job.id)
         return placement
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _res(mode: Mode) -> int:

@@ -114,6 +114,8 @@ class StudyOptions:
                     raise UsageError(f"{one.name} must be a whole number {bounds}, not {value!r}")
         if self.dask is not None and (self.executor is not None or self.workers not in (None, 1)):
             raise UsageError("a Dask cluster has workers of its own: leave out workers and executor")
+        if self.cache is not None and self.exchange is not None:
+            raise UsageError("exchange keeps what runs say, and those that the cache has say nothing: leave out one")
         if self.audit:
             watch_opens("audit")  # until the study ends
 

@@ -16,28 +16,36 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from time import monotonic
 from typing import Any
 
 from hetsim.errors import UsageError
 
 GRACE = 2.0  # seconds that a process has to exit by itself before it is killed
+LONGEST = 64 << 20  # bytes of an answer
+_WATCH = ("/bin/sh", "-c", 'read -r _; kill -s KILL -- "-$0"')  # ends a group when its own input does: hetsim is gone
 
 
 @dataclass(frozen=True)
 class ExternalProgram:
-    """The command of a scheduler, and a folder of exchanges; these alone are replayed."""
+    """The command of a scheduler, and a folder of exchanges; these alone are replayed.
+
+    scenario: what tells the exchanges of several scenarios apart.
+    """
 
     command: tuple[str, ...]
     folder: str | None = None
+    scenario: str = ""
 
     @classmethod
     def given(cls, command: str | Sequence[str] | None, folder: str | Path | None = None) -> ExternalProgram | None:
         """The program that two options name, if any; UsageError if it is not there."""
         try:
             words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(map(str, command or ()))
-        except ValueError as error:
-            raise UsageError(f"external: {error}, in {command!r}") from None
+        except (TypeError, ValueError) as error:
+            text = f"external: {error}, in {command!r}; a command is a text, or a list of its parts"
+            raise UsageError(text) from None
         if command is not None and not (words and shutil.which(words[0])):
             raise UsageError(f'external: there is no program "{"".join(words[:1])}" that can be run')
         return None if command is folder is None else cls(words, None if folder is None else str(folder))
@@ -70,11 +78,14 @@ class Exchange:
             self._process = process = subprocess.Popen(
                 program.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
             )
-            self._kill = weakref.finalize(self, _kill, process)  # also if nothing closes the exchange
+            watch = subprocess.Popen(
+                (*_WATCH, str(process.pid)), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+            )
+            self._kill = weakref.finalize(self, _kill, process, watch)  # also if nothing closes the exchange
             if program.folder is not None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._log = self._path.with_suffix(".part").open("wb")
-        except OSError as error:
+                self._log = self._path.with_name(f"{name}-{token_hex(4)}.part").open("wb")
+        except (OSError, ValueError) as error:
             raise wrong(f"cannot be {'started' if program.command else 'replayed'}: {error}") from None
         self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._to, False)
@@ -95,26 +106,29 @@ class Exchange:
         return answer
 
     def _talk(self, line: bytes) -> bytes:
-        end, answer = monotonic() + self._timeout, b""
+        end, answer, rest = monotonic() + self._timeout, bytearray(), memoryview(line)
         try:
-            while line:
-                self._wait(self._writable, end)
-                line = line[os.write(self._to, line) :]
+            while rest:
+                self._wait(self._writable, end, len(rest) < len(line))
+                rest = rest[os.write(self._to, rest) :]
             while not answer.endswith(b"\n"):
-                self._wait(self._readable, end)
+                self._wait(self._readable, end, len(answer) > 0)
                 answer += (part := os.read(self._from, 1 << 20))
                 if not part:
                     raise BrokenPipeError
+                if len(answer) > LONGEST:
+                    raise self._wrong(f"answered with a line of more than {LONGEST >> 20} MiB: {bytes(answer[:80])!r}")
         except BrokenPipeError:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(GRACE)
             raise self._wrong(f"closed its pipes (exit status {self._process.returncode})") from None
         if b"\n" in answer[:-1]:
-            raise self._wrong(f"answered with more than one line: {answer[:80]!r}")
-        return answer
+            raise self._wrong(f"answered with more than one line: {bytes(answer[:80])!r}")
+        return bytes(answer)
 
-    def _wait(self, poll: select.poll, end: float) -> None:
-        if not poll.poll(max(0.0, end - monotonic()) * 1000):
+    def _wait(self, poll: select.poll, end: float, begun: bool) -> None:
+        left = end - monotonic()  # an answer that lay there while hetsim was stopped counts
+        if (begun and left < 0.0) or not poll.poll(max(0.0, left) * 1000):
             raise self._wrong(f"did not answer within {self._timeout:g} s (`timeout`)")
 
     def close(self) -> None:
@@ -130,7 +144,8 @@ class Exchange:
                 os.replace(self._log.name, self._path)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes], watch: subprocess.Popen[bytes]) -> None:
     """End a process and all that it has started."""
-    with suppress(ProcessLookupError, PermissionError), process:
+    with suppress(ProcessLookupError, PermissionError), watch, process:
+        watch.kill()
         os.killpg(process.pid, 9)

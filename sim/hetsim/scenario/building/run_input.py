@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -137,8 +138,9 @@ def make_policy(spec: PolicySpec, scenario: ScenarioSource, problems: list[Probl
     path: Path_ = place or ("policy", spec.kind)
     try:
         policy = spec.make()
-        if hasattr(policy, "external_program"):
-            policy.external_program = scenario.document.program
+        if hasattr(policy, "external_program") and (program := scenario.document.program) is not None:
+            text = json.dumps(scenario.document.data, sort_keys=True, default=str)
+            policy.external_program = replace(program, scenario=text)
     except ScenarioError as error:
         usual = key_of(("policy", spec.kind))
         moved = [replace(p, key=key_of(path) + p.key.removeprefix(usual)) for p in error.problems if not p.file]
