@@ -29,7 +29,7 @@ from hetsim.model.units import Seconds
 from hetsim.policy import Decision, PlanProblem, Reject, Scheduler, Set, Start, Stop, View, Wait
 from hetsim.policy.external import Exchange, ExternalProgram
 
-SHOWN, MOST = 300, 900  # characters that an error shows of a message, and of what is wrong
+SHOWN, WRONG_SHOWN = 300, 900  # characters that an error shows of a message, and of what is wrong
 UNREADABLE = ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -194,7 +194,7 @@ class External(Scheduler):
         texts = {"last message": self._last, "answer": self._answer}
         said = "".join(f"\n       {name}: {visible(text[:SHOWN])}{'…' if len(text) > SHOWN else ''}"
                        for name, text in texts.items() if text)  # fmt: skip
-        what = f"the external scheduler {visible(what[:MOST])} (t = {self._view.now:g} s)"
+        what = f"the external scheduler {visible(what[:WRONG_SHOWN])} (t = {self._view.now:g} s)"
         return PolicyError(what + said)
 
     def _carry_out(self, kind: str | None, data: dict[str, Any], view: View) -> Iterator[Decision]:
@@ -209,7 +209,7 @@ class External(Scheduler):
             yield Reject(job.task, "rejected by the external scheduler")
         elif kind == "KILL_JOB":
             for job_id in data.get("job_ids") or ():
-                if (job := self._jobs.get(str(job_id))) is None or not job.over:  # else it ended meanwhile
+                if (to_kill := self._jobs.get(str(job_id))) is None or not to_kill.over:  # else it ended meanwhile
                     yield from self._stop(self._job(kind, job_id, RUNNING), bool(data.get("resubmit")))
         elif kind == "CALL_ME_LATER":
             time = float(data["timestamp"])

@@ -106,11 +106,11 @@ class Exchange:
         return answer
 
     def _talk(self, line: bytes) -> bytes:
-        end, answer, rest = monotonic() + self._timeout, bytearray(), memoryview(line)
+        end, answer, unsent = monotonic() + self._timeout, bytearray(), memoryview(line)
         try:
-            while rest:
-                self._wait(self._writable, end, len(rest) < len(line))
-                rest = rest[os.write(self._to, rest) :]
+            while unsent:
+                self._wait(self._writable, end, len(unsent) < len(line))
+                unsent = unsent[os.write(self._to, unsent) :]
             while not answer.endswith(b"\n"):
                 self._wait(self._readable, end, len(answer) > 0)
                 answer += (part := os.read(self._from, 1 << 20))
@@ -127,8 +127,8 @@ class Exchange:
         return bytes(answer)
 
     def _wait(self, poll: select.poll, end: float, begun: bool) -> None:
-        left = end - monotonic()  # an answer that lay there while hetsim was stopped counts
-        if (begun and left < 0.0) or not poll.poll(max(0.0, left) * 1000):
+        seconds = end - monotonic()  # an answer that lay there while hetsim was stopped counts
+        if (begun and seconds < 0.0) or not poll.poll(max(0.0, seconds) * 1000):
             raise self._wrong(f"did not answer within {self._timeout:g} s (`timeout`)")
 
     def close(self) -> None:
