@@ -1050,6 +1050,9 @@ def test_only_one_function_opens_what_decides_a_run():
     assert [(text.split()[0], text.partition(": ")[2]) for text in found] == [
         ("files.py", "path.open('rb')"),
         ("files.py", "Path(module).with_name(name).read_bytes()"),  # a part of hetsim, as its source is
+        # Of what a command names, and of exchanges that are replayed, it gives the digests itself.
+        ("external.py", "Path(word).read_bytes()"), ("external.py", "self._path.open('rb')"),
+        ("external.py", "self._path.with_name(f'{name}-{token_hex(4)}.part').open('wb')"),
     ]
 
 
@@ -1107,6 +1110,7 @@ def test_openers_are_not_handed_on_and_folders_are_listed_where_that_is_recorded
     files += Path(hetsim_policies.__file__).parent.rglob("*.py")
     found = {path.name: texts for path in sorted(files) if (texts := handed_on(ast.parse(path.read_text())))}
     assert found == {
+        "external.py": [".glob()", "subprocess"],  # exchanges, of which it gives the digests; a scheduler of the user's
         "files.py": [".glob()", ".glob()", "os.open"],  # what is left of files that were being written
         "scenario.py": [".rglob()"],  # the listing of a folder that a scenario names
         "shipped.py": [".glob()", ".glob()", "importlib.resources"],  # scenarios that ship
