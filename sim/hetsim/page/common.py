@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from hetsim import plots
 from hetsim.experiment.policies import written
 from hetsim.page import elements
 from hetsim.page.elements import Cell, Markup, Section
@@ -104,6 +103,8 @@ def difference_rows(metric: str, rows: pd.DataFrame) -> list[list[str | Cell]]:
 
 def regret_picture(found: Comparison | Sweep, metrics: list[str], to: Markup) -> str:
     """The distance of each policy from the best, in the first metric that has one."""
+    from hetsim import plots  # large: not before the folder has been read
+
     for name in metrics:
         # Refused for a metric of which neither way is better, or 0 at its best.
         draw, caption = partial(plots.regret, found, name), "How far each policy is from the best of them."
@@ -114,6 +115,8 @@ def regret_picture(found: Comparison | Sweep, metrics: list[str], to: Markup) ->
 
 def front_picture(found: Comparison | Sweep, metrics: list[str], to: Markup) -> str:
     """The Pareto front of the first two metrics that are not complements."""
+    from hetsim import plots  # large: not before the folder has been read
+
     for one, other in combinations(metrics, 2):
         if one.rpartition("_")[0] == other.rpartition("_")[0]:
             continue  # the mean and a percentile of the same thing trade nothing off

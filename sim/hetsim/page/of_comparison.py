@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from shlex import quote
 from typing import Any
 
-from hetsim import plots
 from hetsim.errors import UsageError
 from hetsim.experiment.directory import folder_name
 from hetsim.page import columns, common, elements
@@ -30,6 +29,8 @@ MAX_OTHERS = 3
 
 def of_comparison(found: Comparison, folder: str) -> common.Parts:
     """Title, first lines and sections of the page of a comparison."""
+    from hetsim import plots  # large: not before the folder has been read
+
     runs: Mapping[str, Any] = found.runs
     first = first_of(next(iter(runs.values())))
     policies = [str(name) for name in found.table.index]

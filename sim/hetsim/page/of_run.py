@@ -5,12 +5,10 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from hetsim import plots
 from hetsim.model.record import COMPLETED, STATUS_NAMES
 from hetsim.page import columns, elements
 from hetsim.page.common import Parts, command, commands, scenario_of
 from hetsim.page.elements import Cell, Markup, Section
-from hetsim.planning.picture import has_pipelines
 from hetsim.report.overview import STAGE_COLUMNS, STATISTICS, Figures, first_of, headline, remarks, stage_rows
 from hetsim.results.declared import COMPLETED_COUNT, ENERGY, RESPONSE_MEAN, TASK_COUNT, WAIT_MEAN, in_set
 from hetsim.results.formatting import formatter, listed, metric_name, several, share, units_of
@@ -107,6 +105,9 @@ def summary(outcome: Outcome, figures: Figures, to: Markup) -> str:
 
 def pictures(first: Result, to: Markup) -> str:
     """Pictures of language models, energy, pipelines and links, where there are any."""
+    from hetsim import plots  # large: not before the folder has been read
+    from hetsim.planning.picture import has_pipelines
+
     parts = []
     if len(first.steps):
         caption = "What replicas of language models held, had to do, and did in a step; and the times between tokens."

@@ -12,7 +12,6 @@ from typing import Any
 
 import pandas as pd
 
-from hetsim import plots
 from hetsim.errors import HetsimError, UsageError
 from hetsim.experiment.points import parse_over
 from hetsim.experiment.policies import written
@@ -144,6 +143,8 @@ def _differing_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
 
 def swept_pictures(found: Sweep, to: Markup) -> str:
     """Metrics against what was swept, regret, and the front of two metrics."""
+    from hetsim import plots  # large: not before the folder has been read
+
     varied = [key for key in found.keys if found.table[key].nunique() > 1]
     policies = list(dict.fromkeys(found.table["policy"]))
     parts = []
