@@ -28,6 +28,7 @@ from matplotlib.figure import Figure
 from stored import stored_runs
 
 import hetsim as hs
+import hetsim.plots.draw  # its class keeps the methods that it finds as it is made: not those put in their place
 from hetsim.cli import main
 from hetsim.errors import PictureWarning, UsageError
 from hetsim.experiment.directory import load_any, save
