@@ -744,3 +744,79 @@ def test_energy_that_is_not_known_is_no_reward(tmp_path, kind, reward):
         kind(path, reward=reward)
     kind(path, reward={"slowdown": 1, "energy": 0})
     kind(hs.load(path, {"cluster.nodes.0.gpus.power": {"idle": "5 W"}}), reward=reward)
+
+
+@needs_gymnasium
+@pytest.mark.parametrize(("name", "given"), [
+    ("Scheduling", {}), ("Scheduling", {"observation": "graph", "actions": ["node"]}), ("Admission", {"window": 2}),
+])  # fmt: skip
+def test_many_in_one_process_are_the_single_ones_row_by_row(name, given):
+    import gymnasium
+
+    small, (entry,) = MIX | {"seed": 4}, MIX["workload"]
+    small["workload"] = [entry | {"until": "20 min"}]  # episodes that end and begin anew
+    name = f"hetsim.learning:hetsim/{name}-v0"
+    makes = [gymnasium.make_vec(name, 3, mode, scenario=small, **given) for mode in (None, "sync")]
+    random = np.random.default_rng(0)
+    (seen, info), (expected, told) = (env.reset(seed=5) for env in makes)
+    ended = 0
+    for _ in range(60):
+        assert _equal(seen, expected) and all(np.array_equal(info[key], told[key]) for key in told)
+        actions = np.array([random.choice(np.flatnonzero(row)) for row in info["action_mask"]])
+        seen, *rest, info = makes[0].step(actions)
+        expected, *others, told = makes[1].step(actions)
+        assert all(map(np.array_equal, rest, others))
+        ended += int(rest[1].sum())
+    assert ended > 3
+    with pytest.raises(UsageError, match="2 actions are given for 3 environments"):
+        makes[0].step([0, 0])
+    with pytest.raises(UsageError, match="2 seeds are given for 3 environments"):
+        makes[0].reset(seed=[1, 2])
+    with pytest.raises(UsageError, match="num_envs is how many"):
+        gymnasium.make_vec(name, 0, scenario=small)
+
+
+def _equal(one, other):
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(np.array_equal(one[key], other[key]) for key in one)
+    return one.dtype == other.dtype and np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(("made", "given"), [
+    (Episodes, {}), (Admissions, {}),
+    (Episodes, {"observation": "graph", "actions": ["node"], "reward": {"slowdown": 1, "energy": 1e-6}}),
+])  # fmt: skip
+def test_a_clone_goes_on_to_the_same_bytes_and_changes_nothing_here(made, given):
+    original = made(MIX, **given)
+    original.reset(7)
+    choose = at_random(1)
+    for _ in range(25):
+        original.step(choose(original))
+    clone, other = original.clone(), original.clone()
+    choose = at_random(2)
+    while not other.over:  # another future first
+        other.step(choose(other))
+    rewards = []
+    for one in (original, clone):
+        choose, earned = at_random(3), []
+        while not one.over:
+            earned.append(one.step(choose(one)))
+        rewards.append(earned)
+    assert rewards[0] == rewards[1]
+    assert fingerprint(original.record) == fingerprint(clone.record) != fingerprint(other.record)
+
+
+@needs_gymnasium
+def test_an_environment_can_be_copied_with_its_wrappers():
+    import copy
+
+    import gymnasium
+
+    env = gymnasium.make("hetsim.learning:hetsim/Scheduling-v0", scenario=MIX)
+    env.reset(seed=3)
+    env.step(0)
+    twin = copy.deepcopy(env)
+    assert env.step(1)[1:3] == twin.step(1)[1:3]
+    assert twin.unwrapped.episodes.simulation is not env.unwrapped.episodes.simulation
+    one, other = env.reset(), twin.reset()
+    assert np.array_equal(one[0], other[0])

@@ -23,7 +23,7 @@ def register() -> None:
 
     for name, where in ENVIRONMENTS.items():
         if name not in registry:
-            register(id=name, entry_point=where)
+            register(id=name, entry_point=where, vector_entry_point=where.replace("Env", "VectorEnv"))
 
 
 if find_spec("gymnasium") is not None:

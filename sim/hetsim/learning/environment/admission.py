@@ -96,9 +96,13 @@ class Admissions(Episodes):
         return self._put_before(run, True)
 
     def _put_before(self, run: RunInput, asks: bool) -> Gate:
-        self.watched = self.door = AdmissionWindow(self.window, self.scale)
-        run.scheduler = self.gate = Gate(run.scheduler, self.door, asks, self.ahead)
-        return self.gate
+        run.scheduler = Gate(run.scheduler, AdmissionWindow(self.window, self.scale), asks, self.ahead)
+        return self._adopt(run.scheduler)
+
+    def _adopt(self, scheduler: Any) -> Any:
+        self.gate = scheduler
+        self.watched = self.door = scheduler.door
+        return scheduler
 
     def _take(self, simulation: Simulation, action: int) -> None:
         task = self.gate.asked.popleft()
@@ -125,7 +129,6 @@ class Admissions(Episodes):
             if not self._in_round:
                 self._end(simulation)
                 return
-        self._look()
 
     def _look(self) -> None:
         asked = self.gate.asked

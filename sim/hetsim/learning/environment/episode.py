@@ -6,10 +6,12 @@ and the same policy in a run leave the same tables.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from hetsim.errors import ScenarioError, UsageError
 from hetsim.learning.environment.acting import ARRIVAL, ORDERS, Acting, Actions, Choice, check_actions
 from hetsim.learning.environment.observations import Observation, ObservationLike, make_observation
 from hetsim.learning.environment.rewards import Both, Reward, RewardLike, check_reward, checked, make_reward
-from hetsim.learning.observation.window import MAX_WINDOW, SCHEDULING, SHORTEST, Layout, Window
+from hetsim.learning.observation.window import MAX_WINDOW, SCHEDULING, SHORTEST, Layout, Window, observe_together
 from hetsim.model.randomness import JUDGED, TRAINING
 from hetsim.model.record import Record, RunInput
 from hetsim.model.task import Task
@@ -144,12 +146,7 @@ class Episodes:
         if make is None or first is None:
             return make
 
-        def made(problem: PlanProblem, window: int, scale: float) -> Observation:
-            reward = make(problem, window, scale)
-            reward.keep(first)
-            return reward
-
-        return made
+        return partial(_of_sizes, make, first)
 
     @property
     def factor(self) -> float:
@@ -198,7 +195,22 @@ class Episodes:
         self.terminated = self.truncated = self._in_round = False
         self.earned = self.dt = 0.0
         self._go()
+        self._look()
         return self.observation
+
+    def clone(self) -> Self:
+        """A copy that goes on independently from here, to the same bytes; UsageError where something forbids it."""
+        new = copy(self)
+        if self.simulation is not None and not self.over:
+            new.simulation = self.simulation.fork()
+            told = new._adopt(new.simulation.input.scheduler).reward
+            new.reward, new.plain_reward = told.parts if isinstance(told, Both) else (told, told)
+        return new
+
+    def _adopt(self, scheduler: Any) -> Any:
+        """Watch the window in a copied run; what tells the reward of events."""
+        self.watched = scheduler
+        return scheduler
 
     def _take_over(self, run: RunInput) -> Any:
         """Put the window in the scheduler's place; what tells the reward of events."""
@@ -220,6 +232,12 @@ class Episodes:
 
     def step(self, action: int) -> float:
         """Carry out one action and go to the next decision; return the reward."""
+        reward = self.move(action)
+        self._look()
+        return reward
+
+    def move(self, action: int) -> float:
+        """`step` without a look at what is to be decided next, which is to follow."""
         if self.simulation is None or self.over:
             raise UsageError("no episode is under way: reset() begins one")
         if not 0 <= action < self.actions:
@@ -267,7 +285,6 @@ class Episodes:
                 return
             self._in_round = self.watched.anything()
             if self._in_round:
-                self._look()
                 return
 
     def _end(self, simulation: Simulation) -> None:
@@ -275,7 +292,6 @@ class Episodes:
         self.reward.close(self.record)
         open_ends = simulation.state.ended < len(simulation.input.tasks) and self.record.end >= simulation.input.horizon
         self.truncated, self.terminated = open_ends, not open_ends
-        self._look()
 
     def _look(self) -> None:
         self.observation, self.mask = self.watched.observe()
@@ -289,6 +305,23 @@ class Episodes:
             self.record, name=self.scenario.name, seed=self.seed, replication=self.replication, policy="environment",
             scenario=self.scenario.deferred_yaml(absolute_paths=True),
         )  # fmt: skip
+
+
+def _of_sizes(make: Callable[..., Observation], first: Observation, *given: Any) -> Observation:
+    """Make an observation with the shapes of the first one."""
+    observation = make(*given)
+    observation.keep(first)
+    return observation
+
+
+def look_together(several: Sequence[Episodes]) -> None:
+    """Observe episodes of one scenario, each of which has moved."""
+    if not several or several[0].decides != SCHEDULING or several[0].switches or several[0].first is not None:
+        for one in several:
+            one._look()
+        return
+    for one, observation, mask in zip(several, *observe_together([one.watched for one in several]), strict=True):
+        one.observation, one.mask = observation, mask
 
 
 def root_mean_square(runs: list[list[float]]) -> float:

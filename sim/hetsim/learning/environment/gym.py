@@ -1,8 +1,9 @@
 """The Gymnasium face of episodes; the only file that imports Gymnasium."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy, deepcopy
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
@@ -11,7 +12,7 @@ from gymnasium import spaces
 from hetsim.errors import UsageError
 from hetsim.learning.environment.acting import SHORTEST_FIRST, Acting, Choice
 from hetsim.learning.environment.admission import Admissions
-from hetsim.learning.environment.episode import RETURN, WINDOW, Episodes, scheduler_of
+from hetsim.learning.environment.episode import RETURN, WINDOW, Episodes, look_together, scheduler_of
 from hetsim.learning.environment.observations import ObservationLike
 from hetsim.learning.environment.rewards import Goodput, RewardLike
 from hetsim.learning.observation.window import ADMISSION, LIMIT, SCHEDULING, Layout
@@ -118,6 +119,18 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         reward = episodes.step(whole_number(action))
         return episodes.observation, reward, episodes.terminated, episodes.truncated, self._info()
 
+    def clone(self) -> Self:
+        """A copy in the middle of the episode that goes on independently, to the same bytes.
+
+        Raises: UsageError if an observation, a reward or a policy cannot be copied.
+        """
+        new = copy(self)
+        new.episodes, new._np_random = self.episodes.clone(), deepcopy(self._np_random)
+        return new
+
+    def __deepcopy__(self, known: dict[int, Any]) -> Self:
+        return self.clone()
+
     def action_masks(self) -> np.ndarray:
         """Which actions are possible now, as booleans."""
         return self.episodes.mask
@@ -206,6 +219,75 @@ class AdmissionEnv(SchedulingEnv):
         normalize: str | None = RETURN, render_mode: str | None = None,
     ):  # fmt: skip
         self._begin(Admissions(scenario, window, reward, scale=scale, ahead=ahead, normalize=normalize), render_mode)
+
+
+class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray]):
+    """Many environments of one scenario in one process, of which each has a row (`gymnasium.make_vec`).
+
+    num_envs: how many; the other parameters are those of the single environment.
+    `reset(seed=s)` seeds them with s, s + 1, ...; an episode that has ended begins anew at the next step, whose action
+    is ignored.  Each row is what the single environment gives; the work on arrays is done for all at once.  In `info`
+    each entry is an array, `action_mask` of shape (num_envs, actions).
+    """
+
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}
+    kind: ClassVar[type[SchedulingEnv]] = SchedulingEnv
+
+    def __init__(self, num_envs: int = 1, render_mode: str | None = None, **given: Any):
+        if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
+            raise UsageError(f"num_envs is how many environments there are, at least 1, not {num_envs!r}")
+        first = self.kind(**given)
+        if first.episodes.normalize:
+            _ = first.episodes.factor  # once, not by each copy
+        others = [self.kind.from_episodes(copy(first.episodes)) for _ in range(num_envs - 1)]
+        self.envs, self.num_envs, self.render_mode = [first, *others], int(num_envs), render_mode
+        self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
+        self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, self.num_envs)
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin a run in each; the first observations, and the info with the masks."""
+        seeds = [None] * self.num_envs if seed is None else seed
+        seeds = [seeds + number for number in range(self.num_envs)] if isinstance(seeds, int) else seeds
+        if len(seeds) != self.num_envs:
+            raise UsageError(f"{len(seeds)} seeds are given for {self.num_envs} environments")
+        for env, own in zip(self.envs, seeds, strict=True):
+            env.reset(seed=own, options=options)
+        return self._seen()
+
+    def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Carry out an action in each; what Gymnasium defines, as arrays."""
+        if len(actions) != self.num_envs:
+            raise UsageError(f"{len(actions)} actions are given for {self.num_envs} environments")
+        rewards, moved = np.zeros(self.num_envs), []
+        for number, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+            if env.episodes.over:
+                env.reset()
+            else:
+                rewards[number] = env.episodes.move(whole_number(action))
+                moved.append(env.episodes)
+        look_together(moved)
+        observation, info = self._seen()
+        ends = np.array([(env.episodes.terminated, env.episodes.truncated) for env in self.envs])
+        return observation, rewards, ends[:, 0], ends[:, 1], info
+
+    def _seen(self) -> tuple[Any, dict[str, Any]]:
+        """What all have to decide now."""
+        episodes, space, size = [env.episodes for env in self.envs], self.single_observation_space, self.num_envs
+        observations = gymnasium.vector.utils.concatenate(
+            space, [one.observation for one in episodes], gymnasium.vector.utils.create_empty_array(space, size)
+        )
+        info = {name: np.array([getattr(one, name) for one in episodes]) for name in ("now", "dt", "earned")}
+        info["action_mask"] = np.array([one.mask for one in episodes], np.int8)
+        return observations, info | {f"_{name}": np.ones(size, np.bool_) for name in info}
+
+
+class AdmissionVectorEnv(SchedulingVectorEnv):
+    """Many environments of admission in one process, as `SchedulingVectorEnv` has them."""
+
+    kind = AdmissionEnv
 
 
 ENVIRONMENTS: dict[str, type[SchedulingEnv]] = {SCHEDULING: SchedulingEnv, ADMISSION: AdmissionEnv}

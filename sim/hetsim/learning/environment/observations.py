@@ -376,7 +376,7 @@ def make_observation(given: ObservationLike) -> Callable[[PlanProblem, int, floa
     if isinstance(item, type) and issubclass(item, Observation):
         return partial(_made, item)
     if callable(item) and not isinstance(item, type):
-        return lambda *parts: _Called(item, *parts)
+        return partial(_Called, item)
     raise UsageError(
         "an observation is a name, a class derived from hetsim.learning.environment.observations.Observation, or a "
         "function of the window "

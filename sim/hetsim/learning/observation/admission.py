@@ -72,9 +72,6 @@ class AdmissionWindow(Window):
         self._started.pop(task.index, None)
         super()._forget(task)
 
-    def _mask(self, fits: list[bool]) -> np.ndarray:
-        return np.ones(self.layout.actions, np.bool_)
-
 
 def refuse_others(problem: PlanProblem) -> None:
     """Raise ScenarioError for tasks that learned admission cannot handle."""

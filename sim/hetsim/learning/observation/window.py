@@ -22,7 +22,7 @@ the tasks shown, whatever the length of the queue.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -173,7 +173,7 @@ class Window(Scheduler):
         self.layout = Layout.for_cluster(view.cluster, self.window, self.decides)
         types = self.layout.types
         self._number = {name: number for number, name in enumerate(types)}
-        self._capacity = np.array([view.cluster.count(name) for name in types], np.float64)
+        self._capacity = [float(view.cluster.count(name)) for name in types]
         self._one_cpu_type = sum(kind.kind == "cpu" for kind in view.cluster.types.values()) == 1
         self.running = [{} for _ in types]
         self._static = np.zeros((64, _STATIC + len(types) * len(PAIR)))
@@ -268,62 +268,34 @@ class Window(Scheduler):
 
         To wait is not possible where nothing runs and something may be placed: nothing else need ever happen.
         """
-        layout, view = self.layout, self.view
-        kinds, now, scale = len(layout.types), view.now, self.scale
+        observations, masks = observe_together([self], first)
+        return observations[0], masks[0]
+
+    def take_look(self, first: Task | None) -> tuple[list[Task], list[list[bool]]]:
+        """The tasks to show and where each fits, which `anything` may have found."""
         looked, self._looked = self._looked, None
         if looked is None or first is not None:
             tasks = self.shown(first)
-            fits = self._fits(tasks)
-        else:
-            tasks, fits = looked
-        count = len(tasks)
-        facts = self._static[[self._slot[task.index] for task in tasks]]
+            return tasks, self._fits(tasks)
+        return looked
 
-        observation = np.zeros(layout.observation, np.float32)
-        shortest = facts[:, SHORTEST_COLUMN]
-        of_tasks = observation[: count * _OWN].reshape(count, _OWN)
-        of_tasks[:] = facts[:, :_OWN]
-        of_tasks[:, 1] = np.log1p((now - facts[:, _ARRIVAL]) / scale)
-        if self._dated:
-            slack = (facts[:, _DEADLINE] - now) / (4.0 * np.maximum(shortest, SHORTEST)) - 1.0
-            of_tasks[:, 5] = np.minimum(np.maximum(slack, -1.0), 1.0)
-        of_tasks[np.argsort(shortest, kind="stable"), 7] = np.arange(count) / layout.window
-
-        start = layout.window * _OWN
-        of_pairs = observation[start : start + count * kinds * len(PAIR)].reshape(count, kinds, len(PAIR))
-        of_pairs[:] = facts[:, _STATIC:].reshape(count, kinds, len(PAIR))
-        if count:
-            of_pairs[:, :, 1] = fits
-
-        start += layout.window * kinds * len(PAIR)
-        best = facts[:, _KIND].astype(np.intp)
-        work = np.bincount(best, weights=shortest * facts[:, _WIDTH], minlength=kinds).tolist()
-        wanted = np.bincount(best, minlength=kinds).tolist()
-        view.nodes.refresh()
-        for number, name in enumerate(layout.types):
-            ends, capacity = self.running[number].values(), self._capacity[number]
-            ahead = work[number] + sum(end - now for end in ends if end > now)
-            observation[start : start + len(DEVICE)] = (
-                self._free(name) / capacity, wanted[number] / layout.window, math.log1p(ahead / (capacity * scale)),
+    def context(self, work: list[float], wanted: list[int]) -> list[float]:
+        """Entries of the types of device and of the whole; `work` and number of the tasks that want each type."""
+        now, scale, shown, row = self.view.now, self.scale, self.window, []
+        self.view.nodes.refresh()
+        for name, running, capacity, ahead, count in zip(
+            self.layout.types, self.running, self._capacity, work, wanted, strict=True
+        ):
+            ends = running.values()
+            ahead += sum([end - now for end in ends if end > now])
+            row += [
+                self._free(name) / capacity, count / shown, math.log1p(ahead / (capacity * scale)),
                 math.log1p(max(0.0, min(ends) - now) / scale) if ends else 0.0,
-            )  # fmt: skip
-            start += len(DEVICE)
-
+            ]  # fmt: skip
         self._fade(now)
         waiting = len(self._waiting)
-        observation[start : start + len(WHOLE_SYSTEM)] = (
-            math.log1p(waiting / layout.window), max(0, waiting - layout.window) / max(waiting, 1),
-            *(math.log1p(rate / MEMORY) for rate in self._rates),
-        )  # fmt: skip
-        np.minimum(np.maximum(observation, -LIMIT, out=observation), LIMIT, out=observation)
-        return observation, self._mask([fit for of_task in fits for fit in of_task])
-
-    def _mask(self, fits: list[bool]) -> np.ndarray:
-        """Which actions are possible."""
-        mask = np.zeros(self.layout.actions, np.bool_)
-        mask[: len(fits)] = fits
-        mask[-1] = bool(self._kind_of) or True not in fits
-        return mask
+        row += [math.log1p(waiting / shown), max(0, waiting - shown) / max(waiting, 1)]
+        return row + [math.log1p(rate / MEMORY) for rate in self._rates]
 
     def _free(self, name: str) -> float:
         """Free devices of a type, from the columns of the nodes."""
@@ -440,3 +412,61 @@ class Window(Scheduler):
     def expected_end(self, task: Task) -> float:
         """When a running task should end, as estimated at its start."""
         return self.running[self._kind_of[task.index]][task.index]
+
+
+def observe_together(windows: Sequence[Window], first: Task | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Observations and masks of windows of one layout and scale, a row each; what arrays can do is done at once."""
+    layout, scale, some = windows[0].layout, windows[0].scale, len(windows)
+    shown, kinds = layout.window, len(layout.types)
+    rows, counts = [], []
+    fits: list[list[bool]] = []
+    for window in windows:
+        tasks, there = window.take_look(first)
+        rows.append(window._static[[window._slot[task.index] for task in tasks]])
+        counts.append(len(tasks))
+        fits += there
+    own: Any
+    now: Any
+    work: Any
+    where: Any
+    if some == 1:  # by far the usual case, and the positions of several take a third of the time
+        facts, own, now = rows[0], 0, windows[0].view.now
+        count = len(facts)
+        place, where = np.arange(count), (0, slice(count))
+        order = facts[:, SHORTEST_COLUMN].argsort(kind="stable")
+    else:
+        facts, own = np.concatenate(rows), np.repeat(np.arange(some), counts)
+        count, now = len(facts), np.repeat([window.view.now for window in windows], counts)
+        place = np.arange(count) - np.repeat(np.cumsum(counts) - counts, counts)
+        where, order = (own, place), np.lexsort((facts[:, SHORTEST_COLUMN], own))
+
+    observations = np.zeros((some, layout.observation), np.float32)
+    masks = np.zeros((some, layout.actions), np.bool_)
+    shortest = facts[:, SHORTEST_COLUMN]
+    of_tasks = facts[:, :_OWN]
+    of_tasks[:, 1] = np.log1p((now - facts[:, _ARRIVAL]) / scale)
+    if any(window._dated for window in windows):
+        slack = (facts[:, _DEADLINE] - now) / (4.0 * np.maximum(shortest, SHORTEST)) - 1.0
+        of_tasks[:, 5] = np.minimum(np.maximum(slack, -1.0), 1.0)
+    of_tasks[order, 7] = place / shown
+    end = shown * _OWN
+    observations[:, :end].reshape(some, shown, _OWN)[where] = of_tasks
+
+    start, end = end, end + shown * kinds * len(PAIR)
+    of_pairs = facts[:, _STATIC:].reshape(count, kinds, len(PAIR))
+    if count:
+        of_pairs[:, :, 1] = fits
+    observations[:, start:end].reshape(some, shown, kinds, len(PAIR))[where] = of_pairs
+
+    best = own * kinds + facts[:, _KIND].astype(np.intp)
+    work = np.bincount(best, shortest * facts[:, _WIDTH], some * kinds).reshape(some, kinds).tolist()
+    wanted = np.bincount(best, minlength=some * kinds).reshape(some, kinds).tolist()
+    stop = end + kinds * len(DEVICE) + len(WHOLE_SYSTEM)
+    observations[:, end:stop] = list(map(Window.context, windows, work, wanted))
+    np.minimum(np.maximum(observations, -LIMIT, out=observations), LIMIT, out=observations)
+    if layout.decides == ADMISSION:
+        masks[:] = True
+        return observations, masks
+    masks[:, :-1].reshape(some, shown, kinds)[where] = of_pairs[:, :, 1]
+    masks[:, -1] = np.logical_or([bool(window._kind_of) for window in windows], ~masks.any(axis=1))
+    return observations, masks
