@@ -102,9 +102,17 @@ def test_what_goes_wrong_is_said_with_time_and_message(name: str, said: str, tmp
     with pytest.raises(PolicyError) as caught:
         hs.run(jobs(count, policy=timeout), external=command(name), exchange=tmp_path)
     assert said in str(caught.value)
-    assert "last message: {" in str(caught.value) or name == "starts_nothing"
+    assert "last message: {" in str(caught.value)
     assert children() <= before
     assert [file.suffix for file in tmp_path.iterdir()] == [".part"]
+
+
+def test_a_decision_that_the_engine_refuses_is_said_with_the_message() -> None:
+    scenario = jobs(4)
+    scenario["workload"][0]["stopping"] = {"preemptible": False}
+    said = r'(?s)which is not preemptible \(t = 2.5 s\)\n +last message: {"now":2.5,.*KILL_JOB'
+    with pytest.raises(PolicyError, match=said):
+        hs.run(scenario, external=command("all_messages"))
 
 
 def answered(*events: dict, now: object = 0) -> str:

@@ -190,12 +190,15 @@ class External(Scheduler):
             form = '{"now": time, "events": [{"timestamp", "type", "data"}, ...]}'
             raise self._wrong(f"answered with something else than {form} ({_named(error)})") from None
 
-    def _wrong(self, what: str) -> PolicyError:
+    @property
+    def said(self) -> str:  # type: ignore[override]
         texts = {"last message": self._last, "answer": self._answer}
-        said = "".join(f"\n       {name}: {visible(text[:SHOWN])}{'…' if len(text) > SHOWN else ''}"
+        return "".join(f"\n       {name}: {visible(text[:SHOWN])}{'…' if len(text) > SHOWN else ''}"
                        for name, text in texts.items() if text)  # fmt: skip
+
+    def _wrong(self, what: str) -> PolicyError:
         what = f"the external scheduler {visible(what[:WRONG_SHOWN])} (t = {self._view.now:g} s)"
-        return PolicyError(what + said)
+        return PolicyError(what + self.said)
 
     def _carry_out(self, kind: str | None, data: dict[str, Any], view: View) -> Iterator[Decision]:
         if kind == "EXECUTE_JOB":

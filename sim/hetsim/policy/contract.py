@@ -224,6 +224,9 @@ class Scheduler:
     spreads: ClassVar[frozenset[str]] = frozenset({"gpus", "cores", "nodes"})
     """Tasks that it runs on several nodes: GPUs or cores with `span: any`, `nodes: N`; messages propose no others."""
 
+    said: str = ""
+    """What errors about its decisions end with: of a process, its last words."""
+
     rejects: bool = True
     """False if it never yields a `Reject`: clients that retry on that alone are then refused."""
 

@@ -34,7 +34,7 @@ def call(run: RunState, hook: Callable[..., Any], *arguments: Any) -> Any:
 
 def illegal(run: RunState, what: str) -> PolicyError:
     """Return the error for a decision that a policy may not make."""
-    return PolicyError(f'policy "{run.input.policy}" {what} (t = {run.clock._now:g} s)')
+    return PolicyError(f'policy "{run.input.policy}" {what} (t = {run.clock._now:g} s){run.scheduler.said}')
 
 
 def raised(run: RunState, error: Exception, where: str) -> PolicyError:
@@ -94,7 +94,7 @@ def deadlock(run: RunState) -> RunError:
         )
     return PolicyError(
         f'policy "{run.input.policy}" starts nothing: at {now} nothing runs, nothing is to come, and {count}'
-        f"{f' ({kept})' if kept else ''}.\n       {there}"
+        f"{f' ({kept})' if kept else ''}.\n       {there}{run.scheduler.said}"
     )
 
 
