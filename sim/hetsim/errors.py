@@ -81,6 +81,11 @@ def file_error(path: Any, message: str, line: int | None = None, column: int | N
     return ScenarioError(Problem(message, file=str(path), line=line, column=column))
 
 
+def refusal(message: str, key: str = "policy.scheduler") -> ScenarioError:
+    """A ScenarioError with one problem of a key, unless given that of the scheduler, which cannot work so."""
+    return ScenarioError(Problem(message, key=key))
+
+
 def line_of(error: BaseException) -> str:
     """The innermost line of an exception: `file.py:12`."""
     line, trace = "", error.__traceback__

@@ -306,12 +306,12 @@ def test_the_fraction_to_which_a_partner_moves(modes: list[float], more: dict[st
     now = Placement(gpu_mode(kind, millicores=1000, memory=10, gpu_memory=7), (device,))
     newcomer = gpu_mode(kind, 0.5, millicores=more.get("theirs", 500), gpu_memory=3)
     partner: Any = SimpleNamespace(
-        modes=own, modes_by_speed=lambda: range(len(own)), reads=more.get("reads", ()), writes=more.get("writes", ()),
+        fastest_modes=lambda: own, reads=more.get("reads", ()), writes=more.get("writes", ()),
         shape=SimpleNamespace(preemptible=more.get("preemptible", True)),
     )  # fmt: skip
-    view: Any = SimpleNamespace(free=lambda *_: 0.5,
-                                launch_of=lambda _: SimpleNamespace(stage=more.get("stage", "compute")))  # fmt: skip
-    found = _smaller(partner, now, newcomer, view)
+    launch = SimpleNamespace(placement=now, stage=more.get("stage", "compute"))
+    view: Any = SimpleNamespace(free=lambda *_: 0.5, launch_of=lambda _: launch)
+    found = _smaller(partner, newcomer, view)
     assert found == (None if chosen is None else Placement(own[chosen], (device,)))
 
 
@@ -443,10 +443,10 @@ def test_the_fewest_sleeping_accelerators_are_woken(gpus: int, cores: int, expec
     policy = PowerDown()
     policy.asleep = {devices[place].index: devices[place] for place in (4, 1, 3)}
     policy._down = {devices[2].index}
-    task: Any = SimpleNamespace(modes=[gpu_mode(kind, gpus, millicores=cores)], modes_by_speed=lambda: [0])
+    task: Any = SimpleNamespace(fastest_modes=lambda: [gpu_mode(kind, gpus, millicores=cores)])
     view: Any = SimpleNamespace(cluster=cluster, load=lambda device: 0.0, free=lambda _, node: 1.0 + node)
     assert [number[device.index] for device in policy._to_wake(task, view)] == expected
-    task.modes = [gpu_mode(kind, 5, span_any=True)]
+    task.fastest_modes = lambda: [gpu_mode(kind, 5, span_any=True)]
     assert [number[device.index] for device in policy._to_wake(task, view)] == [1, 3, 4]
 
 
@@ -944,7 +944,7 @@ def test_the_pairs_that_a_task_could_form():
     for row, (mode, here) in enumerate(where):
         modes = [whole, quarter] if row == 1 else [mode]
         launch = SimpleNamespace(placement=Placement(mode, tuple(here)), stage="compute")
-        tasks.append(SimpleNamespace(row=row, launch=launch, modes=modes, modes_by_speed=lambda m=modes: range(len(m)),
+        tasks.append(SimpleNamespace(row=row, launch=launch, modes=modes, fastest_modes=lambda m=modes: m,
                                      shape=SimpleNamespace(preemptible=True), reads=(), writes=()))  # fmt: skip
 
     def running(order: str, device: Any = None, own: bool = False) -> list[Any]:
@@ -953,7 +953,7 @@ def test_the_pairs_that_a_task_could_form():
     view: Any = SimpleNamespace(running=running, launch_of=lambda task: task.launch, free=lambda *_: 1.0,
                                 fits=lambda mode, place: place.devices[0] is not devices[5],
                                 holds=lambda task, place: True)  # fmt: skip
-    task: Any = SimpleNamespace(modes=[half], modes_by_speed=lambda: [0], reads=(), writes=())
+    task: Any = SimpleNamespace(fastest_modes=lambda: [half], reads=(), writes=())
     found = [(pair.partner.row, pair.moved, pair.place) for pair in pairs(task, view)]
     assert found == [(0, None, Placement(half, (devices[0],))),
                      (1, Placement(quarter, (devices[1],)), Placement(half, (devices[1],)))]  # fmt: skip
@@ -975,7 +975,7 @@ def test_a_place_of_its_own():
         options=lambda task, mode: [Placement(mode, (device,)) for device in devices],
         first=lambda mode: None if full else Placement(mode, (devices[2],)),
     )  # fmt: skip
-    task: Any = SimpleNamespace(modes=[half, whole], modes_by_speed=lambda: [1, 0])
+    task: Any = SimpleNamespace(fastest_modes=lambda: [whole, half])
     assert place_alone(task, view) == Placement(half, (devices[1],))
     busy |= set(devices)
     assert place_alone(task, view) is None
@@ -983,9 +983,9 @@ def test_a_place_of_its_own():
     assert place_alone(task, view) == Placement(whole, (devices[2],))
     view.holds = lambda task, place: False
     assert place_alone(task, view) is None
-    assert alone_modes(task) == [1]
-    task.modes_by_speed = lambda: [0]
-    assert alone_modes(task) == [0]  # all of them, where none is alone
+    assert alone_modes(task) == [whole]
+    task.fastest_modes = lambda: [half]
+    assert alone_modes(task) == [half]  # all of them, where none is alone
 
 
 def test_the_cheapest_moves_that_empty_a_node(monkeypatch: pytest.MonkeyPatch):
@@ -1030,7 +1030,7 @@ def test_how_long_a_task_would_wait_for_its_own_place():
         now=10.0, duration=lambda _, place: {"a": 7.0, "b": 3.0, "c": 0.5}[place],
         earliest_fit=lambda _, mode: SimpleNamespace(time=starts[mode][0], placement=starts[mode][1]),
     )  # fmt: skip
-    task: Any = SimpleNamespace(modes=modes, modes_by_speed=lambda: [1, 0, 2])
+    task: Any = SimpleNamespace(fastest_modes=lambda: [modes[1], modes[0], modes[2]])
     assert policy._alone_later(task, view) == 7
     starts[modes[1]] = 10.0, "b"
     assert policy._alone_later(task, view) == 9
@@ -1049,7 +1049,7 @@ def test_a_trial_is_judged_by_the_progress_of_both():
             return SimpleNamespace(
                 index=row, class_=class_, shortest_estimate=seconds, state=RUNNING, reads=(), writes=(), modes=[mode],
                 estimate_in=lambda _: (60.0, 80.0)[row], shape=SimpleNamespace(preemptible=True),
-                modes_by_speed=lambda: [0], remaining=left[row],
+                fastest_modes=lambda: [mode], remaining=left[row],
             )  # fmt: skip
 
         one, other = running(0, "b", 20.0), running(1, "a", 40.0)
@@ -1063,7 +1063,7 @@ def test_a_trial_is_judged_by_the_progress_of_both():
         assert [decision.task for decision in decided] == ([one] if stops else [])
         policy._trials[0] = PairTrial(one, other, 20.0, 30.1, (1.0, 0.6))
         assert not list(policy._judge(view)) and len(policy._trials) == 1
-        policy._over(other)
+        policy.finished(other)
         assert not policy._trials
 
 

@@ -365,7 +365,7 @@ def test_gandiva_takes_the_pair_that_did_best(monkeypatch: pytest.MonkeyPatch):
     def best(classes: str) -> str:
         offered = [SimpleNamespace(partner=SimpleNamespace(class_=name)) for name in classes]
         monkeypatch.setattr(sharing, "pairs", lambda *_: offered)
-        pair = policy._best(task, view)
+        pair = policy.best_pair(task, view)
         return "" if pair is None else pair.partner.class_
 
     assert [best(classes) for classes in ("bcd", "cb", "xbc", "d", "dx")] == ["c", "c", "c", "d", "d"] and not asked
@@ -402,7 +402,7 @@ def test_the_least_loaded_device_is_that_of_the_earliest_end(kind: str, chosen: 
         load=lambda device: float(device == "crowded"), options=lambda *_, **__: [first, second],
         duration=lambda _, placement: seconds[placement.devices[0]],
     )  # fmt: skip
-    task: Any = SimpleNamespace(modes=[mode], modes_by_speed=lambda: [0])
+    task: Any = SimpleNamespace(fastest_modes=lambda: [mode])
     assert least_loaded(task, view) is (first, second)[chosen]
     seconds["crowded"] = 3.0 if kind == "exclusive" else 1.5
     assert least_loaded(task, view) is first  # as early on the one with less load
@@ -475,7 +475,7 @@ def test_where_the_record_says_that_a_task_ran():
         return SimpleNamespace(name=name, span_any=span_any, node_count=node_count)
 
     def placed(nodes: list[int], *modes: Any) -> Any:
-        task: Any = SimpleNamespace(index=0, modes=modes, modes_by_speed=lambda: range(len(modes)))
+        task: Any = SimpleNamespace(index=0, fastest_modes=lambda: modes)
         policy._nodes = [nodes]
         asked.clear()
         placement = policy._placement(task, view)
@@ -487,7 +487,7 @@ def test_where_the_record_says_that_a_task_ran():
     assert placed([0, 2], one) == placed([2], gang) == placed([], wide) == "anywhere"
     assert placed([0, 2], wide, one) == "anywhere"
     policy.nodes, policy._nodes = False, None
-    task: Any = SimpleNamespace(index=0, modes=(one,), modes_by_speed=lambda: range(1))
+    task: Any = SimpleNamespace(index=0, fastest_modes=lambda: (one,))
     assert policy._placement(task, view) == "anywhere"
 
 

@@ -172,8 +172,8 @@ def test_memory_that_no_node_states_is_no_resource():
         assert policy.standing("u") == 0
         policy.starting(task, Placement(mode, tuple(cluster.nodes[0].accelerators[:1])), None)  # type: ignore[arg-type]
         assert policy.standing("u") == share / 2 and policy.standing("v") == 0
-        policy.leave(task)
-        policy.leave(task)
+        policy.finished(task)
+        policy.finished(task)
         assert policy.standing("u") == 0
 
 
@@ -212,7 +212,7 @@ def test_a_job_that_is_left_alone_gets_its_gpu_back(host: tuple[int, int], free:
     now = gpu_mode(GPU, 0.5, millicores=500, memory=4)
     whole = gpu_mode(GPU, 1, millicores=host[0], memory=host[1])
     task: Any = SimpleNamespace(modes=[now, whole], shape=SimpleNamespace(preemptible=True), reads=(), writes=(),
-                                modes_by_speed=lambda: [1, 0])  # fmt: skip
+                                fastest_modes=lambda: [whole, now])  # fmt: skip
     launch = SimpleNamespace(placement=Placement(now, (device,)), stage="compute")
     view: Any = SimpleNamespace(
         launch_of=lambda one: launch, running=lambda order, on: [task], free=lambda kind, node: free

@@ -158,8 +158,7 @@ class BatOpt(Modeled):
         waiting, threshold = len(queue), self.solution(queue, placement, rate)
         if waiting < threshold:
             called = queue.deadline(0) - queue.stages(waiting, placement).total
-            until = min(queue.arrival(0) + PATIENCE * threshold / rate, called)
-            if until > view.now:
+            if (until := min(queue.arrival(0) + PATIENCE * threshold / rate, called)) > view.now:
                 return Delay(until, threshold)
         return self._all(queue, placement)
 

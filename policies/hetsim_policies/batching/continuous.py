@@ -211,8 +211,7 @@ class Continuous(IterationPolicy):
         room = limit - replica.decoding if mixed else limit
         prefill: list[tuple[Any, int]] = []
         for request in prefilling:
-            take = request.to_prefill
-            if take > room:
+            if (take := request.to_prefill) > room:
                 if not room or (prefill and not mixed):
                     break
                 take = room
@@ -414,8 +413,7 @@ class VirtualTokens:
         heap, bounds = self.heap, self.bounds
         places = [0]
         while places and soonest > 1:
-            place = places.pop()
-            if place >= len(heap):
+            if (place := places.pop()) >= len(heap):
                 continue
             bound = heap[place]
             if bound[0] - own >= soonest * pace:  # nor does any that stands below it in the heap
@@ -424,7 +422,6 @@ class VirtualTokens:
             other = bound[2]
             if other == client or bounds.get(other) is not bound or other not in heads:
                 continue
-            faster = pace - self._pace(other)
-            if faster > 0:
+            if (faster := pace - self._pace(other)) > 0:
                 soonest = min(soonest, (self.counter(other, steps) - own) / faster)
         return max(1, math.ceil(soonest - 1e-9))

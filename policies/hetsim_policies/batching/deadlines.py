@@ -117,8 +117,7 @@ class Clockwork(Batching):
             return Delay(wanted, released=True)
         if not late:
             return Take(size)
-        hopeless = min(late, self._hopeless(queue, ahead.end(queue, 1, placement), placement, view))
-        if hopeless:
+        if (hopeless := min(late, self._hopeless(queue, ahead.end(queue, 1, placement), placement, view))):
             return Discard(hopeless, "too late")
         return Discard(late, "too late for a larger batch", expired=False)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import refusal
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View, Wait
@@ -44,8 +44,7 @@ class AsRecorded(Scheduler):
 
     def check(self, problem: PlanProblem) -> None:
         if "recorded_start" not in problem.tasks.extra:
-            text = "as_recorded needs a trace that tells when its tasks started (column recorded_start)"
-            raise ScenarioError(Problem(text, key="policy.scheduler"))
+            raise refusal("as_recorded needs a trace that tells when its tasks started (column recorded_start)")
 
     def prepare(self, problem: PlanProblem) -> None:
         extra = problem.tasks.extra
@@ -96,7 +95,7 @@ class AsRecorded(Scheduler):
 
     def _placement(self, task: Task, view: View) -> Placement | None:
         nodes = [] if self._nodes is None else self._nodes[task.index]
-        modes = [task.modes[position] for position in task.modes_by_speed()]
+        modes = task.fastest_modes()
         if len(nodes) == 1 and not any(mode.node_count > 1 for mode in modes):
             options = (view.first(mode, task, node=nodes[0]) for mode in modes)
         elif nodes and all(mode.span_any and mode.node_count <= len(nodes) for mode in modes):

@@ -5,6 +5,7 @@ fitted in behind all others.  When a task ends at another time, or overruns, all
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import chain
@@ -239,10 +240,7 @@ class GangBackfill(ConservativeBackfill):
     def begin(self, view: View) -> None:
         super().begin(view)
         for node in view.cluster.nodes:
-            counts: dict[str, int] = {}
-            for device in node.accelerators:
-                counts[device.type.name] = counts.get(device.type.name, 0) + 1
-            for name, count in counts.items():
+            for name, count in Counter(device.type.name for device in node.accelerators).items():
                 self._widest[name] = max(count, self._widest.get(name, 0))
 
     def promises(self, task: Task) -> bool:

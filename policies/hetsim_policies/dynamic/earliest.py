@@ -100,8 +100,7 @@ class EarliestLine(AssigningScheduler):
         chosen: LineTask | None = None
         size = sum(view.items[item].size for item in dict.fromkeys((*task.reads, *task.writes)))
         near = self._nodes_near(task, view) if self.with_data and task.reads else []
-        for position in task.modes_by_speed():
-            mode = task.modes[position]
+        for mode in task.fastest_modes():
             need = self.need(mode)
             room = mode.type.memory is None or mode.gpu_memory + size <= mode.type.memory
             if not room and not mode.on_cpu:
@@ -191,9 +190,7 @@ class Eft(EarliestLine):
 
     def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:
         mode = placement.mode
-        seconds = task.remaining_in(mode)
-        seconds /= mode.span_rate(placement.devices)
-        return free, free + seconds
+        return free, free + task.remaining_in(mode) / mode.span_rate(placement.devices)
 
 
 class Dmda(EarliestLine):
@@ -304,8 +301,7 @@ class ErLs(AssigningScheduler):
         super().ready(task)
 
     def assign(self, task: Task, view: View) -> LineTask | None:
-        modes = [task.modes[position] for position in task.modes_by_speed()]
-        jobs = [self._job(task, mode, view) for mode in modes if mode.type in self._line]
+        jobs = [self._job(task, mode, view) for mode in task.fastest_modes() if mode.type in self._line]
         possible = [job for job in jobs if self._possible(job, view)] or jobs
         cpu = min((job for job in possible if job.mode.on_cpu), key=_end, default=None)
         gpu = min((job for job in possible if not job.mode.on_cpu), key=_end, default=None)
@@ -325,8 +321,7 @@ class ErLs(AssigningScheduler):
         """Return True if the mode could run on some empty node, with the task's data."""
         mode = job.mode
         if mode not in self._can:
-            hosts = self._hosts[mode.type]
-            self._can[mode] = mode.span_any or any(can_host(node, mode) for node in hosts)
+            self._can[mode] = mode.span_any or any(can_host(node, mode) for node in self._hosts[mode.type])
         data = sum(view.items[item].size for item in dict.fromkeys((*job.task.reads, *job.task.writes)))
         room = mode.on_cpu or mode.type.memory is None or mode.gpu_memory + data <= mode.type.memory
         return self._can[mode] and room

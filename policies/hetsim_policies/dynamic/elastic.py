@@ -101,10 +101,8 @@ class Elastic(Scheduler):
 
     def begin(self, view: View) -> None:
         for device in view.cluster.devices:
-            share = device.type.streams if device.type.kind != "cpu" else 0
-            self._total[device.type.name] = self._total.get(device.type.name, 0) + share
-        for node in view.cluster.nodes:
-            self._total[node.cpu.type.name] = self._total.get(node.cpu.type.name, 0) + node.cpus
+            kind, cores = device.type, view.cluster.nodes[device.node].cpus
+            self._total[kind.name] = self._total.get(kind.name, 0) + (cores if kind.kind == "cpu" else kind.streams)
 
     def finished(self, task: Task) -> None:
         self._sizes.pop(task.index, None)
@@ -157,8 +155,7 @@ class Elastic(Scheduler):
         return self._of[task.index]
 
     def _find_sizes(self, task: Task) -> Sizes:
-        modes = [task.modes[position] for position in task.modes_by_speed()]
-        modes = [mode for mode in modes if self._total.get(mode.type.name)]
+        modes = [mode for mode in task.fastest_modes() if self._total.get(mode.type.name)]
         by_type: Sizes = {}
         for mode in sorted(modes, key=lambda mode: mode.width):
             if mode.on_cpu == modes[0].on_cpu:
@@ -250,8 +247,7 @@ class Elastic(Scheduler):
     # Resizing ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        running = view.running("start", own=True)
-        if not running and not view.num_waiting(own=True):
+        if not (running := view.running("start", own=True)) and not view.num_waiting(own=True):
             return
         yield from self._resize(running, view) if self._elastic else self._order(running, view)
         yield Wait(until=self._next if self._next > view.now else math.inf)

@@ -19,6 +19,7 @@ compute, only at those for which a restart pays.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -44,7 +45,7 @@ class HeteroPrio(Scheduler):
 
     def __init__(self, spoliation: bool = True):
         self.spoliation = spoliation
-        self.queues: dict[Shape, TwoEnded] = {}
+        self.queues: defaultdict[Shape, TwoEnded] = defaultdict(TwoEnded)
         self._levels: list[float] = []
         self._misplaced: tuple[dict[Shape, dict[int, Task]], dict[Shape, dict[int, Task]]] = ({}, {})
         """By side and shape: tasks that run there, although the other side would take less time."""
@@ -59,10 +60,8 @@ class HeteroPrio(Scheduler):
 
     def ready(self, task: Task) -> None:
         self.finished(task)
-        if (queue := self.queues.get(task.shape)) is None:
-            queue = self.queues[task.shape] = TwoEnded()
         key = self.key(task)
-        queue.push(task, tuple(-part for part in key), key)
+        self.queues[task.shape].push(task, tuple(-part for part in key), key)
 
     def finished(self, task: Task) -> None:
         for misplaced in self._misplaced:
@@ -111,11 +110,8 @@ class HeteroPrio(Scheduler):
     @staticmethod
     def _place(task: Task, side: int, view: View) -> Placement | None:
         """The task's fastest mode of a side that fits now."""
-        for position in task.modes_by_speed():
-            mode = task.modes[position]
-            if mode.on_cpu == (side == CORES) and (placement := view.first(mode, task)) is not None:
-                return placement
-        return None
+        modes = (mode for mode in task.fastest_modes() if mode.on_cpu == (side == CORES))
+        return next((placement for mode in modes if (placement := view.first(mode, task)) is not None), None)
 
     def _start(self, task: Task, placement: Placement, view: View) -> Start:
         core, gpu = best_times(task)
@@ -123,8 +119,7 @@ class HeteroPrio(Scheduler):
         here, there = (core, gpu) if side == CORES else (gpu, core)
         if self.spoliation and there < here and task.shape.preemptible:
             self._misplaced[side].setdefault(task.shape, {})[task.index] = task
-            mode = placement.mode
-            gain = task.estimate_in(mode) - there
+            gain = task.estimate_in(placement.mode) - there
             heappush(self._worth[side], (-(view.now + gain * (1.0 - task.done)), task.index, task.ticket, task))
         return Start(task, placement)
 
@@ -170,18 +165,14 @@ class HeteroPrio(Scheduler):
 def from_scratch(task: Task, placement: Placement, view: View) -> float:
     """Seconds from a start now to the end, without earlier work."""
     stages = view.stages((task,), placement)
-    compute = task.remaining_in(placement.mode)
-    return max(stages.ready, stages.write_back) + stages.upload + compute + stages.download
+    return max(stages.ready, stages.write_back) + stages.upload + task.remaining_in(placement.mode) + stages.download
 
 
 def best_times(task: Task) -> tuple[float, float]:
     """Minimum estimated time on cores and on accelerators; inf if impossible."""
-    best = [math.inf, math.inf]
-    for position in task.modes_by_speed():
-        mode = task.modes[position]
-        side = CORES if mode.on_cpu else ACCELERATORS
-        best[side] = min(best[side], task.estimate_at(position))
-    return best[CORES], best[ACCELERATORS]
+    times = [(mode.on_cpu, task.estimate_in(mode)) for mode in task.fastest_modes()]
+    core, gpu = (next((time for on_cpu, time in times if on_cpu == side), math.inf) for side in (True, False))
+    return core, gpu
 
 
 def _modes(shape: Shape, side: int) -> list[Mode]:

@@ -16,6 +16,7 @@ from hetsim.model.task import RUNNING, WAITING, Task
 from hetsim.model.tasks import Mode, Shape
 from hetsim.model.units import Seconds
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
+from hetsim_policies.common import place_of
 
 Share = dict[int, int]
 """GPUs by node, nodes without any left out."""
@@ -132,11 +133,9 @@ class AtIntervals(Scheduler):
     def _sizes(self, task: Task) -> dict[int, Mode]:
         key = task.shape, task.allowed
         if (by_size := self._modes.get(key)) is None:
-            allowed = task.allowed or range(len(task.modes))
-            modes = [task.modes[position] for position in allowed]
-            own = [mode for mode in modes if mode.type.name == self._kind]
-            sizes = {mode.gpus: mode for mode in own if mode.gpus and mode.whole_devices}
-            by_size = self._modes[key] = dict(sorted(sizes.items()))
+            modes = [task.modes[position] for position in task.allowed or range(len(task.modes))]
+            own = {m.gpus: m for m in modes if m.type.name == self._kind and m.gpus and m.whole_devices}
+            by_size = self._modes[key] = dict(sorted(own.items()))
         return by_size
 
     # Dealing out ----------------------------------------------------------------------------------------------
@@ -163,10 +162,9 @@ class AtIntervals(Scheduler):
                 yield Stop(job.task)
         free = free or self._free(view)
         for job in jobs:
-            if (share := dealt.get(job.task.index)) and job.task.index not in stay:
-                start = self._start(job, share, free, view)
-                if start is not None:
-                    yield start
+            share = None if job.task.index in stay else dealt.get(job.task.index)
+            if share and (start := self._start(job, share, free, view)) is not None:
+                yield start
         if not view.running("start", own=True):  # the first job that fits anywhere must not wait for ever
             for job in jobs:
                 if (placement := view.fit(job.task)) is not None:
@@ -176,16 +174,14 @@ class AtIntervals(Scheduler):
     def _job(self, task: Task, view: View) -> IntervalJob:
         job = IntervalJob(task, self._sizes(task), done=task.done, attained=view.attained(task))
         if task.state == RUNNING:
-            placement = view.launch_of(task).placement
-            assert placement is not None
+            placement = place_of(task, view)
             nodes = [device.node for device in placement.devices]
             job.share = dict(Counter(nodes)) if placement.mode.span_any else {nodes[0]: len(nodes)}
             mode, remaining = placement.mode, view.remaining(task)
             total = job.estimate(mode.gpus) if mode.whole_devices else 0.0
-            curve = placement.mode.curve
             if total <= 0:
                 job.done = 1.0
-            elif curve is None:
+            elif (curve := mode.curve) is None:
                 job.done = 1.0 - remaining / total
             else:
                 layout = layout_of(placement.devices)
@@ -285,9 +281,7 @@ class LasIntervals(AtIntervals):
         free = sum(room.values())
         chosen = []
         for job in sorted(jobs, key=lambda job: self._queued[job.task.index]):
-            width = next(iter(job.sizes))
-            if job.share:
-                width = sum(job.share.values())
+            width = sum(job.share.values()) if job.share else next(iter(job.sizes))
             if width <= free:
                 free -= width
                 chosen.append((job, width))
@@ -321,8 +315,7 @@ class OptimusIntervals(AtIntervals):
         gains: dict[int, float] = {}
         by_row = {job.task.index: job for job in jobs}
         for row, job in by_row.items():
-            smallest = next(iter(job.sizes))
-            if smallest <= free:
+            if (smallest := next(iter(job.sizes))) <= free:
                 widths[row] = smallest
                 free -= smallest
                 gains[row] = self._gain(job, smallest)
@@ -337,8 +330,8 @@ class OptimusIntervals(AtIntervals):
             widths[row] += more
             free -= more
             gains[row] = self._gain(by_row[row], widths[row])
-        stay = {row: job.share for row, job in by_row.items() if job.share}
-        dealt = {row: share for row, share in stay.items() if sum(share.values()) == widths.get(row)}
+        running = [job for job in jobs if job.share]
+        dealt = {job.task.index: job.share for job in running if sum(job.share.values()) == widths.get(job.task.index)}
         others = [(by_row[row], widths[row]) for row in sorted(widths, key=lambda row: widths[row])]
         return spread_others(dealt, others, room)
 
@@ -349,12 +342,10 @@ class OptimusIntervals(AtIntervals):
 
     def _gain(self, job: IntervalJob, width: int) -> float:
         """Seconds saved per GPU by the next size; 0 where there is none."""
-        wider = self._next(job, width)
-        if wider == width:
+        if (wider := self._next(job, width)) == width:
             return 0.0
         curve = job.sizes[width].curve
-        done = job.done if curve is None else curve.section(job.done)[1]
-        done = min(done, 1.0 - NOT_YET_OVER)
+        done = min(job.done if curve is None else curve.section(job.done)[1], 1.0 - NOT_YET_OVER)
         return (job.remaining(width, done) - job.remaining(wider, done)) / (wider - width)
 
 

@@ -15,6 +15,7 @@ nodes as must be looked at, nearest first.
 """
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -40,7 +41,8 @@ class Worker:
     room: int  # thousandths of cores, or millionths of GPUs, that may work at a time
     used: int = 0
     up: bool = True
-    deques: dict[Shape, TwoEnded] = field(default_factory=dict)  # tasks before it, by shape
+    deques: defaultdict[Shape, TwoEnded] = field(default_factory=lambda: defaultdict(TwoEnded))
+    """Tasks before it, by shape."""
 
     def runs(self, shape: Shape) -> list[Mode]:
         """Modes of a shape for devices of this worker's type."""
@@ -92,10 +94,8 @@ class Lws(Scheduler):
     def ready(self, task: Task) -> None:
         self._ended(task)  # a device failed under it
         worker = self._home(task)
-        if (deque := worker.deques.get(task.shape)) is None:
-            deque = worker.deques[task.shape] = TwoEnded()
         number = next(self._tickets)
-        deque.push(task, (-task.priority, -number), (-task.priority, number))
+        worker.deques[task.shape].push(task, (-task.priority, -number), (-task.priority, number))
         _include(self._busy, worker.device.node)
         self._new.append((task, worker))
 
@@ -163,16 +163,14 @@ class Lws(Scheduler):
     def _find_worker(self, task: Task, home: Worker, view: View) -> Iterator[Decision]:
         """The worker nearest to a new task that can start it."""
         here = home.device.node
-        started = yield from self._offer(task, here, home, view)
-        if started:
+        if (yield from self._offer(task, here, home, view)):
             return
         full = []
         for node in _outwards(self._open, here):
             if all(self._full(worker) for worker in self._on_node[node]):
                 full.append(node)
                 continue
-            started = yield from self._offer(task, node, home, view)
-            if started:
+            if (yield from self._offer(task, node, home, view)):
                 break
         for node in full:
             self._open.remove(node)
@@ -194,10 +192,9 @@ class Lws(Scheduler):
             if not any(deque.head(OWN) for worker in here for deque in worker.deques.values()):
                 empty.append(node)
                 continue
-            for victim in sorted(here, key=lambda other: abs(other.number - thief.number)):
-                task = None if victim is thief else self._best(victim, thief, STOLEN, view)
-                if task is not None:
-                    break
+            victims = [worker for worker in here if worker is not thief]
+            victims.sort(key=lambda other: abs(other.number - thief.number))
+            task = next(filter(None, (self._best(victim, thief, STOLEN, view) for victim in victims)), None)
             if task is not None:
                 break
         for node in empty:
@@ -214,25 +211,19 @@ class Lws(Scheduler):
 
     def _placement(self, task: Task, worker: Worker, view: View) -> Placement | None:
         """Where this worker would start the task now, with neighbors for several devices."""
-        for position in task.modes_by_speed():
-            mode = task.modes[position]
-            if mode.type is not worker.device.type:
+        for mode in task.fastest_modes():
+            if mode.type is not worker.device.type or worker.used + _room(mode) > worker.room:
                 continue
-            placement: Placement | None
-            if worker.used + _room(mode) > worker.room:
-                continue
-            if mode.gpus <= 1:
-                placement = Placement(mode, (worker.device,))
-            else:
+            placement: Placement | None = Placement(mode, (worker.device,))
+            if mode.gpus > 1:
                 placement = view.first(mode, task, node=worker.device.node)
-                if placement is None and mode.span_any:
-                    placement = view.first(mode)
+            if placement is None and mode.span_any:
+                placement = view.first(mode)
             if placement is not None and view.fits(mode, placement, (task,)):
                 return placement
         return None
 
     def _full(self, worker: Worker) -> bool:
-        """Return True if the worker is fully occupied."""
         return worker.used >= worker.room
 
     def _start(self, task: Task, placement: Placement) -> Start:

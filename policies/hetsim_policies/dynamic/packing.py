@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -30,6 +31,7 @@ from hetsim.policy import (
     demand_of,
     partition_of,
 )
+from hetsim_policies.common import place_of
 from hetsim_policies.orders import fcfs
 from hetsim_policies.placement_rules.common.choice import Totals, best_node, demand
 
@@ -55,20 +57,17 @@ class Tetris(ListScheduler):
     def __init__(self, shortness: Annotated[float, Field(ge=0)] = 1.0):
         super().__init__(discipline="skip")
         self.shortness = shortness
-        self._totals: Totals | None = None
-        self._scale = np.ones(0)
-        self._lines: dict[Demand, TaskQueue] = {}
+        self._lines: defaultdict[Demand, TaskQueue] = defaultdict(TaskQueue)
+
+    def begin(self, view: View) -> None:
+        self._totals = Totals(view.cluster)
+        largest = self._totals.all(np.arange(len(self._totals.cores))).max(axis=1)
+        self._scale = np.where(largest > 0, largest, 1.0)
 
     def ready(self, task: Task) -> None:
-        if (line := self._lines.get(demand_of(task))) is None:
-            line = self._lines[demand_of(task)] = TaskQueue()
-        line.push(task.shortest_estimate if self.shortness else task.arrival, task)
+        self._lines[demand_of(task)].push(task.shortest_estimate if self.shortness else task.arrival, task)
 
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
-        if self._totals is None:
-            self._totals = Totals(view.cluster)
-            largest = self._totals.all(np.arange(len(self._totals.cores))).max(axis=1)
-            self._scale = np.where(largest > 0, largest, 1.0)
         heads = {key: task for key, line in self._lines.items() if (task := line.head()) is not None}
         if not heads:
             yield WAIT_FOR_READY
@@ -99,7 +98,6 @@ class Tetris(ListScheduler):
 
     def _alignment(self, mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
         """Dot product of a mode's demand and what is free on nodes."""
-        assert self._totals is not None
         free = self._totals.free(nodes, view)
         return np.round((demand(mode) / self._scale) @ (free / self._scale[:, None]), 12)
 
@@ -140,18 +138,16 @@ class Similarity(ListScheduler):
 
     def _beside(self, task: Task, view: View) -> Placement | None:
         """Its fastest mode that fits, on the node that is best; it starts there at once."""
-        for position in task.modes_by_speed():
-            if options := view.options(task, task.modes[position]):
-                placement = min(options, key=lambda option: self._unease(task, option, view))
-                return self._noted(task, placement)
-        placement_anywhere = view.fit(task)
-        return None if placement_anywhere is None else self._noted(task, placement_anywhere)
+        for mode in task.fastest_modes():
+            if options := view.options(task, mode):
+                return self._noted(task, min(options, key=lambda option: self._unease(task, option, view)))
+        anywhere = view.fit(task)
+        return None if anywhere is None else self._noted(task, anywhere)
 
     def _unease(self, task: Task, placement: Placement, view: View) -> tuple[float, float]:
         """Likeness of running jobs of the node and, for fractions, again of the device."""
         device = placement.devices[0]
-        others = self._on_node.get(device.node, {}).values()
-        alike = sum(likeness(task, other) for other in others)
+        alike = sum(likeness(task, other) for other in self._on_node.get(device.node, {}).values())
         if not placement.mode.whole_devices and not placement.mode.on_cpu:
             alike += sum(likeness(task, other) for other in view.running("start", device))
         return self.sign * alike, view.load(device)
@@ -244,8 +240,7 @@ class Defragment(ListScheduler):
     def _make_fit(self, task: Task, view: View) -> Iterator[Decision]:
         moves = self._worthwhile(task, view)
         for mover, node in moves:
-            placement = view.first(_mode_of(mover, view), mover, node=node)
-            if placement is None:
+            if (placement := view.first(place_of(mover, view).mode, mover, node=node)) is None:
                 self._in_vain = view.now  # its data find no room there
                 return
             yield Move(mover, placement)
@@ -260,15 +255,13 @@ class Defragment(ListScheduler):
         """The cheapest moves after which the task fits on one node, if they pay."""
         if view.over_limit(task):
             return []  # room would not help
-        mode = task.modes[task.modes_by_speed()[0]]
+        mode = task.fastest_modes()[0]
         plain = mode.gpus and mode.whole_devices and mode.type.streams == 1 and mode.type.sharing.kind == "exclusive"
         if not plain or view.free(mode.type.name) < mode.gpus or any(view.fits(other) for other in task.modes):
             return []
-        cheapest = _cheapest(_Nodes(mode, view), mode, self._movable(mode, view), max_moves=self.max_moves, view=view)
-        if cheapest is None:
-            return []
-        cost, moves = cheapest
-        spared = (view.earliest_fit(task).time - view.now) * mode.gpus
+        nodes, movable = _Nodes(mode, view), self._movable(mode, view)
+        cost, moves = _cheapest(nodes, mode, movable, max_moves=self.max_moves, view=view) or (math.inf, [])
+        spared = (view.earliest_fit(task).time - view.now) * mode.gpus if moves else 0.0
         return moves if spared > self.margin * cost else []
 
     def _movable(self, mode: Mode, view: View) -> dict[int, list[Task]]:
@@ -277,17 +270,15 @@ class Defragment(ListScheduler):
         for task in view.running("start", own=True):
             if task.state != RUNNING or not task.shape.preemptible or len(view.launch_of(task).tasks) > 1:
                 continue
-            here = _mode_of(task, view)
-            launch = view.launch_of(task)
-            if here.type is not mode.type or not here.whole_devices or here.gpu_memory or launch.stage != "compute":
+            placement = place_of(task, view)
+            here, stage = placement.mode, view.launch_of(task).stage
+            if here.type is not mode.type or not here.whole_devices or here.gpu_memory or stage != "compute":
                 continue
-            placement = launch.placement
-            assert placement is not None
             on_one = len({device.node for device in placement.devices}) == 1
             if on_one and view.now - (task.memo or 0.0) >= self.minimum_run:
                 by_node.setdefault(placement.devices[0].node, []).append(task)
         for tasks in by_node.values():
-            tasks.sort(key=lambda task: (_mode_of(task, view).gpus, task.index))
+            tasks.sort(key=lambda task: (place_of(task, view).mode.gpus, task.index))
         return by_node
 
 
@@ -334,7 +325,7 @@ def _cheapest(
     for node, tasks in movable.items():
         state, moves, cost = nodes.copy(), [], 0.0
         for task in tasks[:max_moves]:
-            own = _mode_of(task, view)
+            own = place_of(task, view).mode
             if (target := state.tightest(own, but=node)) is None:
                 continue
             cost += _pause(task, own, target, view) * own.gpus
@@ -354,9 +345,3 @@ def _pause(task: Task, mode: Mode, node: int, view: View) -> float:
     there = view.first(mode, task, node=node)
     longer = 0.0 if there is None else view.duration(task, there) - view.remaining(task)
     return max(0.0, longer) + task.shape.stopping.save
-
-
-def _mode_of(task: Task, view: View) -> Mode:
-    placement = view.launch_of(task).placement
-    assert placement is not None
-    return placement.mode

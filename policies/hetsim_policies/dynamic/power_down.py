@@ -28,6 +28,7 @@ from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import Counter, Decision, ListScheduler, PlacementRule, Scheduler, Set, Start, View, Wait, claims_of
+from hetsim_policies.common import grouped
 from hetsim_policies.orders import fcfs
 from hetsim_policies.prediction import FadingSum
 
@@ -73,7 +74,7 @@ class PowerDown(ListScheduler):
     def ready(self, task: Task) -> None:
         super().ready(task)
         if task.done == 0:
-            mode = task.modes[task.modes_by_speed()[0]]
+            mode = task.fastest_modes()[0]
             if not mode.on_cpu:
                 self._ask(mode, task.ready)
 
@@ -110,8 +111,7 @@ class PowerDown(ListScheduler):
         """
         if not self.asleep:
             return []
-        for position in task.modes_by_speed():
-            mode = task.modes[position]
+        for mode in task.fastest_modes():
             sleeping = self._by_node(mode)
             best: list[Device] | None = None
             for node, devices in sleeping.items():
@@ -129,12 +129,8 @@ class PowerDown(ListScheduler):
         return []
 
     def _by_node(self, mode: Mode) -> dict[int, list[Device]]:
-        by_node: dict[int, list[Device]] = {}
-        for index in sorted(self.asleep):
-            device = self.asleep[index]
-            if device.type is mode.type and mode.allows(device.node):
-                by_node.setdefault(device.node, []).append(device)
-        return by_node
+        asleep = [self.asleep[index] for index in sorted(self.asleep)]
+        return grouped((one.node, one) for one in asleep if one.type is mode.type and mode.allows(one.node))
 
     # Sleeping ---------------------------------------------------------------------------------------------------
 
@@ -159,17 +155,14 @@ class PowerDown(ListScheduler):
                     yield Set(device, "off")
                 else:
                     soonest = min(soonest, due)
-            kept = min(len(devices), self.wanted_awake(kind, now))
-            if kept and not waiting:
+            if devices and self.wanted_awake(kind, now) and not waiting:
                 soonest = min(soonest, now + self.memory / 4)  # the forecast falls while no task comes
         return soonest
 
     # The forecast -----------------------------------------------------------------------------------------------
 
     def _ask(self, mode: Mode, now: float) -> None:
-        if mode.type not in self._demand:
-            self._demand[mode.type] = FadingSum(self.memory), FadingSum(self.memory)
-        devices, squares = self._demand[mode.type]
+        devices, squares = self._demand.setdefault(mode.type, (FadingSum(self.memory), FadingSum(self.memory)))
         devices.add(now, mode.gpu_share)
         squares.add(now, mode.gpu_share**2)
 

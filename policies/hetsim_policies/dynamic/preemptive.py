@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import refusal
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, Task
 from hetsim.model.units import PerSecond, Seconds
@@ -29,6 +29,7 @@ from hetsim.policy import (
     Wait,
     claims_of,
 )
+from hetsim_policies.common import part_left, place_of
 from hetsim_policies.orders import edf
 
 Head = tuple[Task, TaskQueue]
@@ -98,8 +99,7 @@ class PreemptiveList(ListScheduler):
 
     def serve(self, counters: Sequence[Counter], alone: bool) -> None:
         if self.preemptive:
-            text = "a scheduler that stops running tasks serves no requests: batches run to their end"
-            raise ScenarioError(Problem(text, key="policy.scheduler"))
+            raise refusal("a scheduler that stops running tasks serves no requests: batches run to their end")
         super().serve(counters, alone)
 
     def schedule(self, view: View) -> Iterator[Decision]:
@@ -155,8 +155,7 @@ class PreemptiveList(ListScheduler):
             self._declined = (view.now, {})
         if task.index in self._declined[1]:
             return None
-        room = view.make_room(task, self.victims(self.order(task), view))
-        if room is None and plain:
+        if (room := view.make_room(task, self.victims(self.order(task), view))) is None and plain:
             state = self._known(view)
             if self._since != state:
                 self._since = state
@@ -336,10 +335,7 @@ class Srtf(PreemptiveList):
 
     def rank(self, task: Task, view: View) -> float:
         """The remaining fraction of a running task times its estimate on its best mode."""
-        placement = view.launch_of(task).placement
-        assert placement is not None
-        total = task.estimate_in(placement.mode)
-        return view.remaining(task) / total * task.shortest_estimate if total > 0 else 0.0
+        return part_left(task, view) * task.shortest_estimate
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
         best = len(task.modes) == 1 or task.estimate_in(placement.mode) <= task.shortest_estimate
@@ -356,8 +352,7 @@ class Srtf(PreemptiveList):
     def victims(self, key: float, view: View) -> Iterable[Task]:
         if not (self._steady and view.changes.steady):
             return super().victims(key, view)
-        now = view.now
-        return self._ends.until(lambda end: not self.yields(-end - now, key))
+        return self._ends.until(lambda end: not self.yields(-end - view.now, key))
 
     def yields(self, running: float, waiting: float) -> bool:
         return running > waiting * (1 + ROUNDING) + self.margin
@@ -435,15 +430,12 @@ class Las(PreemptiveList):
         while (entry := self._crossings.head()) is not None and entry[0] <= now:
             task = entry[1]
             self._crossings.pop()
-            placement = view.launch_of(task).placement
-            assert placement is not None
             before = self._level.get(task.index, 0)
-            level = max(before, bisect_right(self.thresholds, view.attained(task) * (1 + ROUNDING)))
-            if level > before:
+            if (level := max(before, bisect_right(self.thresholds, view.attained(task) * (1 + ROUNDING)))) > before:
                 self._level[task.index] = level
                 self._running[level].push((-task.arrival, -task.index), task)
                 self.ranks_grew()
-            self._foresee_crossing(task, level, placement.mode.width, view)
+            self._foresee_crossing(task, level, place_of(task, view).mode.width, view)
 
     def until(self, view: View) -> Wait | None:
         if not view.num_waiting(own=True):
@@ -487,10 +479,8 @@ def gittins(sizes: np.ndarray, edges: np.ndarray, level: int) -> float:
     remaining = sizes[sizes > attained] - attained
     if not len(remaining):
         return 0.0
-    best = 0.0
-    for until in edges[level + 1 :] - attained:
-        best = max(best, float((remaining <= until).mean() / np.minimum(remaining, until).mean()))
-    return best
+    coming = edges[level + 1 :] - attained
+    return max(float((remaining <= until).mean() / np.minimum(remaining, until).mean()) for until in coming)
 
 
 def _services(problem: PlanProblem) -> np.ndarray:

@@ -46,7 +46,6 @@ class Qssf(ListScheduler):
         self.notes: dict[str, Any] = {}
         self._said: dict[int, float] = {}
         """Durations predicted when a job began to wait, by row."""
-        self._view: View | None = None
 
     def begin(self, view: View) -> None:
         self._view = view
@@ -60,7 +59,6 @@ class Qssf(ListScheduler):
         self._said.setdefault(task.index, self.history.forecast(task.user, task.class_))
 
     def finished(self, task: Task) -> None:
-        assert self._view is not None
         if (said := self._said.pop(task.index, None)) is None:
             return  # a request of a service: it ran in a batch, and was never predicted
         seconds = self._view.attained(task) / _width(task)
@@ -73,4 +71,4 @@ class Qssf(ListScheduler):
 
 
 def _width(task: Task) -> float:
-    return task.modes[task.modes_by_speed()[0]].width
+    return task.fastest_modes()[0].width

@@ -1,7 +1,7 @@
 """Two jobs on one GPU: by a table of slowdowns, or by trial."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -25,6 +25,7 @@ from hetsim.policy import (
     Wait,
     claims_of,
 )
+from hetsim_policies.common import part_left, place_of
 from hetsim_policies.dynamic.common.pairs import (
     Pair,
     alone_modes,
@@ -40,7 +41,34 @@ from hetsim_policies.orders import fcfs
 Slowdown = Annotated[float, Field(ge=1)]
 
 
-class SharingByTable(ListScheduler):
+class PairingScheduler(ListScheduler):
+    """Base: tasks start in order of arrival; a head that finds no place of its own may join a running task."""
+
+    serve = Scheduler.serve  # refused: it pairs jobs, not batches
+
+    def best_pair(self, task: Task, view: View) -> Pair | None:
+        """The pair to form; None where waiting is better."""
+        raise NotImplementedError
+
+    def joined(self, task: Task, pair: Pair, view: View) -> None:
+        """Hook: a pair has been formed."""
+
+    def start_or_join(self, view: View) -> Generator[Decision, None, int]:
+        """Start what can start; return what the others wait for."""
+        closed = 0
+        while (head := (yield from self.start_in_order(view, closed))) is not None:
+            pair = self.best_pair(head, view)
+            if pair is not None and pair.moved is not None:
+                yield Move(pair.partner, pair.moved)
+            if pair is None or not view.fits(pair.place.mode, pair.place):  # the host's memory
+                closed |= claims_of(head)
+                continue
+            yield Start(head, pair.place)
+            self.joined(head, pair, view)
+        return closed
+
+
+class SharingByTable(PairingScheduler):
     """Sharing: join another job on its GPU if that shortens the mean response.
 
     Decides when and where; tasks start in the order of arrival.  The head of the queue takes a place of its own if
@@ -68,21 +96,10 @@ class SharingByTable(ListScheduler):
         self.table = table or {}
         self.margin = margin
 
-    serve = Scheduler.serve  # refused: it pairs jobs, not batches
-
     def schedule(self, view: View) -> Iterator[Decision]:
-        closed = 0
-        while (head := (yield from self.start_in_order(view, closed))) is not None:
-            pair = self._best(head, view)
-            if pair is not None and pair.moved is not None:
-                yield Move(pair.partner, pair.moved)
-            if pair is None or not view.fits(pair.place.mode, pair.place):  # the host's memory
-                closed |= claims_of(head)
-                continue
-            yield Start(head, pair.place)
-        yield WAIT_FOR_CHANGE if closed else WAIT_FOR_READY
+        yield WAIT_FOR_CHANGE if (yield from self.start_or_join(view)) else WAIT_FOR_READY
 
-    def _best(self, task: Task, view: View) -> Pair | None:
+    def best_pair(self, task: Task, view: View) -> Pair | None:
         """The pair that saves most; None where waiting is better."""
         best: Pair | None = None
         saving = 0.0
@@ -90,8 +107,7 @@ class SharingByTable(ListScheduler):
         for pair in pairs(task, view):
             partner_ends = view.launch_of(pair.partner).finish - view.now
             apart = partner_ends + (later if later < math.inf else partner_ends + view.duration(task, pair.place))
-            saved = apart * (1 - self.margin) - self.together(task, pair, view)
-            if saved > saving:
+            if (saved := apart * (1 - self.margin) - self.together(task, pair, view)) > saving:
                 best, saving = pair, saved
         return best
 
@@ -99,10 +115,9 @@ class SharingByTable(ListScheduler):
     def _alone_later(task: Task, view: View) -> float:
         """Seconds until the task would end if it waited for its own place; inf: unknown."""
         best = math.inf
-        for position in alone_modes(task):
-            mode = task.modes[position]
+        for mode in alone_modes(task):
             if is_shared(mode):
-                seconds = task.estimates[position] * (1.0 - task.done) + mode.single
+                seconds = task.estimates[task.shape.position[mode]] * (1.0 - task.done) + mode.single
                 best = min(best, empty_at(mode, view) - view.now + seconds)
                 continue
             shadow = view.earliest_fit(task, mode)
@@ -112,10 +127,8 @@ class SharingByTable(ListScheduler):
 
     def together(self, task: Task, pair: Pair, view: View) -> float:
         """Sum of both finish times if they share: slowed, then alone."""
-        placement = view.launch_of(pair.partner).placement
-        assert placement is not None
         if pair.moved is None:
-            theirs, mode = view.launch_of(pair.partner).finish - view.now, placement.mode
+            theirs, mode = view.launch_of(pair.partner).finish - view.now, place_of(pair.partner, view).mode
         else:
             mode = pair.moved.mode
             theirs = view.duration(pair.partner, pair.moved) + pair.partner.shape.stopping.save
@@ -159,7 +172,7 @@ class PairTrial:
     remaining: tuple[float, float]
 
 
-class Gandiva(ListScheduler):
+class Gandiva(PairingScheduler):
     """Gandiva, simplified: pack jobs in pairs by trial, and undo pairs that lose.
 
     Decides when and where; tasks start in the order of arrival, on a place of their own if there is one.  Else the head
@@ -189,14 +202,15 @@ class Gandiva(ListScheduler):
         self._parts = True
         """True if a job may run on a fraction."""
 
-    serve = Scheduler.serve  # refused: it pairs jobs, not batches
-
     def ready(self, task: Task) -> None:
-        self._over(task)
+        self.finished(task)
         super().ready(task)
 
     def finished(self, task: Task) -> None:
-        self._over(task)
+        """One of a pair ended or was stopped: nothing more can be learnt."""
+        for index, trial in list(self._trials.items()):
+            if task is trial.newcomer or task is trial.partner:
+                del self._trials[index]
 
     gone = finished
 
@@ -207,20 +221,7 @@ class Gandiva(ListScheduler):
 
     def schedule(self, view: View) -> Iterator[Decision]:
         yield from self._judge(view)
-        closed = 0
-        while (head := (yield from self.start_in_order(view, closed))) is not None:
-            pair = self._best(head, view)
-            self._parts = self._parts or pair is not None
-            if pair is not None and pair.moved is not None:
-                yield Move(pair.partner, pair.moved)
-            if pair is None or not view.fits(pair.place.mode, pair.place):  # the host's memory
-                closed |= claims_of(head)
-                continue
-            yield Start(head, pair.place)
-            remaining = (1.0 - head.done, _left(pair.partner, view))
-            self._trials[head.index] = PairTrial(
-                head, pair.partner, view.now, end=view.now + self.trial, remaining=remaining
-            )
+        closed = yield from self.start_or_join(view)
         if not closed and self._parts:
             self._parts = False
             for task in view.running("start", own=True):
@@ -230,11 +231,9 @@ class Gandiva(ListScheduler):
                     yield Move(task, restored)
         yield Wait(until=min((trial.end for trial in self._trials.values()), default=math.inf))
 
-    def _over(self, task: Task) -> None:
-        """One of a pair ended or was stopped: nothing more can be learnt."""
-        for index, trial in list(self._trials.items()):
-            if task is trial.newcomer or task is trial.partner:
-                del self._trials[index]
+    def joined(self, task: Task, pair: Pair, view: View) -> None:
+        remaining, end = (1.0 - task.done, part_left(pair.partner, view)), view.now + self.trial
+        self._trials[task.index] = PairTrial(task, pair.partner, view.now, end=end, remaining=remaining)
 
     def _judge(self, view: View) -> Iterator[Decision]:
         for index, trial in list(self._trials.items()):
@@ -245,7 +244,7 @@ class Gandiva(ListScheduler):
                 continue
             del self._trials[index]
             gained = zip((one, other), trial.remaining, strict=True)
-            speed = sum(max(0.0, before - _left(task, view)) * task.shortest_estimate for task, before in gained)
+            speed = sum(max(0.0, before - part_left(task, view)) * task.shortest_estimate for task, before in gained)
             speed /= view.now - trial.began
             self.measured[_names(one, other)] = speed
             if speed < self.threshold and one.shape.preemptible and view.launch_of(one).stage == "compute":
@@ -253,7 +252,7 @@ class Gandiva(ListScheduler):
                 if (restored := back_to(other, view)) is not None:
                     yield Move(other, restored)
 
-    def _best(self, task: Task, view: View) -> Pair | None:
+    def best_pair(self, task: Task, view: View) -> Pair | None:
         """The best pair known, one not yet tried by lot, or None."""
         untried: list[Pair] = []
         rated: list[tuple[float, Pair]] = []
@@ -262,6 +261,7 @@ class Gandiva(ListScheduler):
                 untried.append(pair)
             elif speed >= self.threshold:
                 rated.append((speed, pair))
+        self._parts = self._parts or bool(rated or untried)
         if rated:
             return max(rated, key=lambda entry: entry[0])[1]
         return untried[int(view.random.integers(len(untried)))] if untried else None
@@ -270,11 +270,3 @@ class Gandiva(ListScheduler):
 def _names(one: Task, other: Task) -> tuple[str, str]:
     first, second = sorted((one.class_, other.class_))
     return first, second
-
-
-def _left(task: Task, view: View) -> float:
-    """The part of a running task that is still to be done."""
-    placement = view.launch_of(task).placement
-    assert placement is not None
-    total = task.estimate_in(placement.mode)
-    return view.remaining(task) / total if total > 0 else 0.0

@@ -340,8 +340,7 @@ class SlurmMultifactor(Scheduler):
                 if self.tiers.refuses(task):
                     yield from self._because(task, "quota")
                     continue
-                placement = view.fit(task, self.rule)
-                if placement is None and self.tiers.tiers and fits_nowhere(task, view):
+                if (placement := view.fit(task, self.rule)) is None and self.tiers.tiers and fits_nowhere(task, view):
                     placement = yield from self._preempt(task, view)
                 if placement is not None:
                     yield self._begin(task, placement)

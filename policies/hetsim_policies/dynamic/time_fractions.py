@@ -10,9 +10,10 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import refusal
 from hetsim.model.cluster import Cluster
 from hetsim.policy import PlanProblem, View
+from hetsim_policies.common import grouped
 from hetsim_policies.dynamic.common.fractions import (
     ModeOffers,
     best_ratio,
@@ -130,8 +131,7 @@ class MaxThroughput(SideBySideScheduler):
         if self.costs != "prices":
             check_costs(self.costs or {}, problem.cluster)
         elif not problem.cluster.priced:
-            text = "costs: prices takes the cluster's, and it has none; give its types a price such as 2.5/h"
-            raise ScenarioError(Problem(text, key="policy.scheduler"))
+            raise refusal("costs: prices takes the cluster's, and it has none; give its types a price such as 2.5/h")
 
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
         fastest = offers.fastest()
@@ -172,8 +172,7 @@ class MinMakespan(SideBySideScheduler):
     moving = True
 
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
-        remaining = np.array([job.remaining(view) for job in jobs])
-        return max_min(offers, np.where(offers.fastest() > 0, remaining, 0.0))
+        return max_min(offers, np.where(offers.fastest() > 0, [job.remaining(view) for job in jobs], 0.0))
 
 
 class Isolated(RoundScheduler):
@@ -231,15 +230,14 @@ class FcfsRounds(RoundScheduler):
         fraction = np.zeros(len(offers.job))
         free = offers.capacity.copy()
         key = offers.kind if self.blind else offers.time
-        ways: list[list[int]] = [[] for _ in jobs]
-        for way in np.argsort(key, kind="stable").tolist():
-            ways[int(offers.job[way])].append(way)
+        order = np.argsort(key, kind="stable")
+        ways = grouped(zip(offers.job[order].tolist(), order.tolist(), strict=True))
         for number in sorted(range(len(jobs)), key=lambda number: (jobs[number].task.arrival, number)):
+            if number not in ways:
+                continue  # no device that is up can run it
             way = next((w for w in ways[number] if offers.width[w] <= free[offers.kind[w]] + 1e-9), None)
             if way is None:
-                if ways[number]:
-                    break  # nothing passes it; a job that no device that is up can run is left out
-                continue
+                break  # nothing passes it
             free[offers.kind[way]] -= offers.width[way]
             fraction[way] = 1.0
         return fraction
@@ -256,11 +254,9 @@ def check_costs(costs: Mapping[str, float], cluster: Cluster) -> None:
     """Raise ScenarioError for a type that the cluster lacks or that has a price."""
     for name in costs:
         if name not in cluster.types:
-            text = f'costs: the cluster has no type "{name}"; it has {", ".join(cluster.types)}'
-            raise ScenarioError(Problem(text, key="policy.scheduler"))
+            raise refusal(f'costs: the cluster has no type "{name}"; it has {", ".join(cluster.types)}')
         if cluster.price_of(name):
-            text = f'costs: the cluster has a price of "{name}" already; give it in one place only'
-            raise ScenarioError(Problem(text, key="policy.scheduler"))
+            raise refusal(f'costs: the cluster has a price of "{name}" already; give it in one place only')
 
 
 def prices(cluster: Cluster, costs: Mapping[str, float]) -> dict[str, float]:

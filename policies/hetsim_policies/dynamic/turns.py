@@ -24,6 +24,7 @@ from hetsim.policy import (
     Wait,
     claims_of,
 )
+from hetsim_policies.common import place_of
 from hetsim_policies.orders import fcfs
 
 ROUNDING = 1e-6
@@ -73,9 +74,7 @@ class RoundRobin(ListScheduler):
         """
         if self.turn_ends[task.index] > view.now:
             return False
-        placement = view.launch_of(task).placement
-        assert placement is not None
-        width = placement.mode.width
+        width = place_of(task, view).mode.width
         missing = self.quantum - (view.attained(task) - self.received[task.index]) / width
         if missing <= ROUNDING * self.quantum:
             return True
@@ -105,8 +104,7 @@ class RoundRobin(ListScheduler):
         if not closed:
             yield WAIT_FOR_READY
             return
-        to_come = (end for end in self.turn_ends.values() if end > view.now)
-        yield Wait(until=min(to_come, default=math.inf))
+        yield Wait(until=min((end for end in self.turn_ends.values() if end > view.now), default=math.inf))
 
 
 class ProcessorSharing(ListScheduler):
@@ -137,9 +135,8 @@ def least_loaded(task: Task, view: View) -> Placement | None:
         crowd = max(1.0, load + mode.share / WHOLE) if shared else 1.0
         return view.duration(task, placement) * crowd, load
 
-    modes = [task.modes[position] for position in task.modes_by_speed()]
     # Where a free accelerator is as good as any other the first will do; cores are on nodes of different load.
-    options = [option for mode in modes for option in view.options(task, mode, distinct=not mode.on_cpu)]
+    options = [one for mode in task.fastest_modes() for one in view.options(task, mode, distinct=not mode.on_cpu)]
     return min(options, key=finish) if options else view.fit(task)
 
 
@@ -176,10 +173,9 @@ class Themis(Scheduler):
 
     def rho(self, task: Task, view: View, jobs: int) -> float:
         """Expected time when shared / expected time on an exclusive 1/N of the cluster."""
-        alone = task.shortest_estimate
-        if alone <= 0:
+        if (alone := task.shortest_estimate) <= 0:
             return math.inf
-        part = task.modes[task.modes_by_speed()[0]].gpu_share / self._gpus
+        part = task.fastest_modes()[0].gpu_share / self._gpus
         shared = view.now - task.arrival + view.remaining(task)
         return shared / (alone * max(1.0, jobs * part))
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import refusal
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
@@ -92,17 +92,20 @@ class AlloX(Scheduler):
                 self._having[name] = np.array(nodes)
 
     def ready(self, task: Task) -> None:
-        self._over(task)
+        self.finished(task)  # if it was stopped
         jobs = WaitingJobs(task.shortest_remaining, task.index, task, _ways(task, self._kinds))
         self.waiting[task.index] = jobs
         insort(self._order, jobs)
         self._tried = -1
 
     def finished(self, task: Task) -> None:
-        self._over(task)
+        if (devices_until := self._held.pop(task.index, None)) is not None:
+            kind, end, count = devices_until
+            at = bisect_left(self._ends[kind], end)
+            del self._ends[kind][at : at + count]
 
     def gone(self, task: Task) -> None:
-        self._over(task)
+        self.finished(task)
         if task.index in self.waiting:
             self._leave(task)
 
@@ -134,8 +137,7 @@ class AlloX(Scheduler):
 
     def _holds(self, task: Task, view: View) -> None:
         """Note the devices of a started job: free at its expected end at current rates."""
-        placement = view.launch_of(task).placement
-        if placement is None:  # it took no time
+        if (placement := view.launch_of(task).placement) is None:  # it took no time
             return
         kind, end = self._kinds[placement.mode.type.name], view.launch_of(task).finish
         count = max(1, round(placement.mode.width))
@@ -143,18 +145,11 @@ class AlloX(Scheduler):
         at = bisect_left(self._ends[kind], end)
         self._ends[kind][at:at] = [end] * count
 
-    def _over(self, task: Task) -> None:
-        """It runs no longer."""
-        if (devices_until := self._held.pop(task.index, None)) is not None:
-            kind, end, count = devices_until
-            at = bisect_left(self._ends[kind], end)
-            del self._ends[kind][at : at + count]
-
     def _queues(self, view: View) -> list[np.ndarray]:
         """By type of device, the estimated seconds until each is free, ascending."""
         if not view.changes.steady:
             for task in view.running("start", own=True):
-                self._over(task)
+                self.finished(task)
                 self._holds(task, view)
         view.nodes.refresh()
         by_device = []
@@ -289,8 +284,7 @@ class MultiGeneration(Scheduler):
         costs: dict[str, Annotated[float, Field(gt=0)]] | None = None,
     ):
         if costs is not None and measure == "energy":
-            text = "costs are prices, and count only with `measure: cost`; take one of them out"
-            raise ScenarioError(Problem(text, key="policy.scheduler"))
+            raise refusal("costs are prices, and count only with `measure: cost`; take one of them out")
         self.budget = budget
         self.measure = measure
         self.costs = costs or {}
@@ -334,9 +328,8 @@ class MultiGeneration(Scheduler):
 
     def ways(self, task: Task) -> list[tuple[float, int]]:
         """Gain and position of modes within the budget."""
-        positions = task.allowed or range(len(task.modes))
-        seconds = {p: task.estimate_at(p) for p in positions}
-        seconds = {p: value for p, value in seconds.items() if math.isfinite(value)}
+        times = [(p, task.estimate_at(p)) for p in task.allowed or range(len(task.modes))]
+        seconds = {p: value for p, value in times if math.isfinite(value)}
         price = {p: self._price(task.modes[p]) * value for p, value in seconds.items()}
         limit = self.budget * min(price.values()) * (1 + ROUNDING)
         allowed = [p for p in seconds if price[p] <= limit]

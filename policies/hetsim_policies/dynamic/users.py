@@ -1,12 +1,13 @@
 """Shares among users, by weights or by quotas."""
 
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import refusal
 from hetsim.model.cluster import Partition
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
@@ -45,7 +46,7 @@ class ByUser(ListScheduler):
 
     def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "skip"):
         super().__init__(placement=placement, discipline=discipline)
-        self.of_user: dict[Line, TaskQueue] = {}
+        self.of_user: defaultdict[Line, TaskQueue] = defaultdict(TaskQueue)
         self._full: dict[Demand, None] = {}  # demands that fit nowhere since the last release
         self._seen = -1
 
@@ -56,9 +57,6 @@ class ByUser(ListScheduler):
     def starting(self, task: Task, placement: Placement, view: View) -> None:
         """Hook: a task is about to start."""
 
-    def leave(self, task: Task) -> None:
-        """Note a task that has ended or was stopped."""
-
     def key(self, task: Task) -> Any:
         """Sort key of a user's tasks."""
         return task.arrival
@@ -68,16 +66,11 @@ class ByUser(ListScheduler):
         return task.user
 
     def ready(self, task: Task) -> None:
-        self.leave(task)
-        line = self.owner(task), partition_of(task)
-        if (queue := self.of_user.get(line)) is None:
-            queue = self.of_user[line] = TaskQueue()
-        queue.push(self.key(task), task)
+        self.finished(task)  # if it was stopped
+        self.of_user[self.owner(task), partition_of(task)].push(self.key(task), task)
 
-    def finished(self, task: Task) -> None:
-        self.leave(task)
-
-    gone = finished
+    def gone(self, task: Task) -> None:
+        self.finished(task)
 
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
         if view.changes.releases != self._seen:
@@ -147,7 +140,7 @@ class Wfq(ListScheduler):
 
     def _tag(self, task: Task) -> float:
         if (tags := self._tags.get(task.index)) is None:
-            mode = task.modes[task.modes_by_speed()[0]]
+            mode = task.fastest_modes()[0]
             begin = max(self._virtual, self._last.get(task.user, 0.0))
             service = mode.width * task.shortest_estimate / self.weights.get(task.user, 1.0)
             tags = self._tags[task.index] = begin, begin + service
@@ -214,7 +207,7 @@ class Drf(ByUser):
             usage[name] = usage.get(name, 0.0) + amount
         self._of[task.index] = task.user, amounts
 
-    def leave(self, task: Task) -> None:
+    def finished(self, task: Task) -> None:
         if (entry := self._of.pop(task.index, None)) is not None:
             for name, amount in entry[1].items():
                 self._held[entry[0]][name] -= amount
@@ -273,8 +266,7 @@ class QuotaBorrow(ByUser):
             listed = [owner for owner in present if owner]
             more = f", and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
             names = ", ".join(listed[:SHOWN]) + more or f"none: give the tasks a {self.of}"
-            text = f'quotas names {self.of} "{unknown[0]}", and no task is theirs; there are {names}'
-            raise ScenarioError(Problem(text, key="policy.scheduler"))
+            raise refusal(f'quotas names {self.of} "{unknown[0]}", and no task is theirs; there are {names}')
 
     def _owners(self, tasks: Tasks) -> list[str]:
         """All owners of tasks."""
@@ -302,7 +294,7 @@ class QuotaBorrow(ByUser):
 
     def needs(self, task: Task) -> float:
         """GPUs of the task in its fastest mode."""
-        return task.modes[task.modes_by_speed()[0]].gpu_share
+        return task.fastest_modes()[0].gpu_share
 
     def within(self, task: Task) -> bool:
         owner = self.owner(task)
@@ -314,7 +306,7 @@ class QuotaBorrow(ByUser):
         self.used[owner] = self.used.get(owner, 0.0) + gpus
         self._of[task.index] = task, gpus
 
-    def leave(self, task: Task) -> None:
+    def finished(self, task: Task) -> None:
         if (entry := self._of.pop(task.index, None)) is not None:
             self.used[self.owner(task)] -= entry[1]
 
@@ -341,8 +333,7 @@ class QuotaBorrow(ByUser):
             if not heads:
                 return waited_for
             _, _, line, task = min(heads)
-            placement = self.place(task, view)
-            if placement is None and within and self.reclaim and fits_nowhere(task, view):
+            if (placement := self.place(task, view)) is None and within and self.reclaim and fits_nowhere(task, view):
                 placement = yield from self._take_back(task, view)
             for_good = not (self.reclaim and task.shape.preemptible)  # a final loan waits for jobs within quotas
             if placement is None or (owed & claims_of(task) and for_good):

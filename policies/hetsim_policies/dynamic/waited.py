@@ -70,9 +70,7 @@ class Waited(policy.ListScheduler):
 
     def _ranked(self, now: float) -> list[Task]:
         """The waiting tasks, the most urgent first."""
-        gone = [row for row, entry in self._waiting.items() if entry[0].state != WAITING]
-        for row in gone:
-            del self._waiting[row]
+        self._waiting = {row: entry for row, entry in self._waiting.items() if entry[0].state == WAITING}
         if not self._waiting:
             return []
         tasks = [entry[0] for entry in self._waiting.values()]

@@ -124,7 +124,6 @@ class Series:
         """The demand from measurement and forecast, as the head of this file says."""
         self._recent.observe(end, value, max(0.0, self.predictor.forecast(0.0)), self._arrivals)
         measured, expected, error = self._recent.mean
-        rise = self.peak - expected
-        if rise <= DOUBTFUL * self._error.forecast(0.0):
+        if (rise := self.peak - expected) <= DOUBTFUL * self._error.forecast(0.0):
             rise = 0.0
         return rise + max(measured, min(self.peak - rise, (1.0 + NOISE * error) * measured))

@@ -40,8 +40,7 @@ class PowerOfTwo(Routing):
     queueing = "shorter of two lines"
 
     def choose(self, request: RoutedRequest, replicas: OpenReplicas, random: np.random.Generator) -> RoutedReplica:
-        count = len(replicas)
-        if count == 1:
+        if (count := len(replicas)) == 1:
             return replicas[0]
         first = int(random.integers(count))
         second = int(random.integers(count - 1))

@@ -161,5 +161,9 @@ class Task:
             return (0,)
         return sorted(self.allowed or range(count), key=self.estimate_at)
 
+    def fastest_modes(self) -> list[Mode]:
+        """Its modes by estimate, fastest first, stable."""
+        return [self.shape.modes[position] for position in self.modes_by_speed()]
+
     def __repr__(self) -> str:
         return f"task {self.id}"

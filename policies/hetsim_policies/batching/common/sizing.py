@@ -104,8 +104,7 @@ class ArrivalRate:
     def rate(self, queue: RequestQueue, now: float) -> float | None:
         if self.since is None:
             self.since = now
-        passed = now - self.since
-        if passed <= 0 or queue.arrived < MIN_SEEN:
+        if (passed := now - self.since) <= 0 or queue.arrived < MIN_SEEN:
             return None
         seconds = min(self.window, passed)
         while (count := queue.recent(seconds)) < MIN_SEEN and seconds < passed:

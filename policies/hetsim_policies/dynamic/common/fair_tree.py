@@ -13,6 +13,8 @@ from typing import Annotated, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from hetsim_policies.common import grouped
+
 Member = tuple[str, str]
 """An account and a user of it."""
 Owner = TypeVar("Owner", bound=Hashable)
@@ -105,10 +107,8 @@ class FairTree:
             for node in mine:
                 part = used[node] / usage if usage > 0 else 0.0
                 owed[node] = self._share(node) / shares / part if part > 0 else math.inf
-        groups: dict[tuple[float, bool], list[Member]] = {}
-        for node in sorted(nodes, key=lambda node: (-owed[node], not node[1], node)):
-            groups.setdefault((owed[node], bool(node[1])), []).append(node)
-        return list(groups.values())
+        ranked = sorted(nodes, key=lambda node: (-owed[node], not node[1], node))
+        return list(grouped(((owed[node], bool(node[1])), node) for node in ranked).values())
 
 
 # GPU time received by users or accounts, halved every half-life, while their tasks run at constant rates.

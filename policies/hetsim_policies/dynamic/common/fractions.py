@@ -21,6 +21,8 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, diags_array, hstack, vstack
 
+from hetsim_policies.common import grouped
+
 SLACK = 1e-7
 """A level that was reached is asked for again with this relative slack, or rounding would make it impossible."""
 
@@ -85,16 +87,13 @@ def equal_share(offers: ModeOffers) -> np.ndarray:
         alone = offers.partner < 0
         job, kind, width, time = (column[alone] for column in (offers.job, offers.kind, offers.width, offers.time))
         shares = np.zeros(len(alone))
-        shares[alone] = equal_share(
-            ModeOffers(job, kind, width, time=time, capacity=offers.capacity, weight=offers.weight)
-        )
+        shares[alone] = equal_share(ModeOffers(job, kind, width, time, offers.capacity, offers.weight))
         return shares
     part = offers.weight[offers.job] / offers.weight.sum() if offers.jobs else np.zeros(0)
     same = np.zeros((offers.jobs, len(offers.capacity)))
     np.add.at(same, (offers.job, offers.kind), 1.0)
     fraction = part * offers.capacity[offers.kind] / offers.width / same[offers.job, offers.kind]
-    total = np.bincount(offers.job, fraction, offers.jobs)
-    return np.asarray(fraction / np.maximum(1.0, total)[offers.job])
+    return np.asarray(fraction / np.maximum(1.0, np.bincount(offers.job, fraction, offers.jobs))[offers.job])
 
 
 def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray:
@@ -168,7 +167,7 @@ def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndar
 
     Where the least are too much together, the sum of what is missing (in parts of each) is minimized first.
     """
-    time, room = _limits(offers.job, offers.jobs, offers.kind, width=offers.width, capacity=offers.capacity)
+    matrix, limits = _limits(offers.job, offers.jobs, offers.kind, width=offers.width, capacity=offers.capacity)
     bound = ties(offers.own, offers.partner, offers.job, np.ones(offers.jobs))
     if len(needy := np.flatnonzero(least > 0)):
         number = np.full(offers.jobs, -1)
@@ -176,18 +175,13 @@ def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndar
         chosen = number[offers.job] >= 0
         part = offers.rate[chosen] / least[offers.job[chosen]]
         rows = csr_array((part, (number[offers.job[chosen]], np.flatnonzero(chosen))), (len(needy), len(offers.job)))
-        limits = np.concatenate([time[1], room[1]])
         missing = csr_array(np.eye(len(needy)))
-        empty = csr_array((len(limits), len(needy)))
-        matrix = vstack([hstack([vstack([time[0], room[0]]), empty]), hstack([-rows, -missing])])
+        both = vstack([hstack([matrix, csr_array((len(limits), len(needy)))]), hstack([-rows, -missing])])
         cost = np.concatenate([np.zeros(len(offers.job)), np.ones(len(needy))])
-        first, _ = _solve(cost, matrix, np.concatenate([limits, -np.ones(len(needy))]), bound)
-        reached = rows @ first[: len(offers.job)]
-        promised = np.minimum(reached, 1.0) * (1 - SLACK)
-        fraction, _ = _solve(-value, vstack([time[0], room[0], -rows]), np.concatenate([limits, -promised]), bound)
-    else:
-        fraction, _ = _solve(-value, vstack([time[0], room[0]]), np.concatenate([time[1], room[1]]), bound)
-    return np.clip(fraction, 0.0, 1.0)
+        first, _ = _solve(cost, both, np.concatenate([limits, -np.ones(len(needy))]), bound)
+        promised = np.minimum(rows @ first[: len(offers.job)], 1.0) * (1 - SLACK)
+        matrix, limits = vstack([matrix, -rows]), np.concatenate([limits, -promised])
+    return np.clip(_solve(-value, matrix, limits, bound)[0], 0.0, 1.0)
 
 
 def best_ratio(offers: ModeOffers, value: np.ndarray, cost: np.ndarray, least: np.ndarray) -> np.ndarray:
@@ -257,9 +251,7 @@ class _Groups:
         gain = np.zeros(len(offers.job))
         gain[served] = offers.rate[served] / base[offers.job[served]]
         keys: dict[tuple, int] = {}
-        entries: dict[int, list[int]] = {}
-        for offer in served.tolist():
-            entries.setdefault(int(offers.job[offer]), []).append(offer)
+        entries = grouped(zip(offers.job[served].tolist(), served.tolist(), strict=True))
         kinds, widths = offers.kind.tolist(), offers.width.tolist()
         mates = [(-1, -1)] * len(offers.job)
         if offers.own is not None and offers.partner is not None:
@@ -272,8 +264,7 @@ class _Groups:
         group: list[int] = []
         for mine in entries.values():
             key = tuple((kinds[offer], widths[offer], rounded[offer], mates[offer]) for offer in mine)
-            number = keys.setdefault(key, len(keys))
-            if number == len(count):
+            if (number := keys.setdefault(key, len(keys))) == len(count):
                 count.append(0)
                 begin.append(len(first))
                 first += mine
@@ -292,8 +283,7 @@ class _Groups:
     @cached_property
     def limits(self) -> tuple[csr_array, np.ndarray]:
         width = self.width * self.count[self.group]
-        time, room = _limits(self.group, self.size, self.kind, width=width, capacity=self.capacity)
-        return vstack([time[0], room[0]], format="csr"), np.concatenate([time[1], room[1]])
+        return _limits(self.group, self.size, self.kind, width=width, capacity=self.capacity)
 
     @cached_property
     def gains(self) -> csr_array:
@@ -325,7 +315,7 @@ class _Groups:
 
 def _limits(
     job: np.ndarray, jobs: int, kind: np.ndarray, width: np.ndarray, capacity: np.ndarray
-) -> tuple[tuple[csr_array, np.ndarray], tuple[csr_array, np.ndarray]]:
+) -> tuple[csr_array, np.ndarray]:
     """Rows and right sides of the limits on each job's time and each type's devices.
 
     No job runs for more than all the time, no type has more running than it has devices.
@@ -333,7 +323,7 @@ def _limits(
     columns = np.arange(len(job))
     time = csr_array((np.ones(len(job)), (job, columns)), (jobs, len(job)))
     room = csr_array((width, (kind, columns)), (len(capacity), len(job)))
-    return (time, np.ones(jobs)), (room, np.asarray(capacity, dtype=float))
+    return vstack([time, room], format="csr"), np.concatenate([np.ones(jobs), capacity])
 
 
 def _solve(
@@ -412,8 +402,7 @@ class Ties:
 
     def _widened(self, rows: csr_array, between: int) -> csr_array:
         """The rows with zeros inserted for columns of the program that are not fractions."""
-        gap = csr_array((rows.shape[0], between))
-        return hstack([rows[:, : self.fractions], gap, rows[:, self.fractions :]])
+        return hstack([rows[:, : self.fractions], csr_array((rows.shape[0], between)), rows[:, self.fractions :]])
 
 
 def ties(own: np.ndarray | None, partner: np.ndarray | None, group: np.ndarray, count: np.ndarray) -> Ties | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import refusal
 from hetsim.model.cluster import MILLI, WHOLE, Cluster, Device, DeviceType
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
@@ -92,7 +92,7 @@ def refuse_parts_of_nodes(problem: PlanProblem) -> None:
     gangs = [shape.index for shape in tasks.shapes if any(mode.unit is not None for mode in shape.modes)]
     if len(rows := np.flatnonzero(np.isin(tasks.shape, gangs))):
         text = f"it chooses devices one by one, and task {tasks.name(int(rows[0]))} wants equal parts of several nodes"
-        raise ScenarioError(Problem(f"{text}, or cores of several; {len(rows)} tasks do", key="policy.scheduler"))
+        raise refusal(f"{text}, or cores of several; {len(rows)} tasks do")
 
 
 @dataclass(eq=False, slots=True)

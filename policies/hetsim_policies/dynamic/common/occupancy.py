@@ -174,7 +174,6 @@ class Occupancy:
             self._wrong.update(dict.fromkeys(number for number, _ in runs[row].nodes))
 
     def _renew(self, number: int) -> None:
-        """Look at a node again."""
         self.timelines[number] = Timeline.empty(self._view.cluster.nodes[number], self._down, self._view.now)
         self.shared.pop(number, None)
         self._changes.append(number)

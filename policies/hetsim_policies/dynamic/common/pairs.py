@@ -5,7 +5,7 @@ were alone, and how they slow each other down is measured (`pairs` of its sharin
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from hetsim.model.cluster import WHOLE, Device
@@ -13,6 +13,7 @@ from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.policy import View
+from hetsim_policies.common import place_of
 
 
 class Pair(NamedTuple):
@@ -33,28 +34,24 @@ def is_shared(mode: Mode) -> bool:
     return mode.whole_devices and not mode.on_cpu and mode.type.streams > 1
 
 
-def alone_modes(task: Task) -> list[int]:
+def alone_modes(task: Task) -> list[Mode]:
     """Modes that leave no room on their devices, fastest first; else all."""
-    positions = task.modes_by_speed()
-    return [p for p in positions if not is_fraction(task.modes[p])] or list(positions)
+    modes = task.fastest_modes()
+    return [mode for mode in modes if not is_fraction(mode)] or modes
 
 
 def place_alone(task: Task, view: View) -> Placement | None:
     """The fastest mode that fits unshared; fractions on empty accelerators only."""
-    for position in task.modes_by_speed():
-        mode = task.modes[position]
+    for mode in task.fastest_modes():
         if is_shared(mode):
-            if (placement := _on_empty(task, mode, view)) is not None:
-                return placement
-            continue
-        if not is_fraction(mode):
-            placement = view.first(mode)
-            if placement is not None and view.holds(task, placement):
-                return placement
-            continue
-        for option in view.options(task, mode):
-            if not view.running("start", option.devices[0]):
-                return option
+            placement = _on_empty(task, mode, view)
+        elif is_fraction(mode):
+            empty = (option for option in view.options(task, mode) if not view.running("start", option.devices[0]))
+            placement = next(empty, None)
+        elif (placement := view.first(mode)) is not None and not view.holds(task, placement):
+            placement = None
+        if placement is not None:
+            return placement
     return None
 
 
@@ -73,16 +70,10 @@ def empty_at(mode: Mode, view: View) -> float:
     """Estimated time when a node will have enough empty devices for a mode."""
     ends: dict[Device, float] = {}
     for task in view.running("start", own=True):
-        placement = view.launch_of(task).placement
-        assert placement is not None
-        for device in placement.devices:
+        for device in place_of(task, view).devices:
             ends[device] = max(ends.get(device, 0.0), view.launch_of(task).finish)
-    best = math.inf
-    for node in view.cluster.nodes:
-        free = sorted(ends.get(d, view.now) for d in node.accelerators if d.type is mode.type)
-        if len(free) >= mode.gpus:
-            best = min(best, free[mode.gpus - 1])
-    return best
+    free = [sorted(ends.get(d, view.now) for d in n.accelerators if d.type is mode.type) for n in view.cluster.nodes]
+    return min((times[mode.gpus - 1] for times in free if len(times) >= mode.gpus), default=math.inf)
 
 
 def pairs(task: Task, view: View) -> Iterator[Pair]:
@@ -90,14 +81,13 @@ def pairs(task: Task, view: View) -> Iterator[Pair]:
 
     Cost: linear in the running tasks.
     """
-    modes = [task.modes[p] for p in task.modes_by_speed()]
+    modes = task.fastest_modes()
     fractions = [mode for mode in modes if is_fraction(mode)]
     shared = [mode for mode in modes if is_shared(mode) and mode.gpus == 1]
     if not fractions and not shared:
         return
     for partner in view.running("start", own=True):
-        placement = view.launch_of(partner).placement
-        assert placement is not None
+        placement = place_of(partner, view)
         device = placement.devices[0]
         if placement.mode.gpus != 1 or len(view.running("start", device)) != 1:
             continue
@@ -106,30 +96,37 @@ def pairs(task: Task, view: View) -> Iterator[Pair]:
                 continue
             place = Placement(mode, placement.devices)
             if is_fraction(mode) and placement.mode.share + mode.share > WHOLE:
-                moved = _smaller(partner, placement, mode, view)
-                if moved is not None and not (task.reads or task.writes):
+                if (moved := _smaller(partner, mode, view)) is not None and not (task.reads or task.writes):
                     yield Pair(partner, moved, place)
             elif view.fits(mode, place) and view.holds(task, place):
                 yield Pair(partner, None, place)
 
 
-def _smaller(partner: Task, placement: Placement, newcomer: Mode, view: View) -> Placement | None:
+def _smaller(partner: Task, newcomer: Mode, view: View) -> Placement | None:
     """The fastest fraction of the partner that leaves room for the newcomer."""
-    now, kind = placement.mode, newcomer.type
-    stays = kind.sharing.kind == "mig" or not partner.shape.preemptible or partner.reads or partner.writes
-    if stays or view.launch_of(partner).stage != "compute":
+
+    def leaves_room(mode: Mode, now: Mode, memory: float, free: float) -> bool:
+        fits = is_fraction(mode) and mode.share + newcomer.share <= WHOLE and mode.gpu_memory <= now.gpu_memory
+        on_host = mode.millicores <= now.millicores and newcomer.millicores <= free - mode.millicores
+        return fits and on_host and mode.gpu_memory + newcomer.gpu_memory <= memory
+
+    return _in_another_mode(partner, view, leaves_room)
+
+
+def _in_another_mode(task: Task, view: View, suits: Callable[[Mode, Mode, float, float], bool]) -> Placement | None:
+    """Where a task may go on, on its accelerator, in its fastest mode that suits.
+
+    suits: of a mode and the present one, the accelerator's bytes, and the host's free cores (thousandths) without it.
+    """
+    launch = view.launch_of(task)
+    movable = task.shape.preemptible and not task.reads and not task.writes and launch.stage == "compute"
+    if launch.placement is None or not movable or launch.placement.mode.type.sharing.kind == "mig":
         return None
-    memory = float("inf") if kind.memory is None else kind.memory
-    free = view.free("cpu", placement.devices[0].node) * 1000
-    for position in partner.modes_by_speed():
-        mode = partner.modes[position]
-        fits = is_fraction(mode) and mode.type is kind and mode.share + newcomer.share <= WHOLE
-        if not fits or mode.gpu_memory + newcomer.gpu_memory > memory:
-            continue
-        on_host = mode.millicores <= now.millicores and mode.memory <= now.memory and mode.gpu_memory <= now.gpu_memory
-        if on_host and newcomer.millicores <= free + now.millicores - mode.millicores:
-            return Placement(mode, placement.devices)
-    return None
+    now, devices = launch.placement.mode, launch.placement.devices
+    memory, free = devices[0].type.memory, view.free("cpu", devices[0].node) * 1000 + now.millicores
+    modes = [mode for mode in task.fastest_modes() if mode.type is now.type and mode.memory <= now.memory]
+    suitable = (mode for mode in modes if suits(mode, now, math.inf if memory is None else memory, free))
+    return next((Placement(mode, devices) for mode in suitable), None)
 
 
 def back_to(task: Task, view: View) -> Placement | None:
@@ -138,17 +135,12 @@ def back_to(task: Task, view: View) -> Placement | None:
     The task has a fraction of it.
     """
     placement = view.launch_of(task).placement
-    if placement is None or not is_fraction(placement.mode) or not task.shape.preemptible:
+    if placement is None or not is_fraction(placement.mode):
         return None
-    now, device = placement.mode, placement.devices[0]
-    if len(view.running("start", device)) > 1 or view.launch_of(task).stage != "compute" or task.reads or task.writes:
+    if len(view.running("start", placement.devices[0])) > 1:
         return None
-    free = view.free("cpu", device.node) * 1000
-    for position in task.modes_by_speed():
-        mode = task.modes[position]
-        if mode.type is now.type and mode.gpus == 1 and mode.whole_devices and now.type.sharing.kind != "mig":
-            memory = device.type.memory
-            room = memory is None or mode.gpu_memory <= memory
-            if room and mode.millicores <= free + now.millicores and mode.memory <= now.memory:
-                return Placement(mode, placement.devices)
-    return None
+
+    def is_whole(mode: Mode, now: Mode, memory: float, free: float) -> bool:
+        return mode.gpus == 1 and mode.whole_devices and mode.gpu_memory <= memory and mode.millicores <= free
+
+    return _in_another_mode(task, view, is_whole)

@@ -34,7 +34,7 @@ class RankedQueue:
         """By position: those of the task, its arrival and its row; of the first tasks."""
         self._last: list[tuple[float, ...]] = []
         """Columns of the other tasks, not yet written there."""
-        self._score: Callable[[Any], Any] | None = None
+        self._score: Callable[[Any], Any]  # from the first `rescore` on, before which nothing is ranked
         self._first: list[Key] = []
         """The first tasks in order; and their keys by row."""
         self._keys: dict[int, Key] = {}
@@ -99,7 +99,6 @@ class RankedQueue:
         new, first = self._new, self._first
         if new and first:
             complete = len(first) + len(new) == len(self.tasks)
-            assert self._score is not None
             for row, (task, columns) in new.items():
                 key = -columns[0], -float(self._score(columns)), task.arrival, row, task
                 if complete or key < first[-1]:
@@ -112,7 +111,6 @@ class RankedQueue:
 
     def _sorted(self, count: int) -> list[Key]:
         """The first keys of all tasks."""
-        assert self._score is not None
         if self._last:
             while len(self.tasks) > len(self._columns):
                 self._columns = np.vstack((self._columns, self._columns))

@@ -77,11 +77,9 @@ class FreeProfile:
                 del order[0]  # the node had no room before, and has none until the end
                 insort(order, (end, number))
             for other, ends in self._open.items() if number in self._is_open else ():
-                if number in ends:
-                    until = timeline.open_until(other, now)
-                    if until != ends[number]:
-                        ends[number] = until
-                        self.version += 1
+                if number in ends and (until := timeline.open_until(other, now)) != ends[number]:
+                    ends[number] = until
+                    self.version += 1
         if self.pools and mode.partition in self.pools:
             self.pools[mode.partition].occupy(start, end, mode)
 
@@ -192,8 +190,7 @@ class FreeProfile:
         """The first time at which a node has room and the partition's limit allows it."""
         start = timeline.earliest(mode, duration, now, before)
         while start is not None:
-            allowed = pool.earliest(mode, duration, start)
-            if allowed == start:
+            if (allowed := pool.earliest(mode, duration, start)) == start:
                 break
             start = None if allowed >= before else timeline.earliest(mode, duration, max(now, allowed), before)
         return start

@@ -273,8 +273,7 @@ class RoundScheduler(Scheduler):
         for job, position in sorted(chosen, key=lambda pair: -pair[0].task.modes[pair[1]].width):
             if job.mode == position and room.keep(job):
                 continue
-            placement = room.place(job.task.modes[position])
-            if placement is not None:
+            if (placement := room.place(job.task.modes[position])) is not None:
                 places[job.task.index] = placement
         for job in self._running_by_urgency():  # one that is to run elsewhere, or has lost its devices, must go
             row = job.task.index
@@ -287,10 +286,8 @@ class RoundScheduler(Scheduler):
 
     def _content(self) -> bool:
         """Return True if all run in their fastest modes: no fractions could help."""
-        for job in self.jobs.values():
-            if job.mode < 0 or job.seconds(job.mode) > min(job.seconds(position) for position in job.positions()):
-                return False
-        return True
+        jobs = self.jobs.values()
+        return all(job.mode >= 0 and job.seconds(job.mode) <= min(map(job.seconds, job.positions())) for job in jobs)
 
     def _may_stop(self, job: RoundJob, view: View, part: float = 1.0) -> bool:
         """`part`: of its devices that it had."""
@@ -406,20 +403,15 @@ class RoundRoom:
             key = expected.get(number, 0.0), self.cores[number] if on_cpu else len(devices)
             if (best is None or key < best[0]) and self.host_holds(node, mode, 1.0):
                 best = (key, devices)
+        placement: Placement | None = None
         if best is not None:
             placement = Placement(mode, tuple(best[1][: max(1, mode.gpus)]))
         elif mode.unit is not None:
-            if (gang := self._gang(mode, mode.unit)) is None:
-                return None
-            placement = gang
+            placement = self._gang(mode, mode.unit)
         elif mode.span_any and mode.gpus:
             across = [device for node in nodes for device in self._free_on(node, mode)]
-            if len(across) < mode.gpus:
-                return None
-            placement = Placement(mode, tuple(across[: mode.gpus]))
-        else:
-            return None
-        if not self._is_free(placement):
+            placement = Placement(mode, tuple(across[: mode.gpus])) if len(across) >= mode.gpus else None
+        if placement is None or not self._is_free(placement):
             return None
         self._take(placement)
         return placement
@@ -431,9 +423,7 @@ class RoundRoom:
         rest = mode.node_count if mode.node_count > 1 else mode.millicores
         for node in self._with(mode):
             here = self._free_on(node, unit)[: max(1, unit.gpus)]
-            if not rest or len(here) < max(1, unit.gpus):
-                continue
-            if not self.host_holds(node, unit, 1.0):
+            if not rest or len(here) < max(1, unit.gpus) or not self.host_holds(node, unit, 1.0):
                 continue
             part = 1
             if mode.node_count == 1:

@@ -69,12 +69,11 @@ class Tiers:
         limits: tuple[tuple[str | None, int | None, float | None], ...] = (
             (None, tier.max_jobs, tier.max_gpus), (task.user, tier.max_jobs_per_user, tier.max_gpus_per_user),
         )  # fmt: skip
-        for user, jobs, limit in limits:
-            if jobs is not None and self._jobs.get((name, user), 0) >= jobs:
-                return True
-            if limit is not None and self._gpus.get((name, user), 0.0) + gpus > limit + 1e-9:
-                return True
-        return False
+        return any(
+            (jobs is not None and self._jobs.get((name, user), 0) >= jobs)
+            or (limit is not None and self._gpus.get((name, user), 0.0) + gpus > limit + 1e-9)
+            for user, jobs, limit in limits
+        )
 
     def starting(self, task: Task, placement: Placement) -> None:
         if not self.tiers:

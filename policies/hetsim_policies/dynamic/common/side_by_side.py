@@ -24,18 +24,20 @@ are alike, 0.2 s where no two are), and a sort of all ways with a fraction, a ro
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Annotated, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import refusal
 from hetsim.model.cluster import WHOLE, Cluster, DeviceType
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.policy import Decision, PlanProblem, Stop, View
+from hetsim_policies.common import grouped
 from hetsim_policies.dynamic.common.fractions import ModeOffers
 from hetsim_policies.dynamic.common.pairs import is_shared
 from hetsim_policies.dynamic.common.rounds import RoundJob, RoundLength, RoundRoom, RoundScheduler, Rule
@@ -187,11 +189,10 @@ class SideBySideScheduler(RoundScheduler):
 
     def check(self, problem: PlanProblem) -> None:
         if self.pairs and not any(takes_pairs(kind) for kind in problem.cluster.types.values()):
-            text = (
+            raise refusal(
                 "pairs: true, and no type of GPU here has measured pairs; give one streams: 2 and sharing: {kind: "
                 "timeslice, pairs: {...}}, or take the nodes from a table of throughputs (gavel_gpus)"
             )
-            raise ScenarioError(Problem(text, key="policy.scheduler"))
 
     def job_of(self, task: Task) -> RoundJob:
         return PairedJob(task, self.labels.of_task(task)) if self.pairs else RoundJob(task)
@@ -244,10 +245,7 @@ class SideBySideScheduler(RoundScheduler):
             return offers, ways
         mine = offers.job.tolist()
         labels = [paired(jobs[number]).labels[way] for number, way in zip(mine, ways, strict=True)]
-        there: dict[int, int] = {}
-        for label in labels:
-            if label >= 0:
-                there[label] = there.get(label, 0) + 1
+        there = Counter(label for label in labels if label >= 0)
         partners = {label: list(self.labels.beside(label, there)) for label in there}
         source, beside, speed = list(range(len(mine))), [-1] * len(mine), [1.0] * len(mine)
         for row, label in enumerate(labels):
@@ -314,10 +312,7 @@ class SideBySideScheduler(RoundScheduler):
             if target > 0 and (self.spare or self._lags(job, way))
         ]
         wanted.sort(key=lambda entry: entry[0], reverse=True)  # stable: ties by arrival
-        meeting: dict[tuple[int, int], list[SeatedJob]] = {}
-        for _, one, label in wanted:
-            if label >= 0:
-                meeting.setdefault((one.job.labels[one.position], label), []).append(one)
+        meeting = grouped(((one.job.labels[one.position], label), one) for _, one, label in wanted if label >= 0)
         taken = {index for index, job in stays.items() if job.partner is not None and job.partner.task.index in stays}
         chosen: list[tuple[SeatedJob, ...]] = []
         for _, one, label in wanted:
@@ -401,8 +396,7 @@ class Labels:
             if not is_shared(mode) or not takes_pairs(mode.type):
                 continue
             key = (task.class_, mode.type.name, mode.gpus, mode.gpu_memory, mode.nodes, mode.span_any)
-            number = self._numbers.setdefault(key, len(self._numbers))
-            if number == len(self._members):
+            if (number := self._numbers.setdefault(key, len(self._numbers))) == len(self._members):
                 self._members.append((task.class_, mode))
             # A job with two variants of one width could else be its own partner.
             if not any(label >= 0 and self._same_devices(label, number) for label in labels):

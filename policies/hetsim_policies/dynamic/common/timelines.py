@@ -25,13 +25,11 @@ def amount_of(mode: Mode) -> int:
 
 def occupied(mode: Mode, amount: int) -> tuple[int, int, int]:
     """Accelerators, cores (thousandths) and memory that a launch's part takes."""
+    if (part := mode.unit) is None:
+        return amount, *host_part(mode, amount)
     if mode.node_count > 1:
-        part = mode.unit
-        assert part is not None
         return part.gpus * amount, part.millicores * amount, part.memory * amount
-    if mode.unit is not None:
-        return 0, amount, -(-mode.memory * amount // mode.millicores)
-    return amount, *host_part(mode, amount)
+    return 0, amount, -(-mode.memory * amount // mode.millicores)
 
 
 WIDTH = 64
@@ -73,8 +71,7 @@ class Fields:
 
         Mask 0: it fits where no less than this is free.  None: it never fits, or takes fractions of accelerators.
         """
-        need = self.needs.get(mode)
-        if need is None and mode not in self.needs:
+        if (need := self.needs.get(mode)) is None and mode not in self.needs:
             plain = mode.node_count == 1 and self.allows(mode) and (not mode.gpus or mode.whole_devices)
             need = (self.pack(mode, mode.gpus, mode.millicores, mode.memory), self.mask(mode)) if plain else None
             if need is not None and self.one_field and mode.gpus and not (mode.millicores or mode.memory):

@@ -1,0 +1,32 @@
+"""What policies of several families share: where a task runs, what is left of it, and values by key."""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from hetsim.model.plan import Placement
+from hetsim.model.task import Task
+from hetsim.policy import View
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """The values of each key, both in the order in which they come."""
+    groups: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
+def place_of(task: Task, view: View) -> Placement:
+    """Where a task runs that a scheduler has started."""
+    placement = view.launch_of(task).placement
+    assert placement is not None
+    return placement
+
+
+def part_left(task: Task, view: View) -> float:
+    """The part of a running task that is still to be done, by the estimate of its mode."""
+    total = task.estimate_in(place_of(task, view).mode)
+    return view.remaining(task) / total if total > 0 else 0.0
