@@ -435,7 +435,7 @@ class Forced(Led):
         if view.now >= 3 and not self.forced:
             self.forced = True
             task = next(task for task in view.waiting() if task.index == 2)
-            self.first = First(task, view.fit(task))
+            self.first = First((task, view.fit(task)))
         yield from super().schedule(view)
 
 

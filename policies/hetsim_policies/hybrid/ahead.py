@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import refusal
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
 from hetsim.model.units import Seconds
@@ -26,13 +26,12 @@ SLACK = 1e-9
 
 @dataclass
 class First:
-    """A candidate for the first action: start a task, or (None) wait.
+    """A candidate for the first action: start a task there, or (None) wait.
 
     alone: after that start nothing more until something changes.
     """
 
-    task: Task | None = None
-    placement: Placement | None = None
+    place: tuple[Task, Placement] | None = None
     alone: bool = False
 
 
@@ -55,7 +54,7 @@ class Led(Relay):
     def __init__(self, base: Scheduler):
         super().__init__(base)
         self.first: First | None = None
-        self._taken: dict[int, None] = {}
+        self._taken: dict[int, Task] = {}
         """Tasks that were started for the base, by row."""
 
     def ready(self, task: Task) -> None:
@@ -63,30 +62,25 @@ class Led(Relay):
         self.inner.ready(task)
 
     def finished(self, task: Task) -> None:
-        if task.index in self._taken:
-            del self._taken[task.index]
-        else:
+        if self._taken.pop(task.index, None) is None:
             self.inner.finished(task)
 
     def gone(self, task: Task) -> None:
-        if task.index in self._taken:
-            del self._taken[task.index]
-        else:
+        if self._taken.pop(task.index, None) is None:
             self.inner.gone(task)
 
     def take(self, task: Task) -> None:
         """Note that another scheduler starts this task."""
-        self._taken[task.index] = None
+        self._taken[task.index] = task
         self.inner.gone(task)
 
     def schedule(self, view: View) -> Iterator[Decision]:
         first, self.first = self.first, None
         if first is not None:
-            if first.task is None:
+            if first.place is None:
                 return
-            assert first.placement is not None
-            self.take(first.task)
-            yield Start(first.task, first.placement)
+            self.take(first.place[0])
+            yield Start(*first.place)
             if first.alone:
                 return
         yield from self.inner.schedule(view)
@@ -147,10 +141,10 @@ class Rollout(Relay):
         self.base = ListScheduler() if base is None else base
         if type(self.base).prepare is not Scheduler.prepare or self.base.sets_devices:
             text = f"{type(self.base).__name__} plans beforehand or puts devices to sleep, and cannot go on in a fork; "
-            raise ScenarioError(Problem(text + "name a dynamic scheduler", key="policy.scheduler.base"))
+            raise refusal(text + "name a dynamic scheduler", "policy.scheduler.base")
         if type(self.base).__name__ in ALONE:
             text = f"{type(self.base).__name__} keeps books on its own starts, and cannot go on after those of others"
-            raise ScenarioError(Problem(f"{text}; name another scheduler", key="policy.scheduler.base"))
+            raise refusal(f"{text}; name another scheduler", "policy.scheduler.base")
         if arrivals == "learned" and horizon is None:
             raise ValueError("arrivals: learned needs a horizon: arrivals would never end")
         self._tested = 2 * samples if samples > 1 else 0
@@ -190,12 +184,13 @@ class Rollout(Relay):
     def check(self, problem: PlanProblem) -> None:
         tasks = problem.tasks
         self.base.check(problem)
-        if self.arrivals == "learned" and len(tasks) < ENOUGH_ARRIVALS:
+        text = ""
+        if len(tasks) < ENOUGH_ARRIVALS:
             text = f"a model of arrivals is learned from {ENOUGH_ARRIVALS} or more, and only {len(tasks)} tasks come"
-            raise ScenarioError(Problem(f"{text}; set arrivals to none", key="policy.scheduler.arrivals"))
-        if self.arrivals == "learned" and (tasks.predecessors is not None or tasks.items):
+        elif tasks.predecessors is not None or tasks.items:
             text = "arrivals of task graphs, and of tasks that share data, cannot be drawn from a model"
-            raise ScenarioError(Problem(f"{text}; set arrivals to none", key="policy.scheduler.arrivals"))
+        if text and self.arrivals == "learned":
+            raise refusal(f"{text}; set arrivals to none", "policy.scheduler.arrivals")
         check_objective(self.objective, problem)
 
     def begin(self, view: View) -> None:
@@ -225,13 +220,12 @@ class Rollout(Relay):
 
     def schedule(self, view: View) -> Iterator[Decision]:
         while (first := self._better(view)) is not None:
-            if first.task is None:
+            if first.place is None:
                 self.notes["held"] += 1
                 return
-            assert first.placement is not None
             self.notes["other_starts"] += 1
-            self._led.take(first.task)
-            yield self._noted(Start(first.task, first.placement), view)
+            self._led.take(first.place[0])
+            yield self._noted(Start(*first.place), view)
             if first.alone:
                 self.notes["held"] += 1
                 return
@@ -258,17 +252,16 @@ class Rollout(Relay):
         self.notes["decisions_tried"] += 1
         future = self._future(view, 0)
         base, starts = self._played(None, future, view)
-        others = [First(task, place) for task, place in fitting if task.index not in starts][: self.candidates]
+        others = [First(place) for place in fitting if place[0].index not in starts][: self.candidates]
         if self.hold and view.running(own=True):
             others = [First(), *others] if starts else others
         elif self.hold and len(starts) > 1:  # something has to start, or nothing ever changes
-            alone = [First(task, place, alone=True) for task, place in fitting]
+            alone = [First(place, alone=True) for place in fitting]
             others = [one for pair in zip_longest(alone, others) for one in pair if one is not None]
         best: First | None = None
         best_value = base - max(SLACK, self.margin) * abs(base)
         for other in others[: self.forks - self._tested - 1]:
-            value = self._played(other, future, view)[0]
-            if value < best_value:
+            if (value := self._played(other, future, view)[0]) < best_value:
                 best, best_value = other, value
         # Futures differ in which candidates could be compared.
         uncertain = self._estimates.uncertain or (self.arrivals == "learned" and self._came.enough)
@@ -336,10 +329,7 @@ class Rollout(Relay):
             orders.append(sorted(waiting, key=lambda task: task.deadline)[:count])
         if len({task.weight for task in waiting}) > 1:
             orders.append(sorted(waiting, key=lambda task: task.shortest_remaining / max(task.weight, 1e-9))[:count])
-        ranked: dict[int, Task] = {}
-        for turn in zip(*orders, strict=True):
-            ranked.update((task.index, task) for task in turn)
-        return list(ranked.values())
+        return list({task.index: task for turn in zip(*orders, strict=True) for task in turn}.values())
 
 
 def _size(task: Task) -> float:

@@ -117,8 +117,7 @@ class Dada(Dmda):
         assert line.device is not None
         node = view.cluster.nodes[line.device.node]
         best: tuple[Mode, float] | None = None
-        for position in task.modes_by_speed():
-            mode = task.modes[position]
+        for mode in task.fastest_modes():
             one = mode.on_cpu or (mode.gpus == 1 and mode.whole_devices)
             if mode.type is not line.type or not one or not can_host(node, mode) or self.need(mode) > line.lanes:
                 continue
@@ -170,8 +169,7 @@ class LinesLayout:
 
     def put(self, task: int, line: int) -> None:
         end, times = self.finish(task, line), self.free[line]
-        need = int(self.given.need[task, line])
-        if need == 1:
+        if (need := int(self.given.need[task, line])) == 1:
             heapreplace(times, end)
         else:
             self.free[line] = sorted(times)[need:] + [end] * need
@@ -196,8 +194,7 @@ def dealt(given: Activation, alpha: float) -> list[int]:
     tried: list[LinesLayout] = []
     guess = low
     for _ in range(MAX_GUESSES):
-        layout = laid_out(given, guess, alpha, order=order, pairs=pairs)
-        if layout is None:
+        if (layout := laid_out(given, guess, alpha, order=order, pairs=pairs)) is None:
             low = max(low, guess)
         else:
             tried.append(layout)

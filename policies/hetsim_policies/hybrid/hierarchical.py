@@ -26,13 +26,14 @@ an objective four times that, and four forks, each O(tasks that run and wait) an
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Generator, Iterator
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import refusal
 from hetsim.model.cluster import Cluster, Device, DeviceType
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
@@ -147,7 +148,7 @@ class Hierarchical(Scheduler):
         if self.planner == "dual_approximation" and (len(types) > 2 or sum(kind.kind == "cpu" for kind in types) > 1):
             names = ", ".join(kind.name for kind in types)
             text = f"planner dual_approximation plans for cores and one type of accelerator; the cluster has {names}"
-            raise ScenarioError(Problem(f"{text}; planner lp takes any number", key="policy.scheduler.planner"))
+            raise refusal(f"{text}; planner lp takes any number", "policy.scheduler.planner")
         groups = make_groups(problem.cluster, self.grouping)
         tasks = problem.tasks
         for shape in tasks.shapes:
@@ -156,7 +157,7 @@ class Hierarchical(Scheduler):
             if len(rows := np.flatnonzero(tasks.shape == shape.index)):
                 more = f" (and {len(rows) - 1} more like it)" if len(rows) > 1 else ""
                 text = f"no group, even idle, has room for task {tasks.name(int(rows[0]))}{more}; make groups larger"
-                raise ScenarioError(Problem(text, key="policy.scheduler.groups"))
+                raise refusal(text, "policy.scheduler.groups")
 
     def _make(self, cluster: Cluster) -> list[DeviceGroup]:
         if not self.groups:
@@ -212,7 +213,7 @@ class Hierarchical(Scheduler):
     def device(self, device: Device, up: bool) -> None:
         (self._down.discard if up else self._down.add)(device.index)
         for group in self._by_node.get(device.node, ()):
-            self._count_lanes(group)
+            group.count_lanes(self._down)
             for other in self._told(device, group):
                 group.scheduler.device(other, up and other.index not in self._down)
             self._look_at(group)
@@ -235,25 +236,13 @@ class Hierarchical(Scheduler):
         else:  # types of device share their nodes' cores and memory
             self._dirty = dict.fromkeys(range(len(self.groups)))
 
-    def _count_lanes(self, group: DeviceGroup) -> None:
-        """Count a group's devices that are up; accelerators need their node's cores."""
-        group.lanes.update(dict.fromkeys(group.lanes, 0))
-        for node in group.nodes:
-            if node.cpu.index in self._down:
-                continue
-            if node.cpu.type in group.lanes:
-                group.lanes[node.cpu.type] += node.cpus
-            for device in node.accelerators:
-                if device.type in group.lanes and device.index not in self._down:
-                    group.lanes[device.type] += 1
-
     # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
         now = view.now
         planned = now >= self._next and bool(self._new or self._of)
         if planned and self.objective is not None and not self._trial:
-            self._option = self._best_option(view)
+            self._option = self._best_option(self.objective, view)
             self.notes[f"plans_{self._option}"] += 1
         new, self._new = self._new, []
         kinds = [self._kind(task) for task in new]
@@ -313,8 +302,7 @@ class Hierarchical(Scheduler):
 
     def _plan_epoch(self, now: float) -> int:
         """Count arrivals, plan, move waiting tasks to their shares; returns how many."""
-        passed = now - self._counted
-        if passed > 0:
+        if (passed := now - self._counted) > 0:
             for kind in self.kinds.values():
                 observed = kind.arrived / passed
                 kind.rate = SMOOTH * observed + (1 - SMOOTH) * kind.rate if kind.rate else observed
@@ -336,12 +324,11 @@ class Hierarchical(Scheduler):
         self.notes["moved_by_plan"] += moved
         return moved
 
-    def _best_option(self, view: View) -> str:
+    def _best_option(self, objective: Objective, view: View) -> str:
         """The plan for this epoch that does best in a fork of the run, by estimates.
 
         The fork begins before newcomers are handed out: its first plan is the one that is tried.
         """
-        assert self.objective is not None
         best, best_mean = "planned", math.inf
         for option in OPTIONS:
             if option == "kept" and not self.notes["epochs"]:
@@ -351,7 +338,7 @@ class Hierarchical(Scheduler):
                 fork = view.fork(self)
             finally:
                 self._option, self._trial = None, False
-            mean = mean_of(fork.run(), self.objective, view.now)
+            mean = mean_of(fork.run(), objective, view.now)
             if mean < best_mean - SLACK * abs(mean):
                 best, best_mean = option, mean
         return best
@@ -360,11 +347,8 @@ class Hierarchical(Scheduler):
         """Shares for some kinds, given all others; `new` tasks wait nowhere yet."""
         if not wanted:
             return
-        coming: dict[int, float] = {}
-        for kind in kinds:
-            coming[kind.number] = coming.get(kind.number, 0.0) + 1
-        for kind in self.kinds.values():
-            coming[kind.number] = coming.get(kind.number, 0.0) + kind.rate * self.epoch
+        here = Counter(kind.number for kind in kinds)
+        coming = {kind.number: here[kind.number] + kind.rate * self.epoch for kind in self.kinds.values()}
         planned = [kind for kind in self.kinds.values() if kind.waiting or coming[kind.number] > 0]
         lanes = {kind: sum(group.lanes.get(kind, 0) for group in self.groups) for kind in self._types}
         work = np.full((len(planned), len(self._types)), np.inf)
@@ -420,8 +404,7 @@ class Hierarchical(Scheduler):
         moved = 0
         for number in [*kind.holders]:
             here = self.groups[number].of_kind[kind.number]
-            surplus = len(here) - wanted.get(number, 0)
-            if surplus > 0:
+            if (surplus := len(here) - wanted.get(number, 0)) > 0:
                 spare += [self._of[index] for index in [*here][-surplus:]]
         for number, count in wanted.items():
             lacking = count - len(self.groups[number].of_kind.get(kind.number, ()))

@@ -136,8 +136,8 @@ class PlanAndRepair(Scheduler):
         self._progress.ready(task)
         self._waiting[task.index] = task
         self._events += 1
-        job = self._board.ended(task.index, self._view.now, completed=False)
-        if job is not None:  # it was stopped: it goes on before what comes after it
+        if (job := self._board.ended(task.index, self._view.now, completed=False)) is not None:
+            # It was stopped: it goes on before what comes after it.
             job.fetched = False
             self._board.put_first(job)
         if (planned_job := self._board.pending.get(task.index)) is not None:
@@ -194,8 +194,7 @@ class PlanAndRepair(Scheduler):
             yield from self._fetch(view)
         if (idle := self._board.idle()) and (self._board.pending or (self.restart and self._board.running)):
             yield from self._repair(idle, view)
-            again = self._board.next_look(view.now)
-            if again < math.inf:
+            if (again := self._board.next_look(view.now)) < math.inf:
                 self._look_at = again
                 yield Wait(until=again)
 
@@ -217,8 +216,7 @@ class PlanAndRepair(Scheduler):
     def _repair(self, idle: list[PlannedLane], view: View) -> Iterator[Decision]:
         """Idle lanes try their own queues, then those of others, then restarts."""
         for lane in [lane for lane in idle if lane.queue]:
-            job = reordered(self._board, lane, self._look(view), view)
-            if job is not None:
+            if (job := reordered(self._board, lane, self._look(view), view)) is not None:
                 self.notes["reordered"] += 1
                 yield self._start(job, view)
         in_vain: dict[int, None] = {}
@@ -324,12 +322,10 @@ class PlanAndRepair(Scheduler):
         board, now = self._board, view.now
         for task in sorted(self._new.values(), key=self._key):
             best: tuple[float, PlannedLane, int, float] | None = None
-            for position, mode in enumerate(task.modes):
-                if task.allowed is not None and position not in task.allowed:
-                    continue
+            for position in sorted(task.allowed or range(len(task.modes))):
                 seconds = self._seconds(task.index, position)
                 soonest = now + seconds
-                for lane in board.able(mode):
+                for lane in board.able(task.modes[position]):
                     at = ends.get(lane.number, 0.0)
                     end = soonest if at <= now else at + seconds
                     if (best is None or end < best[0]) and board.is_up(lane):
@@ -358,8 +354,7 @@ class PlanAndRepair(Scheduler):
             return 0.0, task.index
         if self.dynamic == "longest":
             return -task.shortest_remaining, task.index
-        times = [task.estimate_at(i) for i in range(len(task.modes))]
-        finite = [time for time in times if math.isfinite(time)]
+        finite = list(filter(math.isfinite, map(task.estimate_at, range(len(task.modes)))))
         return -(max(finite) / min(finite) if finite and min(finite) > 0 else 1.0), task.index
 
     # Plannable tasks --------------------------------------------------------------------------------------------
@@ -394,8 +389,7 @@ def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -
             position -= 1
             if job.alone and now + job.seconds <= limit and board.fits(job.task, job.placement, view):
                 return job
-        limit = min(limit, seen.start.get(job.row, now))
-        if limit <= now:
+        if (limit := min(limit, seen.start.get(job.row, now))) <= now:
             return None
     return None
 

@@ -37,7 +37,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.errors import refusal, suggestion
 from hetsim.model.cluster import Device, DeviceType
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
@@ -59,6 +59,7 @@ from hetsim.policy import (
     View,
     Wait,
 )
+from hetsim_policies.common import grouped
 from hetsim_policies.hybrid.common.part_view import PartView
 from hetsim_policies.prediction import ENOUGH, Score, Series, error_notes
 from hetsim_policies.prediction.predictors import HoltWinters
@@ -135,25 +136,24 @@ class Predictive(Scheduler):
         self._busy: dict[DeviceType, float] = {}
         if scale and self.base.sets_devices:
             text = f"{type(self.base).__name__} sends devices to sleep itself: set scale to false, or name another"
-            raise ScenarioError(Problem(text, key="policy.scheduler.base"))
+            raise refusal(text, "policy.scheduler.base")
         if self.protected:
             if not isinstance(self.base, ListScheduler):
                 text = f"reserve works through a placement rule, which {type(self.base).__name__} has none of"
-                raise ScenarioError(Problem(f"{text}; name a list scheduler such as fcfs", key="policy.scheduler.base"))
+                raise refusal(f"{text}; name a list scheduler such as fcfs", "policy.scheduler.base")
             self.base.placement = partial(self._place, self.base.placement)
 
     # Hooks ------------------------------------------------------------------------------------------------------
 
     def check(self, problem: PlanProblem) -> None:
         if self.knows_rates and self.rates is None:
-            text = "a predictor that knows the true rates goes with the run's own scheduler, not inside another"
-            raise ScenarioError(Problem(text, key="policy.scheduler"))
+            raise refusal("a predictor that knows the true rates goes with the run's own scheduler, not inside another")
         self.base.check(problem)
         names = [name for name in problem.tasks.classes if name]
         for name in self.protected:
             if name not in names:
                 near = suggestion(name, names) or f"; the classes here are {', '.join(names) or 'without names'}"
-                raise ScenarioError(Problem(f'no class "{name}" to reserve for{near}', key="policy.scheduler.reserve"))
+                raise refusal(f'no class "{name}" to reserve for{near}', "policy.scheduler.reserve")
 
     def prepare(self, problem: PlanProblem) -> None:
         self.base.prepare(problem)
@@ -166,11 +166,7 @@ class Predictive(Scheduler):
         self._view = view
         self.base.begin(view)
         self._requests = [ServiceDemand(counter, view) for counter in self._counters]
-        by_type: dict[DeviceType, list[Device]] = {}
-        for device in view.cluster.devices:
-            if device.local >= 0:
-                by_type.setdefault(device.type, []).append(device)
-        for kind, devices in by_type.items():
+        for kind, devices in grouped((one.type, one) for one in view.cluster.devices if one.local >= 0).items():
             self.pools[kind] = DevicePool(kind, devices, min(self.min_replicas, len(devices)), self.stabilization)
             if self.scale:
                 self.loads[kind] = self._series(kind.power.wake, kind)
@@ -440,8 +436,7 @@ class DevicePool:
     def steer(self, view: View) -> Iterator[Decision]:
         """Wake or put to sleep devices until as many are up as wanted."""
         state = self.state
-        surplus = sum(one in (AWAKE, WAKING) for one in state.values()) - self.wanted
-        if surplus < 0:
+        if (surplus := sum(one in (AWAKE, WAKING) for one in state.values()) - self.wanted) < 0:
             for device in self.devices:
                 if surplus < 0 and state[device.index] == ASLEEP:
                     state[device.index] = WAKING if self.kind.power.wake > 0 else AWAKE
@@ -464,11 +459,8 @@ class DevicePool:
 
 def asked_of(task: Task) -> tuple[DeviceType, float] | None:
     """A task's best accelerator type, and its device-seconds; None if none."""
-    for position in task.modes_by_speed():
-        mode = task.modes[position]
-        if not mode.on_cpu:
-            return mode.type, mode.gpu_share * task.estimate_at(position)
-    return None
+    mode = next((mode for mode in task.fastest_modes() if not mode.on_cpu), None)
+    return None if mode is None else (mode.type, mode.gpu_share * task.estimate_in(mode))
 
 
 class ServiceDemand:

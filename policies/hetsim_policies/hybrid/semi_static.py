@@ -21,16 +21,17 @@ one is refused a pass over the nodes on which the task fits.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from hetsim.errors import Problem, ScenarioError, UsageError
-from hetsim.model.cluster import MILLI, Cluster, Device, DeviceType
+from hetsim.errors import Problem, ScenarioError, UsageError, refusal
+from hetsim.model.cluster import MILLI, Cluster, Device
 from hetsim.model.plan import Placement, Plan, Step, lane_names
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode, Tasks
@@ -47,6 +48,7 @@ from hetsim.policy import (
     Wait,
 )
 from hetsim.policy.remaining import rows_of
+from hetsim_policies.common import grouped
 from hetsim_policies.hybrid.common.inner import check_nested
 from hetsim_policies.placements import first_fit
 from hetsim_policies.static.common.instance import runnable
@@ -95,7 +97,7 @@ class SemiStatic(Scheduler):
         if self.static != "auto" and (unknown := [name for name in self.static if name not in classes]):
             names = ", ".join(filter(None, classes)) or "none: give the tasks classes"
             text = f'static names class "{unknown[0]}", which no task has; the classes are {names}'
-            raise ScenarioError(Problem(text, key="policy.scheduler.static"))
+            raise refusal(text, "policy.scheduler.static")
         self.rest.check(problem)
 
     def prepare(self, problem: PlanProblem) -> None:
@@ -108,7 +110,7 @@ class SemiStatic(Scheduler):
             return
         if unknown := int((~np.isfinite(tasks.arrival[rows])).sum()):
             text = f"a plan needs every arrival before the clock starts; {unknown} tasks of static classes have none"
-            raise ScenarioError(Problem(text, key="policy.scheduler.static"))
+            raise refusal(text, "policy.scheduler.static")
         kept = kept_lanes(problem.cluster, self._part(tasks, rows))
         others = {name: np.inf for name in lane_names(problem.cluster) if name not in kept}
         part = PlanProblem(rows_of(tasks, rows), problem.cluster, problem.random, free_at=others)
@@ -116,7 +118,7 @@ class SemiStatic(Scheduler):
             plan = self.planner.plan(part)
         except UsageError as error:
             text = f"semi_static plans a part of the tasks, and {type(self.planner).__name__} cannot: {error}"
-            raise ScenarioError(Problem(text, key="policy.scheduler.planner")) from None
+            raise refusal(text, "policy.scheduler.planner") from None
         impossible = plan.problems(part.tasks, problem.cluster)
         impossible += [f"the plan uses {name}, which is not kept for it" for name in plan.queues() if name not in kept]
         if impossible:
@@ -140,7 +142,7 @@ class SemiStatic(Scheduler):
             first = tasks.name(int(rows[graph[rows]][0]))
             count = int(graph[rows].sum())
             text = f"semi_static plans independent tasks; {count} of its static classes are in a graph ({first}, ...)"
-            raise ScenarioError(Problem(text, key="policy.scheduler.static"))
+            raise refusal(text, "policy.scheduler.static")
         return rows
 
     def _suits(self, problem: PlanProblem, which: np.ndarray, graph: np.ndarray) -> bool:
@@ -276,8 +278,7 @@ class GapView:
         if rule is not None:
             placement = rule(task, self)
             return placement if placement is None or self.leaves(task, placement) else None
-        for position in task.modes_by_speed():
-            mode = task.modes[position]
+        for mode in task.fastest_modes():
             if (placement := self._view.first(mode)) is None:
                 continue
             if self.leaves(task, placement) and self._view.holds(task, placement):
@@ -317,13 +318,10 @@ def kept_lanes(cluster: Cluster, part: float) -> dict[str, Device]:
 
     First fit reaches them last.
     """
-    by_type: dict[DeviceType, list[str]] = {}
     lanes = lane_names(cluster)
-    for name, device in lanes.items():
-        by_type.setdefault(device.type, []).append(name)
+    by_type = grouped((device.type, name) for name, device in lanes.items())
     counts = {kind: max(1, math.ceil(part * len(names) - 1e-9)) for kind, names in by_type.items()}
-    kept = [name for kind, names in by_type.items() for name in names[-counts[kind] :]]
-    return {name: lanes[name] for name in kept}
+    return {name: lanes[name] for kind, names in by_type.items() for name in names[-counts[kind] :]}
 
 
 @dataclass(eq=False, slots=True)
@@ -432,10 +430,8 @@ class PlanInProgress:
 
     def forget(self, device: Device) -> list[int]:
         """Drop a failed device's plan; return the numbers of its tasks."""
-        numbers: dict[int, None] = {}
-        for lane in self.on_node.get(device.node, ()):
-            if lane.device is device:
-                numbers.update(dict.fromkeys(lane.steps))
+        lanes = [lane for lane in self.on_node.get(device.node, ()) if lane.device is device]
+        numbers = dict.fromkeys(number for lane in lanes for number in lane.steps)
         for number in numbers:
             self.end(number)
         return list(numbers)
@@ -461,10 +457,7 @@ class PlanInProgress:
     def leaves(self, placement: Placement, end: float, slack: float, view: View) -> bool:
         """Return True if a task until `end` leaves room for planned ones."""
         mode = placement.mode
-        by_node: dict[int, int] = {}
-        for device in placement.devices:
-            by_node[device.node] = by_node.get(device.node, 0) + 1
-        for node, count in by_node.items():
+        for node, count in Counter(device.node for device in placement.devices).items():
             devices, cores, memory = self.claimed(node, end, slack)
             if mode.gpus and any(device in devices for device in placement.devices):
                 return False
@@ -487,15 +480,13 @@ class PlanInProgress:
                     return placement
                 continue
             devices, _, _ = self.claimed(node, end, slack)
-            chosen: list[Device] = []
-            for device in view.cluster.nodes[node].accelerators:
-                if device.type is mode.type and device not in devices and len(chosen) < mode.gpus:
-                    if mode.gpus == 1 and not view.fits(mode, Placement(mode, (device,))):
-                        continue
-                    if view.load(device) and mode.gpus > 1:
-                        continue
-                    chosen.append(device)
-            placement = Placement(mode, tuple(chosen))
+            unplanned = (d for d in view.cluster.nodes[node].accelerators if d.type is mode.type and d not in devices)
+            if mode.gpus == 1:
+                free = (device for device in unplanned if view.fits(mode, Placement(mode, (device,))))
+            else:
+                free = (device for device in unplanned if not view.load(device))
+            chosen = tuple(islice(free, mode.gpus))
+            placement = Placement(mode, chosen)
             if len(chosen) == mode.gpus and view.fits(mode, placement) and self.leaves(placement, end, slack, view):
                 return placement
         return None

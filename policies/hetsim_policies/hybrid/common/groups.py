@@ -6,13 +6,13 @@ for the same; a plan speaks of kinds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, Literal
 
 import numpy as np
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import refusal
 from hetsim.model.cluster import Cluster, Device, DeviceType, Node
 from hetsim.model.plan import can_host
 from hetsim.model.task import Task
@@ -101,10 +101,7 @@ class DeviceGroup:
         """Bitmask of its nodes; None where groups are types of device."""
         self.lanes = dict.fromkeys(types, 0)
         """Devices that are up, by type; of a CPU its cores."""
-        for node in nodes:
-            for device in (node.cpu, *node.accelerators):
-                if device.type in self.lanes:
-                    self.lanes[device.type] += lanes_of(device, node)
+        self.count_lanes(())
         self.waiting: dict[int, Task] = {}
         self.running: dict[int, Task] = {}
         self.of_kind: dict[int, dict[int, Task]] = {}
@@ -122,6 +119,14 @@ class DeviceGroup:
 
     def __repr__(self) -> str:
         return self.name
+
+    def count_lanes(self, down: Container[int]) -> None:
+        """Count the devices that are up; accelerators need their node's cores."""
+        self.lanes.update(dict.fromkeys(self.lanes, 0))
+        for node in self.nodes:
+            for device in (node.cpu, *node.accelerators) if node.cpu.index not in down else ():
+                if device.type in self.lanes and device.index not in down:
+                    self.lanes[device.type] += lanes_of(device, node)
 
     def hosts(self, kind: TaskKind) -> tuple[int, ...]:
         """Positions of modes in which a kind could run in the empty group."""
@@ -223,7 +228,7 @@ def make_groups(cluster: Cluster, grouping: Grouping) -> list[DeviceGroup]:
         parts.setdefault(key, []).append(node)
     if grouping == "rack" and list(parts) == [None]:
         text = 'groups: rack, but no node has a rack; give the nodes `rack: NAME`, or take "type", "node" or a number'
-        raise ScenarioError(Problem(text, key="policy.scheduler"))
+        raise refusal(text)
     groups: list[DeviceGroup] = []
     for key, nodes in parts.items():
         name = "without a rack" if key is None else str(key) if isinstance(key, str) else _span(nodes)
@@ -239,13 +244,8 @@ def _count(node: Node, kind: DeviceType) -> int:
 
 def _types(nodes: list[Node]) -> dict[DeviceType, None]:
     """The types of device that some nodes have."""
-    types: dict[DeviceType, None] = {}
-    for node in nodes:
-        if node.cpus:
-            types[node.cpu.type] = None
-        for device in node.accelerators:
-            types[device.type] = None
-    return types
+    devices = (one for node in nodes for one in (node.cpu, *node.accelerators) if one is not node.cpu or node.cpus)
+    return dict.fromkeys(device.type for device in devices)
 
 
 def _span(nodes: list[Node]) -> str:

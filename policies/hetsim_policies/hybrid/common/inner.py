@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hetsim.errors import Problem, ScenarioError, UsageError
+from hetsim.errors import ScenarioError, UsageError, refusal
 from hetsim.model.tasks import Shape
 from hetsim.policy import Backfilling, ListScheduler, PlannedScheduler, PlanProblem, Scheduler
 from hetsim.policy.remaining import in_mid_run, rows_of
@@ -23,7 +23,7 @@ def check_nested(inner: Scheduler, outer: str, key: str, lines: bool) -> None:
         return
     more = ", or eft, dmda, dmdas, er_ls" if lines else ""
     text = f"{outer} cannot nest {type(inner).__name__}; it takes a list order (fcfs, sjf, edf, fcfs_skip, ...){more}"
-    raise ScenarioError(Problem(text, key=f"policy.scheduler.{key}"))
+    raise refusal(text, f"policy.scheduler.{key}")
 
 
 def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight: bool = False) -> dict[Shape, bool]:
@@ -32,7 +32,7 @@ def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight:
     ScenarioError if one that was named refuses all of them, or needs what there is not in mid-run.
     """
     tasks = problem.tasks
-    refusal: ScenarioError | None = None
+    refused: ScenarioError | None = None
     answers: dict[Shape, bool] = {}
     for shape in tasks.shapes:
         rows = np.flatnonzero(tasks.shape == shape.index)
@@ -44,13 +44,13 @@ def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight:
             (planner or default_planner(problem)).plan(one)
             answers[shape] = True
         except ScenarioError as error:
-            refusal = refusal or error
+            refused = refused or error
             answers[shape] = False
         except UsageError as error:
             text = f"{type(planner).__name__} cannot plan in mid-run: {error}; dual_approximation, heft and mct can"
-            raise ScenarioError(Problem(text, key="policy.scheduler.planner")) from None
-    if refusal is not None and planner is not None and not any(answers.values()):
-        raise refusal
+            raise refusal(text, "policy.scheduler.planner") from None
+    if refused is not None and planner is not None and not any(answers.values()):
+        raise refused
     return answers
 
 

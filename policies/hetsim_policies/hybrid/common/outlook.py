@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import refusal
 from hetsim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
 from hetsim.model.tasks import Mode, Tasks
 from hetsim.policy import PlanProblem
@@ -32,7 +32,7 @@ def check_objective(objective: Objective, problem: PlanProblem) -> None:
     if objective == "energy" and not any(kind.power.busy > kind.power.idle for kind in cluster.types.values()):
         text = "no device of the cluster has watts"
     if text:
-        raise ScenarioError(Problem(text, key="policy.scheduler.objective"))
+        raise refusal(text, "policy.scheduler.objective")
 
 
 def mean_of(record: Record, objective: Objective, now: float) -> float:
@@ -45,8 +45,7 @@ def mean_of(record: Record, objective: Objective, now: float) -> float:
     tasks, end = record.input.tasks, record.end
     # What ends at this very instant counts: the tasks have to be the same in all forks that are compared.
     unfinished = ~(record.finish < now) & (record.status != NOT_ARRIVED)
-    ended = record.status == COMPLETED
-    finish = np.where(ended | ~(record.status == UNFINISHED), record.finish, end)
+    finish = np.where(record.status == UNFINISHED, end, record.finish)
     open_ = np.flatnonzero(record.status == UNFINISHED)
     if len(open_) and math.isinf(record.input.horizon):  # all that could happen has happened
         finish[open_] = end + LOST

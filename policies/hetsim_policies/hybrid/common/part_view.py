@@ -99,7 +99,7 @@ class PartView:
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
         if rule is not None:
             return rule(task, self)  # type: ignore[arg-type]
-        placements = (self.first(task.modes[position], task) for position in task.modes_by_speed())
+        placements = (self.first(mode, task) for mode in task.fastest_modes())
         return next((placement for placement in placements if placement is not None), None)
 
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
@@ -119,7 +119,7 @@ class PartView:
 
     def earliest_fit(self, task: Task, mode: Mode | None = None) -> Any:
         """The cluster's answer if it lies in the part; else never."""
-        modes = [task.modes[position] for position in task.modes_by_speed()] if mode is None else [mode]
+        modes = task.fastest_modes() if mode is None else [mode]
         shadows = [self._view.earliest_fit(task, one) for one in modes if self.has(one)]
         inside = [one for one in shadows if one.placement is not None and self.contains(one.placement)]
         return min(inside, key=lambda one: one.time, default=NEVER)
@@ -166,9 +166,8 @@ class NodesOfPart:
         return getattr(self._nodes, name)
 
     def fitting(self, mode: Mode) -> list[int]:
-        if not self._part.has(mode):
-            return []
-        return [node for node in self._nodes.fitting(mode) if self._part.holds_node(node)]
+        nodes = self._nodes.fitting(mode) if self._part.has(mode) else ()
+        return [node for node in nodes if self._part.holds_node(node)]
 
     def candidates(self, mode: Mode) -> np.ndarray:
         nodes = self._nodes.candidates(mode)  # brings the columns up to date

@@ -127,8 +127,7 @@ class Experience:
         """
         if least < 1 + LATE:
             return least if least > 1.0 else 1.0
-        longer = len(self._ratios) - bisect_right(self._ratios, least)
-        if longer < ENOUGH:
+        if (longer := len(self._ratios) - bisect_right(self._ratios, least)) < ENOUGH:
             return 2 * least - 1
         if self._sums is None:
             self._sums = list(accumulate(reversed(self._ratios)))
@@ -209,8 +208,7 @@ class Board:
     def idle(self) -> list[PlannedLane]:
         """Lanes on which no step of the plan runs."""
         if self._idle is None:
-            down = self._down
-            self._idle = [lane for lane in self.lanes.values() if not lane.running and lane.number not in down]
+            self._idle = [lane for lane in self.lanes.values() if not lane.running and self.is_up(lane)]
         return self._idle
 
     def able(self, mode: Mode) -> list[PlannedLane]:
@@ -370,11 +368,9 @@ class Board:
     ) -> PlannedJob | None:
         """The step of a task on one lane in its fastest mode; None if it cannot start."""
         best: PlannedJob | None = None
-        for position, mode in enumerate(task.modes):
-            placement = lane.placed(mode)
-            if placement is None or (task.allowed is not None and position not in task.allowed):
-                continue
-            if self.fits(task, placement, view):
+        for position in sorted(task.allowed or range(len(task.modes))):
+            placement = lane.placed(task.modes[position])
+            if placement is not None and self.fits(task, placement, view):
                 time = seconds(task, placement, view)
                 if best is None or time < best.seconds:
                     best = PlannedJob(task.index, placement, (lane,), seconds=time, task=task)
@@ -399,8 +395,7 @@ class Board:
         elif steady and job.end is not None and job.end > now:
             end = job.end
         else:
-            end = view.launch_of(task).finish
-            if end > now:
+            if (end := view.launch_of(task).finish) > now:
                 job.end = end  # of use as long as the run is steady
             else:
                 job.overdue = True
@@ -591,5 +586,4 @@ class Movable:
 
 def min_seconds(task: Task, kind: DeviceType) -> float:
     """Minimum seconds of a task on a lane of a type; inf without a mode."""
-    times = [task.remaining_in(mode) for mode in task.modes if mode.type is kind]
-    return min(times, default=math.inf) * (1 - LATE)
+    return min((task.remaining_in(mode) for mode in task.modes if mode.type is kind), default=math.inf) * (1 - LATE)
