@@ -42,11 +42,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.errors import refusal, suggestion
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Plan, find_cycle
 from hetsim.model.tasks import Tasks
 from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.common import grouped
 from hetsim_policies.static.common.assignment import (
     Apart,
     AssignmentProgram,
@@ -118,7 +119,7 @@ class ConstraintInjection(PlannedScheduler):
                 if name not in classes:
                     near = suggestion(name, classes)
                     text = f'no class "{name}"{near}; the classes here are {", ".join(classes) or "none"}'
-                    raise ScenarioError(Problem(text, key=f"policy.scheduler.patterns.{number}"))
+                    raise refusal(text, f"policy.scheduler.patterns.{number}")
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = runnable(problem, "constraint_injection")
@@ -196,8 +197,7 @@ class _Race:
     def enter(self, plan: Plan, constraints: str | None = None) -> None:
         """Simulate one more; `constraints`: those it was made under, None for a change."""
         self.tried += 1
-        makespan = simulated(self.problem, plan)
-        if makespan < self.makespan:
+        if (makespan := simulated(self.problem, plan)) < self.makespan:
             self.best, self.makespan = plan, makespan
             self.won = self.won if constraints is None else constraints
 
@@ -303,8 +303,7 @@ class SharingTree:
         self.traffic = traffic
         self.makespan = makespan
         self.times = times_at(instance, sites)
-        offset = np.concatenate([[0], np.cumsum(instance.counts)])
-        self.place = [int(traffic.place[offset[site.kind] + site.lanes[0]]) for site in sites]
+        self.place = [int(traffic.place[instance.first_lane[site.kind] + site.lanes[0]]) for site in sites]
         """The place, in the numbers of `traffic`, of each site."""
         self.depth: dict[int, int] = {}
         """By task: the tasks on the longest path to it."""
@@ -344,8 +343,7 @@ class SharingTree:
         """Groups; below, their parts, then larger groups with the limits on uploads."""
         below = [*self._parts(groups), ConstraintNode("uploads", self._uploads(groups), tuple(self._orders(groups)))]
         for level in LEVELS[1:]:
-            larger = self.groups("all", level * self.makespan, groups)
-            if larger != groups:
+            if (larger := self.groups("all", level * self.makespan, groups)) != groups:
                 constraints = (*_together(larger), *self._uploads(larger))
                 below.append(ConstraintNode(f"larger {level:g}", constraints, tuple(self._orders(larger))))
         return ConstraintNode(name, _together(groups), tuple(below))
@@ -468,10 +466,7 @@ class SharingTree:
 
     def _neighbors(self, items: dict[int, dict[int, None]]) -> Iterator[tuple[int, int]]:
         """Pairs of groups that read an item in common."""
-        readers: dict[int, list[int]] = {}
-        for number, used in items.items():
-            for item in used:
-                readers.setdefault(item, []).append(number)
+        readers = grouped((item, number) for number, used in items.items() for item in used)
         for numbers in readers.values():
             reach = len(numbers) if len(numbers) <= CROWD else 2
             for place, one in enumerate(numbers):
@@ -516,12 +511,10 @@ class SharingTree:
 
     def _equal_kernels(self, group: Sequence[int]) -> Iterator[tuple[int, ...]]:
         """Rows of equal, mutually unordered tasks, by shape, times and common inputs."""
-        rows: dict[tuple[Any, ...], list[int]] = {}
-        for task in group:
-            if self.traffic.firsts[task]:
-                alike = int(self.tasks.shape[task]), self.traffic.firsts[task], tuple(self.times[task].tolist())
-                rows.setdefault(alike, []).append(task)
-        for row in rows.values():
+        firsts, times = self.traffic.firsts, self.times
+        reading = [task for task in group if firsts[task]]
+        alike = [(int(self.tasks.shape[task]), firsts[task], tuple(times[task].tolist())) for task in reading]
+        for row in grouped(zip(alike, reading, strict=True)).values():
             if len(row) > 1 and not any(set(row) & set((self.tasks.predecessors or {task: ()})[task]) for task in row):
                 yield tuple(row)
 
@@ -544,9 +537,7 @@ class SharingTree:
                 if writer in chain_of:
                     one, other = sorted((root(writer), root(task)))
                     chain_of[other] = one
-        chains: dict[int, list[int]] = {}
-        for task in sorted(group, key=self.depth.__getitem__):
-            chains.setdefault(root(task), []).append(task)
+        chains = grouped((root(task), task) for task in sorted(group, key=self.depth.__getitem__))
         rows = sorted(chains.values(), key=lambda chain: chain[0])
         if len(rows) < len(group):
             yield from (Before(one[-1], other[0]) for one, other in zip(rows, rows[1:], strict=False))

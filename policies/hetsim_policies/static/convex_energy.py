@@ -38,7 +38,7 @@ from pydantic import Field
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import ScenarioError, refusal
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Plan, lane_names
 from hetsim.model.units import Seconds
@@ -47,7 +47,7 @@ from hetsim_policies.static.common.instance import Instance, Schedule, by_arriva
 from hetsim_policies.static.common.outcome import finished, plan_of
 from hetsim_policies.static.common.ranks import traffic_of
 from hetsim_policies.static.common.search import bound_together, seed_of
-from hetsim_policies.task_graphs import Graph
+from hetsim_policies.task_graphs import graph_of
 
 ROUNDING = 1e-9
 """Frequencies are this part higher than needed, so that the last task ends before the deadline and not upon it."""
@@ -87,8 +87,7 @@ class ConvexEnergy(PlannedScheduler):
             return Plan([], makespan=0.0)
         machine = Machine.from_instance(instance)
         graph = bound_together(instance)
-        before: Graph = problem.tasks.predecessors or [()] * instance.size
-        seed = seed_of(instance, traffic_of(instance, before) if graph else None)
+        seed = seed_of(instance, traffic_of(instance, graph_of(problem.tasks)) if graph else None)
         if not graph:  # on each lane by arrival, which is never later than the order of the planner
             seed.schedule = machine.scheduled(machine.lanes_of(seed.schedule), np.ones(len(machine.devices)))
         full = plan_of(instance, seed.schedule, seed.bound, draft=True)
@@ -118,8 +117,7 @@ class ConvexEnergy(PlannedScheduler):
 def _moves_data(problem: PlanProblem) -> bool:
     """Return True if a run does more than compute."""
     tasks = problem.tasks
-    columns = (tasks.bytes_in, tasks.bytes_out, tasks.reads, tasks.writes)
-    if any(column is not None for column in columns):
+    if any(column is not None for column in (tasks.bytes_in, tasks.bytes_out, tasks.reads, tasks.writes)):
         return True
     modes = tasks.modes
     stages = any(stage.seconds_for(1) for mode in modes for stage in (mode.upload, mode.download))
@@ -134,7 +132,7 @@ def _too_late(shortest: float, bound: float, deadline: float) -> ScenarioError:
     else:
         text = f"the deadline of {deadline:.6g} s is not met: the best schedule that was found takes {shortest:.6g} s"
         text += f" at full speed, {late:.6g} s longer (no schedule takes less than {bound:.6g} s)"
-    return ScenarioError(Problem(f"convex_energy: {text}; give a later deadline", key="policy.scheduler"))
+    return refusal(f"convex_energy: {text}; give a later deadline")
 
 
 def _in_time(
@@ -171,8 +169,6 @@ class Machine:
     """Lanes and devices, and time and energy of work on them."""
 
     instance: Instance
-    lane_kind: np.ndarray
-    first_lane: np.ndarray
     devices: list[Device]
     device: np.ndarray
     """The device of each lane: the cores of a node are one."""
@@ -192,8 +188,7 @@ class Machine:
         number = {device: position for position, device in enumerate(devices)}
         arrival = instance.problem.tasks.arrival
         return cls(
-            instance=instance, lane_kind=np.repeat(np.arange(len(instance.counts)), instance.counts),
-            first_lane=np.concatenate([[0], np.cumsum(instance.counts)]).astype(np.int64), devices=devices,
+            instance=instance, devices=devices,
             device=np.array([number[device] for device in owner], dtype=np.int64),
             watts=np.array([max(0.0, device.type.power.busy - device.type.power.idle) for device in devices]),
             type_watts=np.array([max(0.0, kind.power.busy - kind.power.idle) for kind in instance.types]),
@@ -201,11 +196,11 @@ class Machine:
         )  # fmt: skip
 
     def lanes_of(self, schedule: Schedule) -> np.ndarray:
-        return self.first_lane[schedule.kind] + schedule.lane
+        return self.instance.first_lane[schedule.kind] + schedule.lane
 
     def times(self, lanes: np.ndarray) -> np.ndarray:
         """Seconds of each task on its lane at full speed."""
-        return self.instance.time[np.arange(self.instance.size), self.lane_kind[lanes]]
+        return self.instance.time[np.arange(self.instance.size), self.instance.lane_kind[lanes]]
 
     def frequencies(self, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:
         """Minimum frequency of each device that meets the deadline.
@@ -361,7 +356,7 @@ def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
         chosen = np.flatnonzero(kind == number)
         needs = machine.instance.time[:, number]
         if order := chosen[np.argsort(-needs[chosen], kind="stable")].tolist():
-            lanes[order] = machine.first_lane[number] + list_schedule(needs, count, order)[1][order]
+            lanes[order] = machine.instance.first_lane[number] + list_schedule(needs, count, order)[1][order]
     return lanes
 
 
@@ -371,7 +366,7 @@ def descended(machine: Machine, lanes: np.ndarray, deadline: float, min_frequenc
     For tasks that arrive together.  A lane that exceeds the deadline is charged for its length, so that moves repair
     it.
     """
-    instance, kind, device, watts = machine.instance, machine.lane_kind, machine.device, machine.watts
+    instance, kind, device, watts = machine.instance, machine.instance.lane_kind, machine.device, machine.watts
     lanes, needs = lanes.copy(), machine.times(lanes)
     load = np.bincount(lanes, needs, minlength=len(kind))
     work = np.bincount(device, load, minlength=len(machine.devices))
@@ -507,7 +502,7 @@ def finishes(machine: Machine, schedule: Schedule, slow: np.ndarray) -> tuple[np
     finish, cause = [0.0] * len(lanes), [-1] * len(lanes)
     last: dict[int, int] = {}
     row, arrival = lanes.tolist(), tasks.arrival.tolist()
-    graph: Graph = tasks.predecessors or [()] * len(lanes)
+    graph = graph_of(tasks)
     for task in np.lexsort((placed, schedule.finish, schedule.start)).tolist():
         begin = arrival[task]
         waits = [*graph[task], last[row[task]]] if row[task] in last else graph[task]

@@ -39,7 +39,7 @@ import numpy as np
 from pydantic import Field
 from scipy.optimize import linprog
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import ScenarioError, refusal
 from hetsim.model.plan import Plan
 from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim_policies.static.common.bounds import TOLERANCE, Relaxation, by_gain, linear_bound, relaxation
@@ -126,11 +126,9 @@ class DualApproximation(PlannedScheduler):
         for number, kind in enumerate(instance.types):
             if sides.setdefault(kind.kind == "cpu", number) != number:
                 names = ", ".join(kind.name for kind in instance.types)
-                text = f"dual_approximation plans for one CPU and one GPU type; the cluster has {names}"
-                raise ScenarioError([Problem(text, key="policy.scheduler")])
+                raise refusal(f"dual_approximation plans for one CPU and one GPU type; the cluster has {names}")
         if problem.tasks.predecessors and any(problem.tasks.predecessors):
-            text = "dual_approximation plans independent tasks; these have predecessors"
-            raise ScenarioError([Problem(text, key="policy.scheduler")])
+            raise refusal("dual_approximation plans independent tasks; these have predecessors")
         impossible = np.full(instance.size, np.inf)
         p, q = (instance.time[:, sides[cpu]] if cpu in sides else impossible for cpu in (True, False))
         m, k = (instance.counts[sides[cpu]] if cpu in sides else 0 for cpu in (True, False))
@@ -170,8 +168,7 @@ def solve(p: np.ndarray, q: np.ndarray, m: int, k: int, ratio: float = RATIO, to
         if low and not low < guess < high:  # neighboring numbers
             break
         guesses += 1
-        schedule = attempt(p, q, m, k=k, guess=guess, ratio=ratio, order=order, known=best)
-        if schedule is None:
+        if (schedule := attempt(p, q, m, k=k, guess=guess, ratio=ratio, order=order, known=best)) is None:
             low = guess
             continue
         best = shortest([best, descend(p, q, m, k=k, schedule=schedule, enough=low * (1 + tolerance))])
@@ -226,8 +223,7 @@ def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float,
     if not len(free):
         return min(room) < -LINEAR_TOLERANCE
     bound = np.array(room)[matter] + LINEAR_TOLERANCE
-    solution = linprog(np.zeros(len(free)), A_ub=np.array(rows)[matter], b_ub=bound, bounds=(0, 1))
-    return solution.status == 2
+    return linprog(np.zeros(len(free)), A_ub=np.array(rows)[matter], b_ub=bound, bounds=(0, 1)).status == 2
 
 
 def counts(part: np.ndarray, s: int) -> np.ndarray:
@@ -295,9 +291,7 @@ class Shelves:
                 np.minimum(there, after[:, v:, n:], out=after[:, v:, n:])
             best = after
             chosen.append(np.packbits(better))
-        if best[-1, -1, -1] > self.cpu_area:
-            return None
-        return self._back(chosen, area, best.shape)
+        return None if best[-1, -1, -1] > self.cpu_area else self._back(chosen, area, best.shape)
 
     def _back(self, chosen: list[np.ndarray], area: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """Walk the choices from the last task to the first."""
@@ -513,11 +507,9 @@ def _spread(
 
 def _check_parameters(ratio: float, tolerance: float) -> None:
     if not RATIO - TOLERANCE <= ratio < math.inf:
-        raise ScenarioError(
-            [Problem(f"ratio {ratio:g}: dual_approximation proves 4/3 at best, ask for 4/3 or more", key="ratio")]
-        )
+        raise refusal(f"ratio {ratio:g}: dual_approximation proves 4/3 at best, ask for 4/3 or more", "ratio")
     if not 0 < tolerance < math.inf:
-        raise ScenarioError([Problem(f"tolerance {tolerance:g}: a positive number is meant", key="tolerance")])
+        raise refusal(f"tolerance {tolerance:g}: a positive number is meant", "tolerance")
 
 
 def _checked(p: np.ndarray, q: np.ndarray, m: int, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import ScenarioError, refusal
 from hetsim.model.plan import Plan, can_host, lane_names
 from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim_policies.static.common.instance import Instance, Schedule, runnable
@@ -78,8 +78,8 @@ class MemoryRoom:
         for shape in tasks.shapes:
             rows = tasks.shape == shape.index
             for position, mode in enumerate(shape.modes):
-                chosen = rows[:, None] & (instance.mode == position)
-                need[chosen] = mode.memory if mode.on_cpu else mode.gpu_memory
+                held = mode.memory if mode.on_cpu else mode.gpu_memory
+                need[rows[:, None] & (instance.mode == position)] = held
         lists = [tasks.reads or [()] * len(tasks), tasks.writes or [()] * len(tasks)]
         return cls(
             place=np.array([number[device] for device in devices], dtype=np.int64),
@@ -109,7 +109,7 @@ class MemoryRoom:
 def best_fit(instance: Instance, room: MemoryRoom) -> Schedule:
     """Place every task on its lane, in order of placing."""
     tasks = instance.problem.tasks
-    kind_of = np.repeat(np.arange(len(instance.counts)), instance.counts)
+    kind_of = instance.lane_kind
     lane_of = np.concatenate([np.arange(count) for count in instance.counts])
     accelerated = np.array([instance.types[kind].kind != "cpu" for kind in kind_of])
     schedule = Schedule.empty(instance.size)
@@ -158,8 +158,7 @@ def ordered(instance: Instance, room: MemoryRoom, budget: float) -> list[int]:
     """Tasks by descending demand; graphs depth first, predecessors before."""
     size = instance.size
     largest = np.zeros(len(instance.types))
-    kind_of = np.repeat(np.arange(len(instance.types)), instance.counts)
-    np.maximum.at(largest, kind_of, room.capacity[room.place])
+    np.maximum.at(largest, instance.lane_kind, room.capacity[room.place])
     with np.errstate(divide="ignore", invalid="ignore"):
         memory = np.where(largest > 0, room.need / largest, 0.0)
         demand = np.maximum(memory, instance.time / budget if budget else 0.0)
@@ -174,12 +173,11 @@ def ordered(instance: Instance, room: MemoryRoom, budget: float) -> list[int]:
 def _too_large(instance: Instance, task: int, room: MemoryRoom, alone: np.ndarray) -> ScenarioError:
     lanes = lane_names(instance.problem.cluster)
     names = [name for lanes in instance.lanes for name in lanes]
-    usable = np.isfinite(instance.time[task, np.repeat(np.arange(len(instance.counts)), instance.counts)])
+    usable = np.isfinite(instance.time[task, instance.lane_kind])
     largest = int(np.where(usable, room.capacity[room.place], -1.0).argmax())
     device = lanes[names[largest]]
-    text = (
+    return refusal(
         f"greedy_best_fit: task {instance.problem.tasks.name(task)} needs {alone[largest] / 1e9:.6g} GB for itself and "
         f"its items and fits no device: the largest is {device.name} ({device.type.name}) with "
         f"{room.capacity[room.place[largest]] / 1e9:.6g} GB"
     )
-    return ScenarioError(Problem(text, key="policy.scheduler"))

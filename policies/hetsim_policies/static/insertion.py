@@ -105,8 +105,7 @@ class Heft(InsertionPlanner):
 
     @classmethod
     def priorities(cls, lanes: Insertion) -> tuple[list[int], Choice]:
-        order = ranking(lanes.times, lanes.counts, lanes.predecessors, lanes.traffic)
-        return order, first_finish
+        return ranking(lanes.times, lanes.counts, lanes.predecessors, lanes.traffic), first_finish
 
 
 class Cpop(InsertionPlanner):

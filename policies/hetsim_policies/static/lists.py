@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from hetsim.model.plan import Plan
 from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim_policies.static.common.graph_bounds import graph_bound
 from hetsim_policies.static.common.instance import Free, Schedule, free_lanes, independent, refuse_graph, runnable
-from hetsim_policies.static.common.outcome import DescendingPlanner, PlainPlanner, plan_of
+from hetsim_policies.static.common.outcome import PlainPlanner, plan_of
 from hetsim_policies.static.common.parallel import Choice, listed, parallel, wide_graham, wide_mct, wide_rounds
 from hetsim_policies.task_graphs import Graph, graph_of, successors, topological
 
@@ -45,13 +45,9 @@ class Graham(PlannedScheduler):
         if parallel(problem):
             return listed(problem, "graham", lambda all_, some: wide_graham(all_, some, self.list(all_.fastest())))
         instance, tasks = runnable(problem, "graham"), problem.tasks
-        order = self.list(instance.time.min(axis=1, initial=np.inf))
-        schedule = graham(
-            instance.time, instance.counts, order, ready=tasks.arrival, predecessors=tasks.predecessors,
-            since=instance.free
-        )
-        bound = graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival)
-        return plan_of(instance, schedule, bound)
+        given, order = (instance.time, instance.counts), self.list(instance.time.min(axis=1, initial=np.inf))
+        schedule = graham(*given, order, tasks.arrival, tasks.predecessors, instance.free)
+        return plan_of(instance, schedule, graph_bound(*given, graph_of(tasks), tasks.arrival))
 
     def list(self, shortest: np.ndarray) -> Sequence[int]:
         """Tasks in the order of the list, by the shortest time of each."""
@@ -150,15 +146,10 @@ class Mct(PlainPlanner):
     def plan(self, problem: PlanProblem) -> Plan:
         if parallel(problem):
             return listed(problem, "mct", wide_mct)
-        instance = runnable(problem, "mct")
-        tasks = problem.tasks
-        order = list(range(len(tasks))) if tasks.predecessors is None else topological(tasks.predecessors)
-        schedule = mct(
-            instance.time, instance.counts, order, ready=tasks.arrival, predecessors=tasks.predecessors,
-            since=instance.free
-        )
-        bound = graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival)
-        return plan_of(instance, schedule, bound, descent=self.descent)
+        instance, tasks, graph = runnable(problem, "mct"), problem.tasks, graph_of(problem.tasks)
+        given = instance.time, instance.counts
+        schedule = mct(*given, topological(graph), tasks.arrival, tasks.predecessors, instance.free)
+        return plan_of(instance, schedule, graph_bound(*given, graph, tasks.arrival), descent=self.descent)
 
 
 def mct(
@@ -191,7 +182,31 @@ def mct(
 Between = Literal["lanes", "types"]
 
 
-class MinMin(PlainPlanner):
+class _InRounds(PlainPlanner):
+    """Base of planners that repeatedly place the task of the greatest value where it ends first."""
+
+    spreads = frozenset({"gpus", "cores", "nodes"})
+    name: ClassVar[str]
+    choice: Choice
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        if parallel(problem):
+            refuse_graph(problem, self.name)
+            return listed(problem, self.name, lambda instance, allowed: wide_rounds(instance, allowed, self.choice))
+        instance = independent(problem, self.name)
+        schedule = rounds(instance.time, instance.counts, problem.tasks.arrival, self.choice, instance.free)
+        return plan_of(instance, schedule, descent=self.descent)
+
+
+def _shortest(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return np.asarray(-first.min(axis=0))
+
+
+def _longest(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return np.asarray(first.min(axis=0))
+
+
+class MinMin(_InRounds):
     """Min-min, for independent sequential and parallel tasks.
 
     Repeatedly: of all remaining tasks, the one with the earliest completion goes to the lane that gives it.
@@ -204,17 +219,11 @@ class MinMin(PlainPlanner):
     Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is looked at.
     """
 
-    spreads = frozenset({"gpus", "cores", "nodes"})
-
-    def plan(self, problem: PlanProblem) -> Plan:
-        if parallel(problem):
-            return in_rounds(problem, "min_min", lambda first, second: -first.min(axis=0))
-        instance = independent(problem, "min_min")
-        return plan_of(instance, min_min(instance.time, instance.counts, problem.tasks.arrival, instance.free),
-                       descent=self.descent)  # fmt: skip
+    name = "min_min"
+    choice = staticmethod(_shortest)
 
 
-class MaxMin(PlainPlanner):
+class MaxMin(_InRounds):
     """Max-min, for independent sequential and parallel tasks.
 
     Place next the task with the latest earliest completion time.
@@ -227,17 +236,11 @@ class MaxMin(PlainPlanner):
     Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is looked at.
     """
 
-    spreads = frozenset({"gpus", "cores", "nodes"})
-
-    def plan(self, problem: PlanProblem) -> Plan:
-        if parallel(problem):
-            return in_rounds(problem, "max_min", lambda first, second: first.min(axis=0))
-        instance = independent(problem, "max_min")
-        return plan_of(instance, max_min(instance.time, instance.counts, problem.tasks.arrival, instance.free),
-                       descent=self.descent)  # fmt: skip
+    name = "max_min"
+    choice = staticmethod(_longest)
 
 
-class Sufferage(DescendingPlanner):
+class Sufferage(_InRounds):
     """Sufferage, for independent sequential and parallel tasks.
 
     Repeatedly: the task that would lose most without its best lane gets that lane.
@@ -255,34 +258,21 @@ class Sufferage(DescendingPlanner):
     between: what is second best: another lane, or a lane of another type of device (XSufferage).
     """
 
-    spreads = frozenset({"gpus", "cores", "nodes"})
+    name = "sufferage"
 
     def __init__(self, between: Between = "lanes", descent: bool = False):
         super().__init__(descent)
-        self.between = between
-
-    def plan(self, problem: PlanProblem) -> Plan:
-        if parallel(problem):
-            return in_rounds(problem, "sufferage", suffering(self.between))
-        instance = independent(problem, "sufferage")
-        given = (instance.time, instance.counts, problem.tasks.arrival, self.between, instance.free)
-        return plan_of(instance, sufferage(*given), descent=self.descent)
-
-
-def in_rounds(problem: PlanProblem, planner: str, choice: Choice) -> Plan:
-    """Plan independent parallel tasks in the order of their values."""
-    refuse_graph(problem, planner)
-    return listed(problem, planner, lambda instance, allowed: wide_rounds(instance, allowed, choice))
+        self.choice = suffering(between)
 
 
 def min_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
     """Min-min on the `counts[t]` lanes of each type; ties: first task, type, lane."""
-    return rounds(times, counts, ready, choice=lambda first, second: -first.min(axis=0), since=since)
+    return rounds(times, counts, ready, _shortest, since)
 
 
 def max_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
     """Max-min on the `counts[t]` lanes of each type; ties: first task, type, lane."""
-    return rounds(times, counts, ready, choice=lambda first, second: first.min(axis=0), since=since)
+    return rounds(times, counts, ready, _longest, since)
 
 
 def sufferage(
@@ -361,13 +351,9 @@ class LoadBalance(PlannedScheduler):
     """
 
     def plan(self, problem: PlanProblem) -> Plan:
-        instance = runnable(problem, "load_balance")
-        tasks = problem.tasks
-        order = list(range(len(tasks))) if tasks.predecessors is None else topological(tasks.predecessors)
-        return plan_of(
-            instance,
-            load_balance(instance.time, instance.counts, order, ready=tasks.arrival, predecessors=tasks.predecessors)
-        )
+        instance, tasks = runnable(problem, "load_balance"), problem.tasks
+        given = instance.time, instance.counts, topological(graph_of(tasks)), tasks.arrival, tasks.predecessors
+        return plan_of(instance, load_balance(*given))
 
 
 def load_balance(

@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import refusal
 from hetsim.model.plan import Plan
 from hetsim.model.units import Seconds
 from hetsim.policy import PlannedScheduler, PlanProblem
@@ -195,14 +195,12 @@ def integer_program(
         matched, better = lst(instance.time, instance.counts, tasks.arrival)
         others, bound = [*others, matched], max(bound, better)
     best = min(others, key=lambda schedule: schedule.makespan)
-    upper = span(instance, best)
-    if upper <= bound / (1 - gap) * (1 + ROUNDING):
+    if (upper := span(instance, best)) <= bound / (1 - gap) * (1 + ROUNDING):
         return best, bound
     sites = by_lane(instance) if exact else by_type(instance)
     times = times_at(instance, sites)
     times = np.where(times <= upper * (1 + ROUNDING), times, np.inf)
-    variables = int(np.isfinite(times).sum())
-    if variables > max_variables:
+    if (variables := int(np.isfinite(times).sum())) > max_variables:
         return best, bound
     if node_limit is None:
         node_limit = max(MIN_NODES, EFFORT // variables**2)
@@ -257,7 +255,6 @@ def beyond_first(times: np.ndarray, kinds: Sequence[int]) -> np.ndarray:
     return np.asarray(number[None, :] > rank[:, None])
 
 
-KEY = "policy.scheduler"
 ROOM = 1 + 1e-6
 """By so much the program may be longer than a schedule that is there, lest the solver's rounding make it impossible."""
 FRUGAL = 1e-3
@@ -329,7 +326,7 @@ def graph_linear_program(
     guess = upper * ROOM
     program = AssignmentProgram(allowed, counts, guess, predecessors=predecessors, arrivals=arrivals, frugal=FRUGAL)
     if (solution := program.relaxed()) is None:
-        raise ScenarioError(Problem("hlp: the solver found no solution; its times are too far apart", key=KEY))
+        raise refusal("hlp: the solver found no solution; its times are too far apart")
     return solution.share, solution.bound / (1 + FRUGAL)
 
 

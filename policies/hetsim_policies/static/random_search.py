@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.errors import HetsimError
-from hetsim.model.plan import Plan, Step
+from hetsim.model.plan import Plan
 from hetsim.model.units import Seconds
 from hetsim.policy import PlanProblem
 from hetsim_policies.dynamic.earliest import Dmda, Dmdas
@@ -370,13 +370,10 @@ class Climb:
         self.seeded = np.inf
 
     def run(self) -> Found:
-        best: Found | None = None
-        for seed, plan in self._seeds():
-            for ahead in (None, False, True) if plan.copies else (False, True):
-                candidate = self._tried(plan, seed, ahead)
-                if candidate is not None and (best is None or candidate.makespan < best.makespan):
-                    best = candidate
-        assert best is not None  # the first seed is tried whatever the budget
+        ways = ((seed, plan, (None, False, True) if plan.copies else (False, True)) for seed, plan in self._seeds())
+        tries = (self._tried(plan, seed, ahead) for seed, plan, choices in ways for ahead in choices)
+        # The first seed is tried whatever the budget.
+        best = min((found for found in tries if found is not None), key=lambda found: found.makespan)
         self.seeded = best.makespan
         return self._climbed(best) if self.instance.size > 1 else best
 
@@ -414,8 +411,7 @@ class Climb:
         idle = self._idle(best.rows)
         while hopes and self.budget.part < 1 and best.makespan > self.enough:
             rows = self._changed(list(now.rows))
-            there = self._idle(rows)
-            if there > FALSE_HOPE * idle:
+            if (there := self._idle(rows)) > FALSE_HOPE * idle:
                 hopes -= 1
                 continue
             if not self.budget.spend(1):
@@ -438,9 +434,8 @@ class Climb:
 
     def _plan(self, rows: Sequence[Placed], ahead: bool) -> Plan:
         """The rows as a plan."""
-        instance = self.instance
-        steps = [Step(task, int(instance.mode[task, kind]), (instance.lanes[kind][lane],)) for task, kind, lane in rows]
-        return with_prefetches(instance, Plan(steps)) if ahead else Plan(steps)
+        plan = Plan([self.instance.step(*row) for row in rows])
+        return with_prefetches(self.instance, plan) if ahead else plan
 
     def _changed(self, rows: list[Placed]) -> list[Placed]:
         """The rows with one task on another lane, at another place in the order, or both."""

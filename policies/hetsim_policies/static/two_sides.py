@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import refusal
 from hetsim.model.plan import Plan
 from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.instance import Instance, Schedule, independent, longest_first
@@ -21,8 +21,8 @@ def two_types(instance: Instance, planner: str) -> tuple[np.ndarray, list[int]]:
     """
     if len(instance.types) > 2:
         names = ", ".join(kind.name for kind in instance.types)
-        text = f"{planner} plans for at most two types of devices; the cluster has {len(instance.types)}: {names}"
-        raise ScenarioError(Problem(text, key="policy.scheduler"))
+        count = len(instance.types)
+        raise refusal(f"{planner} plans for at most two types of devices; the cluster has {count}: {names}")
     missing = 2 - len(instance.types)
     times = np.pad(instance.time, ((0, 0), (0, missing)), constant_values=np.inf)
     return times, instance.counts + [0] * missing
@@ -112,8 +112,7 @@ def fill(times: np.ndarray, counts: Sequence[int], order: np.ndarray, guess: flo
     second = p > limit
     if (second & (q > limit)).any():
         return None
-    work = float(q[second].sum())
-    if work > counts[1] * limit:
+    if (work := float(q[second].sum())) > counts[1] * limit:
         return None
     free = order[(p[order] <= limit) & (q[order] <= limit)]
     before = work + np.concatenate([[0.0], np.cumsum(q[free])[:-1]]) if len(free) else np.empty(0)
@@ -146,8 +145,7 @@ class BalancedMakespan(DescendingPlanner):
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "balanced_makespan")
         times, counts = two_types(instance, "balanced_makespan")
-        schedule = balanced_makespan(times, counts, problem.tasks.arrival)
-        return plan_of(instance, schedule, descent=self.descent)
+        return plan_of(instance, balanced_makespan(times, counts, problem.tasks.arrival), descent=self.descent)
 
 
 def balanced_makespan(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:

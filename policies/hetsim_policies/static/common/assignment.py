@@ -27,6 +27,7 @@ import numpy as np
 
 from hetsim.model.cluster import Device
 from hetsim.model.plan import lane_names
+from hetsim_policies.common import grouped
 from hetsim_policies.static.common.instance import Instance, Schedule
 from hetsim_policies.static.common.ranks import Traffic, ranking
 from hetsim_policies.static.lists import graham
@@ -61,10 +62,8 @@ def by_lane(instance: Instance) -> list[LaneSite]:
 def by_place(instance: Instance) -> list[LaneSite]:
     """One site for the cores of each node, and one for every accelerator."""
     device_of = lane_names(instance.problem.cluster)
-    lanes: dict[tuple[int, Device], list[int]] = {}
-    for kind, names in enumerate(instance.lanes):
-        for lane, name in enumerate(names):
-            lanes.setdefault((kind, device_of[name]), []).append(lane)
+    named = ((kind, lane, name) for kind, names in enumerate(instance.lanes) for lane, name in enumerate(names))
+    lanes = grouped(((kind, device_of[name]), lane) for kind, lane, name in named)
     return [LaneSite(kind, tuple(numbers), device) for (kind, device), numbers in lanes.items()]
 
 
@@ -203,8 +202,7 @@ class AssignmentProgram:
         allowed = np.isfinite(times)
         for one in constraints:
             if isinstance(one, Pin):
-                elsewhere = np.setdiff1d(np.arange(self.sites), one.sites)
-                allowed[np.array(one.tasks)[:, None], elsewhere] = False
+                allowed[np.array(one.tasks)[:, None], np.setdiff1d(np.arange(self.sites), one.sites)] = False
         self.task, self.site = np.nonzero(allowed)
         self.possible = bool(allowed.any(axis=1).all())
         self.number = np.full(times.shape, -1)

@@ -149,8 +149,7 @@ def relaxation(
     cut = gpu.copy()
     if np.any(cpu & gpu):
         return None
-    room = k * limit - float(q[gpu].sum())
-    if room < 0:
+    if (room := k * limit - float(q[gpu].sum())) < 0:
         return None
     free = order[~(cpu | gpu)[order]]
     p_free, q_free = p[free], q[free]
@@ -161,8 +160,7 @@ def relaxation(
     if prefix < len(free):
         price = float(p_free[prefix] / q_free[prefix])
         area -= price * (room - (float(filled[prefix - 1]) if prefix else 0.0))
-    spare = m * limit - area
-    if spare < 0:
+    if (spare := m * limit - area) < 0:
         return None
     cut[free[:prefix]] = True
     loss = p_free - price * q_free  # of moving from the GPUs to the CPUs; its negative for the way back

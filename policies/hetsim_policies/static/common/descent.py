@@ -76,8 +76,7 @@ def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.n
         looked += len(mine) * size
         if goal <= enough or not len(mine) or looked > pairs or len(mine) * size > PAIRS:
             break
-        changes = _best_change(lanes, longest, mine, goal)
-        if changes is None and prices is not None:
+        if (changes := _best_change(lanes, longest, mine, goal)) is None and prices is not None:
             changes, turn = _cheaper_change(lanes, prices, goal, turn)
             looked += len(mine) * size
         if not changes:
@@ -225,22 +224,18 @@ def descended(
     tasks = instance.problem.tasks
     if not is_additive(instance):
         return schedule
-    first = np.concatenate([[0], np.cumsum(instance.counts)])[:-1]
+    first, kinds = instance.first_lane, instance.lane_kind
     begin = float(tasks.arrival[0])
-    since = None
-    if instance.free is not None:
-        since = np.maximum(0.0, np.concatenate(instance.free) - begin)
+    since = None if instance.free is None else np.maximum(0.0, np.concatenate(instance.free) - begin)
     lane, *more = (first[one.kind] + one.lane for one in (schedule, *others))
     better = improved(instance.time, instance.counts, lane, enough=enough or 0.0, since=since, others=more)
     made = Schedule.empty(instance.size)
     free = np.full(sum(instance.counts), begin) if since is None else since + begin
-    kinds = np.repeat(np.arange(len(instance.counts)), instance.counts)
     needs = instance.time[np.arange(instance.size), kinds[better]]
     for task in np.argsort(-needs, kind="stable").tolist():
         to = int(better[task])
-        free[to] = made.put(
-            task, float(free[to]), float(needs[task]), kind=int(kinds[to]), lane=to - int(first[kinds[to]])
-        )
+        kind = int(kinds[to])
+        free[to] = made.put(task, float(free[to]), float(needs[task]), kind=kind, lane=to - int(first[kind]))
     return made if made.makespan < schedule.makespan else schedule
 
 

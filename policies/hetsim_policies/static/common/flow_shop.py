@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from hetsim_policies.common import grouped
 from hetsim_policies.static.common.instance import Instance
 from hetsim_policies.static.common.timing import Placed
 
@@ -51,13 +52,9 @@ def ordered(instance: Instance, placed: Iterable[Placed]) -> list[Placed]:
     plain = not any(tasks.predecessors or ()) and not any(tasks.reads or ()) and float(np.ptp(tasks.arrival)) == 0
     if not plain:
         return rows
-    positions: dict[tuple[int, int], list[int]] = {}
-    for position, (_, kind, lane) in enumerate(rows):
-        if not instance.serial[kind]:
-            positions.setdefault((kind, lane), []).append(position)
-    for (kind, lane), here in positions.items():
-        names = [rows[position][0] for position in here]
-        order = best_order(instance, names, kind)
+    numbered = [(row[1:], position) for position, row in enumerate(rows) if not instance.serial[row[1]]]
+    for (kind, lane), here in grouped(numbered).items():
+        order = best_order(instance, [rows[position][0] for position in here], kind)
         for position, task in zip(here, order, strict=True):
             rows[position] = task, kind, lane
     return rows

@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import Problem, ScenarioError, refusal
 from hetsim.model.cluster import DeviceType, Node
-from hetsim.model.plan import can_host, lane_names
+from hetsim.model.plan import Step, can_host, lane_names
 from hetsim.model.stages import Private, Way, download_rate, private_bytes, stage_seconds, way_to_host
 from hetsim.model.tasks import Mode, Shape, Tasks
 from hetsim.policy import PlanProblem
+from hetsim_policies.common import grouped
 
 Free = list[np.ndarray] | None
 """When each lane of each type can start its first task; None: all at 0."""
@@ -81,6 +82,20 @@ class Instance:
         moved = (self.up + self.down).any(axis=0)
         return bool((moved & ~self.serial).any())
 
+    def step(self, task: int, kind: int, lane: int) -> Step:
+        """The step of a plan that places a task on a lane."""
+        return Step(task, int(self.mode[task, kind]), (self.lanes[kind][lane],))
+
+    @cached_property
+    def lane_kind(self) -> np.ndarray:
+        """The type of each lane, numbered over all types."""
+        return np.repeat(np.arange(len(self.lanes)), np.asarray(self.counts, dtype=np.int64))
+
+    @cached_property
+    def first_lane(self) -> np.ndarray:
+        """The number of the first lane of each type; the last is that of all lanes."""
+        return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
+
     @property
     def size(self) -> int:
         return len(self.time)
@@ -97,10 +112,8 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
     everywhere: a mode must fit on every node with its type of device, so that all lanes of a type are alike.
     """
     cluster, tasks = problem.cluster, problem.tasks
-    lanes_by_type: dict[DeviceType, list[str]] = {}
-    for name, device in lane_names(cluster).items():
-        if problem.free_at.get(name, 0.0) < np.inf:  # up
-            lanes_by_type.setdefault(device.type, []).append(name)
+    up_lanes = ((name, device) for name, device in lane_names(cluster).items() if is_up(problem, name))
+    lanes_by_type = grouped((device.type, name) for name, device in up_lanes)
     types = sorted(lanes_by_type, key=lambda kind: (kind.kind != "cpu", list(cluster.types).index(kind.name)))
     column = {kind: number for number, kind in enumerate(types)}
     hosts = {kind: [node for node in cluster.nodes if _has(node, kind)] for kind in types}
@@ -149,6 +162,10 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
     return Instance(
         problem, types, lanes, time=time, mode=mode_of, free=free, up=up, compute=compute, down=down, private=private
     )
+
+
+def is_up(problem: PlanProblem, lane: str) -> bool:
+    return problem.free_at.get(lane, 0.0) < np.inf
 
 
 def _of_one_lane(mode: Mode) -> bool:
@@ -228,8 +245,8 @@ def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Ins
     instance = instance_of(problem, planner, everywhere)
     if len(nowhere := np.flatnonzero(~np.isfinite(instance.time).any(axis=1))):
         first = problem.tasks.name(int(nowhere[0]))
-        text = f"{planner}: {len(nowhere)} tasks can run on no core and no whole GPU of the cluster ({first}, ...)"
-        raise ScenarioError(Problem(text, key="policy.scheduler"))
+        count = f"{planner}: {len(nowhere)} tasks"
+        raise refusal(f"{count} can run on no core and no whole GPU of the cluster ({first}, ...)")
     return instance
 
 
@@ -245,7 +262,7 @@ def refuse_graph(problem: PlanProblem, planner: str) -> None:
         first = problem.tasks.name(bound[0])
         text = f"{planner} plans independent tasks; {len(bound)} tasks have predecessors ({first}, ...)"
         others = "cpop, graham, heft, hlp, mct and peft plan task graphs"
-        raise ScenarioError(Problem(f"{text}: {others}", key="policy.scheduler"))
+        raise refusal(f"{text}: {others}")
 
 
 def free_lanes(count: int, free: np.ndarray | None = None) -> list[tuple[float, int]]:
@@ -281,8 +298,7 @@ def longest_first(
     for number, count in enumerate(counts):
         need = times[:, number]
         tasks = np.flatnonzero(kind == number)
-        order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
-        if not order:
+        if not (order := tasks[np.argsort(-need[tasks], kind="stable")].tolist()):
             continue
         starts, lanes = list_schedule(need, count, order, ready=ready, since=since[number] if since else None)
         for task in order:
@@ -293,15 +309,13 @@ def longest_first(
 def by_arrival(instance: Instance, lanes: np.ndarray, needs: np.ndarray) -> Schedule:
     """Schedule tasks by arrival on given lanes, numbered over all types."""
     schedule = Schedule.empty(instance.size)
-    kinds = np.repeat(np.arange(len(instance.counts)), instance.counts)
-    first = np.concatenate([[0], np.cumsum(instance.counts)])
-    free = np.zeros(len(kinds))
+    free = np.zeros(len(instance.lane_kind))
     arrival = instance.problem.tasks.arrival
     for task in np.argsort(arrival, kind="stable").tolist():
         lane = int(lanes[task])
-        kind = int(kinds[lane])
-        start = max(float(free[lane]), float(arrival[task]))
-        free[lane] = schedule.put(task, start, float(needs[task]), kind=kind, lane=lane - int(first[kind]))
+        kind = int(instance.lane_kind[lane])
+        start, number = max(float(free[lane]), float(arrival[task])), lane - int(instance.first_lane[kind])
+        free[lane] = schedule.put(task, start, float(needs[task]), kind=kind, lane=number)
     return schedule
 
 

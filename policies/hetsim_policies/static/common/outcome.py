@@ -22,7 +22,7 @@ import numpy as np
 
 from hetsim.errors import PolicyError, UsageError
 from hetsim.model.cluster import Device, DeviceType, Link
-from hetsim.model.plan import Plan, Step, lane_names
+from hetsim.model.plan import Plan, lane_names
 from hetsim.model.stages import download_rate
 from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim.policy.planned import Following
@@ -95,8 +95,7 @@ def planned(
     frequencies: Mapping[str, float] = NOMINAL, draft: bool = False,
 ) -> Plan:  # fmt: skip
     """A plan of (task, type, lane number) entries, in exactly their order."""
-    modes = instance.mode
-    steps = [Step(task, int(modes[task, kind]), (instance.lanes[kind][lane],)) for task, kind, lane in placed]
+    steps = [instance.step(*one) for one in placed]
     times = timing(instance, placed, frequencies)
     problem = instance.problem
     makespan = max(0.0, float(times.finish.max(initial=0.0)) - problem.origin) if steps else 0.0
@@ -268,8 +267,7 @@ def rows_of(instance: Instance) -> Iterator[ResourceRow]:
             continue
         yield ResourceRow(on(up + compute + down), float(count * one.streams))
         if one.streams > 1:
-            at_once = one.streams if one.sharing.kind == "mps" else 1
-            yield ResourceRow(on(compute), float(count * at_once))
+            yield ResourceRow(on(compute), float(count * (one.streams if one.sharing.kind == "mps" else 1)))
             yield ResourceRow(on(up), float(count))
             yield ResourceRow(on(down), float(count))
         devices = [lanes[name] for name in instance.lanes[kind]]

@@ -17,14 +17,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import refusal
 from hetsim.model.cluster import DeviceType
 from hetsim.model.plan import Plan, Step, can_host, lane_names
 from hetsim.model.stages import private_bytes
 from hetsim.model.tasks import Mode
 from hetsim.policy import PlanProblem
+from hetsim_policies.common import grouped
 from hetsim_policies.static.common.graph_bounds import Paths
-from hetsim_policies.static.common.instance import Instance, occupied, slowest_way, staged, undisturbed
+from hetsim_policies.static.common.instance import Instance, is_up, occupied, slowest_way, staged, undisturbed
 from hetsim_policies.static.common.outcome import coverage, finished, notes_of
 from hetsim_policies.static.common.ranks import by_key, ways
 from hetsim_policies.static.common.unrelated import good_prices, priced
@@ -141,8 +142,7 @@ def wide(problem: PlanProblem, planner: str) -> WideTasks:
     if len(nowhere := np.flatnonzero(np.diff(first) == 0)):
         named = tasks.name(int(nowhere[0]))
         text = f"{planner} plans tasks of whole cores or whole GPUs of one node, or of equal parts of N nodes; "
-        text += f"{len(nowhere)} tasks have no mode that fits (the first is {named})"
-        raise ScenarioError(Problem(text, key="policy.scheduler"))
+        raise refusal(f"{text}{len(nowhere)} tasks have no mode that fits (the first is {named})")
     modes, kinds, widths, parts = (np.array([one[k] for one in options], dtype=np.int64) for k in (1, 2, 3, 4))
     seconds = np.array([one.seconds for one in options])
     areas = np.full((len(tasks), len(types)), np.inf)
@@ -177,8 +177,7 @@ def _options(
             kind, width = column[mode.type], _width(mode)
             complete &= bool(width) and mode.span_speeds is None and mode.batch_limit == 1
             complete &= mode.node_count == 1 or (mode.span_speed == 1.0 and mode.exchange is None)
-            homes = _homes(problem, pools, kind, width=width, mode=mode)
-            if not homes:
+            if not (homes := _homes(problem, pools, kind, width=width, mode=mode)):
                 continue
             parts = np.array(staged(tasks, of_shape, position, mode=mode, way=ways_of[mode.type], private=private))
             parts[1] /= mode.span_speed if mode.node_count > 1 else 1.0
@@ -223,10 +222,8 @@ def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[LanePool]]:
     gangs = [mode for shape in used for mode in shape.modes if _width(mode) > 1]
     bound = {mode.type for mode in gangs if not mode.span_any or mode.node_count > 1}
     spanning = {mode.type for mode in gangs} - bound
-    by_pool: dict[tuple[DeviceType, int], list[str]] = {}
-    for name, device in lane_names(cluster).items():
-        if problem.free_at.get(name, 0.0) < np.inf:
-            by_pool.setdefault((device.type, -1 if device.type in spanning else device.node), []).append(name)
+    lanes_up = ((name, device) for name, device in lane_names(cluster).items() if is_up(problem, name))
+    by_pool = grouped(((d.type, -1 if d.type in spanning else d.node), name) for name, d in lanes_up)
     kinds = dict.fromkeys(kind for kind, _ in by_pool)
     types = sorted(kinds, key=lambda kind: (kind.kind != "cpu", list(cluster.types).index(kind.name)))
     begin = problem.now if problem.in_mid_run else 0.0
@@ -410,15 +407,11 @@ def in_order(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> 
     graph, finish = graph_of(tasks), [0.0] * instance.size
     for task in order:
         ready = max([float(tasks.arrival[task]), *(finish[before] for before in graph[task])])
-        best: tuple[float, int, float, tuple[int, ...]] | None = None
-        for option in range(instance.first[task], instance.first[task + 1]):
-            if allowed[option]:
-                start, pools = lanes.of_option(option, ready)
-                end = start + float(instance.seconds[option])
-                if best is None or end < best[0]:
-                    best = end, option, start, pools
-        assert best is not None  # the option of least area passes every floor
-        finish[task] = lanes.put(best[1], best[3], best[2])
+        # The option of least area passes every floor.
+        options = [option for option in range(instance.first[task], instance.first[task + 1]) if allowed[option]]
+        places = [(*lanes.of_option(option, ready), option) for option in options]
+        start, pools, option = min(places, key=lambda one: one[0] + float(instance.seconds[one[2]]))
+        finish[task] = lanes.put(option, pools, start)
     return lanes
 
 
@@ -432,8 +425,7 @@ def wide_heft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
     graph = graph_of(instance.problem.tasks)
     order = topological(graph)
     rank = upward(_mean(instance, allowed), ways(graph), order)
-    position = {task: number for number, task in enumerate(order)}
-    return in_order(instance, allowed, sorted(order, key=lambda task: (-rank[task], position[task])))
+    return in_order(instance, allowed, sorted(order, key=lambda task: -rank[task]))
 
 
 def wide_peft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
@@ -515,8 +507,7 @@ def wide_graham(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) 
         heapq.heapify(heads)
         while heads:
             (_, task), key = heapq.heappop(heads)
-            begun = _begin(instance, lanes, options[task], now)
-            if begun is None:
+            if (begun := _begin(instance, lanes, options[task], now)) is None:
                 continue  # nor does any other of its group
             heapq.heappush(events, (begun, 1, task))
             heapq.heappop(waiting[key])

@@ -16,7 +16,8 @@ import numpy as np
 from hetsim.model.fusion import fusible
 from hetsim.model.plan import Plan, Step
 from hetsim.model.tasks import Tasks
-from hetsim_policies.task_graphs import graph_of, topological
+from hetsim_policies.common import grouped
+from hetsim_policies.task_graphs import graph_of, successors, topological
 
 NORM = 12
 MAX_PASSES = 20
@@ -113,8 +114,7 @@ def dealt(groups: Groups, part_of: Sequence[int]) -> list[int]:
                 if part == home or not np.isfinite(groups.work[group, part]):
                     continue
                 dealing.put(group, part)
-                value = dealing.value()
-                if value < best * (1 - 1e-9):
+                if (value := dealing.value()) < best * (1 - 1e-9):
                     best, there = value, part
                 dealing.take(group)
             dealing.put(group, there)
@@ -154,10 +154,7 @@ def chains(tasks: Tasks, most: int, patterns: Patterns | None = None) -> list[tu
     patterns: classes in order; only sequences of tasks of these classes, of several the longest that goes.
     """
     graph = graph_of(tasks)
-    after: list[list[int]] = [[] for _ in range(len(tasks))]
-    for task in range(len(tasks)):
-        for before in graph[task]:
-            after[before].append(task)
+    after = successors(graph)
     wanted = None if patterns is None else sorted((tuple(one) for one in patterns), key=len, reverse=True)
     taken = [False] * len(tasks)
     rows = []
@@ -187,11 +184,8 @@ def as_one(plan: Plan, tasks: Tasks, groups: Iterable[Sequence[int]], most: int 
     step_of = {step.task: step for step in plan.steps}
     usable: list[tuple[int, ...]] = []
     for group in groups:
-        by_device: dict[tuple[str, ...], list[int]] = {}
-        for task in group:
-            if step_of[task].launch is None and known_work(tasks, step_of[task]):
-                by_device.setdefault(step_of[task].devices, []).append(task)
-        for here in by_device.values():
+        joinable = [task for task in group if step_of[task].launch is None and known_work(tasks, step_of[task])]
+        for here in grouped((step_of[task].devices, task) for task in joinable).values():
             size = len(here) if most is None else most
             usable += [tuple(here[at : at + size]) for at in range(0, len(here), size) if len(here[at : at + size]) > 1]
     if not usable:

@@ -87,8 +87,7 @@ def ranking(times: np.ndarray, counts: Sequence[int], predecessors: Graph, traff
     """Order of tasks by descending upward rank, each after its predecessors."""
     order = topological(predecessors)
     rank = upward(needs(times, counts, traffic).mean(), ways(predecessors, traffic), order)
-    position = {task: number for number, task in enumerate(order)}
-    return sorted(order, key=lambda task: (-rank[task], position[task]))
+    return sorted(order, key=lambda task: -rank[task])
 
 
 # Transfer costs for graph planners: between places, at start and at the end.
@@ -168,8 +167,7 @@ def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
         if ways:
             first_cost[row] = np.min(ways, axis=0)
     sources, firsts, results = _reads(instance, predecessors)
-    column_of = {kind: column for column, kind in enumerate(instance.types)}
-    kind = [column_of[device.type] for device in places]
+    kind = [instance.types.index(device.type) for device in places]
     more = results - final_bytes(tasks)  # items that go home at the end of the last of several tasks that use them
     late = np.where(more[:, None] > 0, np.where(instance.private.down[:, None] > 0, 0.0, local), 0.0)
     late += more[:, None] * down

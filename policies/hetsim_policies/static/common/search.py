@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.errors import PolicyError, Problem, ScenarioError, UsageError
+from hetsim.errors import PolicyError, UsageError, refusal
 from hetsim.model.plan import Plan
 from hetsim.policy import PlanProblem
 from hetsim_policies.static.common import parallel
@@ -122,10 +122,8 @@ class Landscape(ABC):
 
     def __init__(self, instance: Instance):
         self.instance = instance
-        counts = instance.counts
-        self.lane_kind = np.repeat(np.arange(len(counts)), counts)
-        self.first_lane = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        usable = np.isfinite(instance.time) & (np.asarray(counts) > 0)
+        self.lane_kind, self.first_lane = instance.lane_kind, instance.first_lane
+        usable = np.isfinite(instance.time) & (np.asarray(instance.counts) > 0)
         self.choices = usable.sum(axis=1)
         self.choice = np.argsort(~usable, axis=1, kind="stable")  # usable types of each task first
 
@@ -193,8 +191,7 @@ class Loads(Landscape):
         there = np.tile(self.arrival[self.by_arrival], len(loads))
         order = np.argsort(number, kind="stable")
         number, needs, there = number[order], needs[order], there[order]
-        first = np.append(True, number[1:] != number[:-1])
-        begin = np.flatnonzero(first)
+        begin = np.flatnonzero(np.append(True, number[1:] != number[:-1]))
         done = np.cumsum(needs) - needs  # before each task, over all lanes; differences within a lane count
         done -= np.repeat(done[begin], np.diff(np.append(begin, len(number))))
         ends = np.zeros(loads.size)
@@ -232,8 +229,7 @@ class Ranked(Landscape):
         self.traffic = traffic
         if traffic is not None:
             self.firsts = _padded([list(traffic.firsts[task]) for task in order], len(traffic.first_cost))
-            blank = np.zeros((1, traffic.first_cost.shape[1]))
-            self.first_cost = np.concatenate([traffic.first_cost, blank])
+            self.first_cost = np.concatenate([traffic.first_cost, np.zeros((1, traffic.first_cost.shape[1]))])
             self.extra = traffic.extra[self.order]
 
     def ends(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -278,8 +274,7 @@ class Ranked(Landscape):
         """Tasks by key, with each key raised to those of its predecessors; ties by number."""
         lifted = np.concatenate([keys, np.full((len(keys), 1), -np.inf)], axis=1)
         for level in self.levels:
-            highest = lifted[:, self.before[level]].max(axis=2)
-            lifted[:, level] = np.maximum(lifted[:, level], highest)
+            lifted[:, level] = np.maximum(lifted[:, level], lifted[:, self.before[level]].max(axis=2))
         return np.argsort(lifted[:, :-1], axis=1, kind="stable")
 
     def schedule(self, lanes: np.ndarray, keys: np.ndarray) -> Schedule:
@@ -347,8 +342,7 @@ def wide_search(
         seconds = float(instance.seconds[one.option])
         schedule.put(int(instance.task[one.option]), one.start, seconds, kind=0, lane=one.option)
     landscape, seed = WideRanked(instance), Seed(schedule, name, parallel.wide_bound(instance))
-    random = problem.random or np.random.default_rng(0)
-    search = Search(landscape, seed, budget, random=random, seeds=[seed])
+    search = Search(landscape, seed, budget, random=problem.random or np.random.default_rng(0), seeds=[seed])
     if not search.hopeless:
         made = min(made, *landscape.candidates(*(one[None] for one in best(search))), key=lambda one: one.makespan)
     plan = parallel.wide_plan(instance, made.placed)
@@ -452,5 +446,4 @@ def span_of(plan: Plan) -> float:
 def check_budget(evaluations: int, seconds: float | None, planner: str) -> None:
     """Raise ScenarioError for an empty budget (values given in Python)."""
     if evaluations < 1 or (seconds is not None and not 0 <= seconds < np.inf):
-        text = f"{planner} needs a budget of at least one evaluation, or of 0 or more seconds"
-        raise ScenarioError(Problem(text, key="policy.scheduler"))
+        raise refusal(f"{planner} needs a budget of at least one evaluation, or of 0 or more seconds")

@@ -284,12 +284,9 @@ class Pipeline:
     @staticmethod
     def _pipes(*named: tuple[str, Link, str]) -> list[tuple[str, float]]:
         """Names and latencies of the links of finite rate."""
-        pipes = []
-        for name, link, direction in named:
-            rate = link.upload if direction == "up" else download_rate(link)
-            if np.isfinite(rate):
-                pipes.append((name if link.duplex == "half" else f"{name}:{direction}", link.latency))
-        return pipes
+        rates = [link.upload if direction == "up" else download_rate(link) for _, link, direction in named]
+        finite = [one for one, rate in zip(named, rates, strict=True) if np.isfinite(rate)]
+        return [(name if link.duplex == "half" else f"{name}:{way}", link.latency) for name, link, way in finite]
 
     def _use(self, pipes: list[tuple[str, float]], since: float, until: float) -> None:
         """Send bytes over some links and note whether others use them."""
@@ -354,10 +351,8 @@ class Copies:
         self.tasks, self.cluster = instance.problem.tasks, instance.problem.cluster
         nothing: list[tuple[int, ...]] = [()] * instance.size
         self.reads, self.writes = self.tasks.reads or nothing, self.tasks.writes or nothing
-        readers, writers = Counter(chain(*self.reads)), Counter(chain(*self.writes))
-        self.readers = [readers[item] for item in range(len(self.tasks.items))]
-        self.writers = [writers[item] for item in range(len(self.tasks.items))]
-        self.made = [writers > 0 for writers in self.writers]
+        self.readers, self.writers = Counter(chain(*self.reads)), Counter(chain(*self.writes))
+        self.made = frozenset(self.writers)
         hosts = {-1 - node.index: None for node in self.cluster.nodes}
         data = instance.problem.data
         self.where: list[dict[int, None]] = []
@@ -367,7 +362,7 @@ class Copies:
             elif entry.home is not None:
                 self.where.append({-1 - entry.home: None})
             else:
-                self.where.append({} if self.made[index] else dict(hosts))
+                self.where.append({} if index in self.made else dict(hosts))
 
     def sources(self, task: int, place: int, device: Device) -> dict[int, tuple[float, list[int]]]:
         """Bytes and items to transfer, by source; a core's own host needs none."""
@@ -414,6 +409,6 @@ class Copies:
             self.writers[item] -= 1
         for item in self.reads[task]:
             self.readers[item] -= 1
-            unused = not self.readers[item] and not self.writers[item] and self.made[item]
+            unused = not self.readers[item] and not self.writers[item] and item in self.made
             if unused and item not in self.writes[task]:
                 self.where[item] = {}
