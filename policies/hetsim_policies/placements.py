@@ -66,8 +66,7 @@ def fastest_device(task: Task, view: View) -> Placement | None:
     Right while the fast devices are not the bottleneck.  Weakness: queues grow there while slower devices stand
     idle; no bound on the makespan.  Cost: linear in the devices that fit, unless all are alike.
     """
-    mode = task.modes[task.modes_by_speed()[0]]
-    return min(_choices(task, mode, view), key=_finish(task, view), default=None)
+    return min(_choices(task, task.fastest_modes()[0], view), key=_finish(task, view), default=None)
 
 
 class EarliestFinish:
@@ -88,10 +87,8 @@ class EarliestFinish:
         self.patient = patient
 
     def __call__(self, task: Task, view: View) -> Placement | None:
-        """The rule."""
         finish = _finish(task, view)
-        modes = [task.modes[position] for position in task.modes_by_speed()]
-        options = [(mode, min(_choices(task, mode, view), key=finish, default=None)) for mode in modes]
+        options = [(mode, min(_choices(task, mode, view), key=finish, default=None)) for mode in task.fastest_modes()]
         here = min((placement for _, placement in options if placement is not None), key=finish, default=None)
         if here is None or not self.patient:
             return here

@@ -13,6 +13,7 @@ Cost: nodes in the same state are scored once for each request, so a decision co
 fit and the scoring of states not met before.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
@@ -49,40 +50,39 @@ class Fgd(ScoredRule):
             raise ValueError("growth has no effect with scores: published, whose mix is of all tasks; leave it out")
         super().__init__(scores)
         self.growth = growth
-        self._count: dict[Shape, int] = {}
+        self._count: Counter[Shape] = Counter()
         self._asked: set[int] = set()
         """Tasks that are counted and were not placed yet: they will be asked about again."""
         self._seen = 0
         self._next = 1
-        self._mix: Mix | None = None
         self._states: NodeStates | None = None
         self._rises: MinRises | None = None
 
     def exact(self, task: Task, view: View) -> Placement | None:
         if self._states is None:
             self._states = NodeStates(view)
-        self._learn(task, self._states)
+        rises = self._learn(task, self._states)
         self._states.refresh(view)
         for modes in equally_fast(task):
-            if (placement := self._place(task, modes, view)) is not None:
+            if (placement := self._place(task, modes, self._states, rises, view)) is not None:
                 self._asked.discard(task.index)
                 return placement
         return None
 
-    def _learn(self, task: Task, states: NodeStates) -> None:
+    def _learn(self, task: Task, states: NodeStates) -> MinRises:
         """Count the task's request, once."""
         if task.index not in self._asked:
             self._asked.add(task.index)
             self._seen += 1
-            self._count[task.shape] = self._count.get(task.shape, 0) + 1
-        if self._mix is None or self._seen >= self._next:
-            self._mix = Mix(self._count)
-            self._rises = MinRises(self._mix, states)
+            self._count[task.shape] += 1
+        if self._rises is None or self._seen >= self._next:
+            self._rises = MinRises(Mix(self._count), states)
             self._next = max(self._seen + 1, int(self._seen * self.growth))
+        return self._rises
 
-    def _place(self, task: Task, modes: Sequence[Mode], view: View) -> Placement | None:
-        states, min_rises = self._states, self._rises
-        assert states is not None and min_rises is not None
+    def _place(
+        self, task: Task, modes: Sequence[Mode], states: NodeStates, min_rises: MinRises, view: View
+    ) -> Placement | None:
         rises, free, nodes, owners = [], [], [], []
         for number, mode in enumerate(modes):
             fitting = view.nodes.candidates(mode)
@@ -93,10 +93,9 @@ class Fgd(ScoredRule):
                 owners.append(np.full(len(fitting), number))
         if nodes:
             columns = [np.concatenate(parts) for parts in (rises, free, nodes, owners)]
-            order = self._order(columns)
-            while (best := next(order, None)) is not None:
+            for best in self._order(columns):
                 mode, node = modes[int(columns[3][best])], int(columns[2][best])
-                if (placement := self._on(task, mode, node, view)) is not None:
+                if (placement := self._on(task, mode, node, min_rises, view)) is not None:
                     return placement
         return first_across(task, modes, view)
 
@@ -111,12 +110,12 @@ class Fgd(ScoredRule):
         order = np.lexsort([owner, node, free, np.round(rise, 9)])
         yield from order[order != first].tolist()
 
-    def _on(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
+    @staticmethod
+    def _on(task: Task, mode: Mode, node: int, min_rises: MinRises, view: View) -> Placement | None:
         """The devices on a node; of a fraction the GPU with the minimum rise."""
         if not mode.gpus or mode.whole_devices:
             return view.first(mode, task, node=node)
-        assert self._mix is not None and self._states is not None
-        rises = self._mix.rises(self._states.states[int(self._states.number[node])], mode)
+        rises = min_rises.by_share(mode, node)
         share = view.nodes.accelerators.share[node]
         best = sorted(rises, key=lambda free: (round(rises[free], 9), free))
         order = np.concatenate([np.flatnonzero(share == free) for free in best])

@@ -4,6 +4,7 @@ Other tasks go where they leave whole what gangs need: the tightest node, or the
 Cost: NumPy operations over the GPUs that are free.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.policy import View
+from hetsim_policies.common import grouped
 from hetsim_policies.placement_rules.common.choice import by_room, equally_fast, on_gpu, taking
 
 Found = tuple[tuple[float, ...], Placement]
@@ -33,8 +35,7 @@ def consolidate(task: Task, view: View) -> Placement | None:
 
 
 def _fewest_nodes(task: Task, mode: Mode, view: View) -> Iterator[Found]:
-    placement = by_room(task, [mode], view, tightest=True)
-    if placement is None and mode.unit is not None:
+    if (placement := by_room(task, [mode], view, tightest=True)) is None and mode.unit is not None:
         placement = view.first(mode, task)
     elif placement is None and mode.span_any:
         placement = _over_nodes(task, mode, np.arange(len(view.cluster.nodes)), view)
@@ -102,7 +103,6 @@ class Topology:
         """By level: the number of the part to which each accelerator belongs (a row a node), -1 for none."""
 
     def __call__(self, task: Task, view: View) -> Placement | None:
-        """The rule."""
         if not self._parts:
             self._parts = parts_of(view.cluster)
         for modes in equally_fast(task):
@@ -113,8 +113,7 @@ class Topology:
     def _options(self, task: Task, mode: Mode, view: View) -> Iterator[Found]:
         """The best place of a mode, if any, with (-rate, free in the part)."""
         if not mode.gpus or not mode.whole_devices or mode.unit is not None:
-            placement = by_room(task, [mode], view, tightest=True)
-            if placement is None and mode.unit is not None:
+            if (placement := by_room(task, [mode], view, tightest=True)) is None and mode.unit is not None:
                 placement = view.first(mode, task)
             if placement is not None:
                 yield (-1.0, _free_on(placement, view)), placement
@@ -155,11 +154,8 @@ class Topology:
         if not mode.span_any:
             return
         view.nodes.refresh()
-        racks: dict[str, list[int]] = {}
-        for node in view.cluster.nodes:
-            if node.spec.rack is not None:
-                racks.setdefault(node.spec.rack, []).append(node.index)
         everywhere = list(range(len(view.cluster.nodes)))
+        racks = grouped((rack, node.index) for node in view.cluster.nodes if (rack := node.spec.rack) is not None)
         for narrowness, nodes in [*((3.0, rack) for rack in racks.values()), (4.0, everywhere)]:
             if (placement := _over_nodes(task, mode, np.array(nodes), view)) is not None:
                 used = float(len({device.node for device in placement.devices}))
@@ -230,11 +226,8 @@ class Skew:
         self._sizes: list[int] = []
 
     def __call__(self, task: Task, view: View) -> Placement | None:
-        """The rule."""
         if not self._sizes:
-            sizes: dict[str | None, int] = {}
-            for node in view.cluster.nodes:
-                sizes[node.spec.rack] = sizes.get(node.spec.rack, 0) + 1
+            sizes = Counter(node.spec.rack for node in view.cluster.nodes)
             self._sizes = sorted(sizes.values(), reverse=True)
         return _over_racks(task, view, self._nodes)
 
@@ -265,8 +258,7 @@ def least_contention(task: Task, view: View) -> Placement | None:
         options: list[tuple[float, int, Placement]] = []
         for mode in modes:
             if mode.node_count == 1:
-                placement = _without_nodes(task, mode, view)
-                if placement is not None:
+                if (placement := _without_nodes(task, mode, view)) is not None:
                     return placement
                 continue
             racks = _racks(mode, view)
@@ -286,8 +278,7 @@ def least_contention(task: Task, view: View) -> Placement | None:
 
 def _without_nodes(task: Task, mode: Mode, view: View) -> Placement | None:
     """A mode without a number of nodes: on the tightest node, or across nodes."""
-    placement = by_room(task, [mode], view, tightest=True)
-    if placement is None and mode.span_any:
+    if (placement := by_room(task, [mode], view, tightest=True)) is None and mode.span_any:
         placement = view.first(mode, task)
     return placement if placement is not None and view.holds(task, placement) else None
 
@@ -309,10 +300,8 @@ def _over_racks(task: Task, view: View, choose: Choice) -> Placement | None:
 def _racks(mode: Mode, view: View) -> list[list[int]]:
     """Nodes that have room for a part of a job, by rack in the order of the cluster."""
     assert mode.unit is not None
-    by_rack: dict[str | None, list[int]] = {}
-    for node in view.nodes.fitting(mode.unit):
-        by_rack.setdefault(view.cluster.nodes[node].spec.rack, []).append(node)
-    return list(by_rack.values())
+    nodes = view.nodes.fitting(mode.unit)
+    return list(grouped((view.cluster.nodes[node].spec.rack, node) for node in nodes).values())
 
 
 def _packed(count: int, racks: list[list[int]]) -> list[int]:
@@ -336,15 +325,9 @@ def _taken(count: int, racks: Iterable[list[int]]) -> list[int]:
 def _spread(count: int, racks: list[list[int]]) -> list[int]:
     """Node by node from the rack with the most left."""
     rest = [list(rack) for rack in racks]
-    chosen: list[int] = []
-    while len(chosen) < count and any(rest):
-        chosen.append(max(rest, key=len).pop(0))
-    return chosen
+    return [max(rest, key=len).pop(0) for _ in range(min(count, sum(map(len, rest))))]
 
 
 def _on(mode: Mode, nodes: Iterable[int], view: View) -> Placement | None:
     """The mode on the first devices of these nodes; its ranks lie rack by rack."""
-    mask = 0
-    for node in nodes:
-        mask |= 1 << node
-    return view.first(mode, among=mask)
+    return view.first(mode, among=sum(1 << node for node in set(nodes)))

@@ -37,11 +37,9 @@ class _Weighing:
 
     pick: Pick | None = None
 
-    def __init__(self) -> None:
-        self._totals: Totals | None = None
+    _totals: Totals | None = None
 
     def __call__(self, task: Task, view: View) -> Placement | None:
-        """The rule."""
         if self._totals is None:
             self._totals = Totals(view.cluster)
         totals = self._totals
@@ -69,7 +67,6 @@ class DotProduct(ScoredRule, _Weighing):
         if smallest and scores == "published":
             raise ValueError("smallest has no effect with scores: published, which take the least; leave it out")
         super().__init__(scores)
-        _Weighing.__init__(self)
         self.smallest = smallest
 
     def exact(self, task: Task, view: View) -> Placement | None:
@@ -176,8 +173,7 @@ class GpuClustering(ScoredRule):
 
     def exact(self, task: Task, view: View) -> Placement | None:
         self._running.refresh(view)
-        placement = best_node(task, view, lambda mode, nodes: self._keys(mode, nodes, view))
-        if placement is not None:
+        if (placement := best_node(task, view, lambda mode, nodes: self._keys(mode, nodes, view))) is not None:
             self._running.add(task, placement)
         return placement
 

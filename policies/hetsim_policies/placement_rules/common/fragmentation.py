@@ -19,6 +19,7 @@ import numpy as np
 from hetsim.model.cluster import WHOLE
 from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import View
+from hetsim_policies.common import grouped
 
 TOGETHER = 256
 """States scored at once: enough to hide the cost of a call, few enough to stay in the cache."""
@@ -95,8 +96,7 @@ class Mix:
             requests[key] = requests.get(key, 0.0) + number
         if typical < 1:
             requests = _frequent(requests, typical)
-        total = sum(requests.values())
-        self.part = np.array(list(requests.values())) / total
+        self.part = np.array(list(requests.values())) / sum(requests.values())
         self._requests = list(requests)
         self._tables: dict[tuple[str, ...], _Table] = {}
 
@@ -120,10 +120,7 @@ class Mix:
             if state.mix is not self:
                 state.mix, state.before = self, self.fragmentation(state)
         before = np.array([state.before for state in states])
-        alike: dict[tuple[str, ...], list[int]] = {}
-        for number, state in enumerate(states):
-            alike.setdefault(state.kinds, []).append(number)
-        for numbers in alike.values():
+        for numbers in grouped((state.kinds, number) for number, state in enumerate(states)).values():
             for first in range(0, len(numbers), TOGETHER):
                 part = np.array(numbers[first : first + TOGETHER])
                 rows, after = self._after([states[number] for number in part.tolist()], mode)
@@ -172,6 +169,10 @@ class MinRises:
         self._known: dict[Mode, np.ndarray] = {}
         """By mode and state: the least rise, NaN where it was not asked for yet."""
 
+    def by_share(self, mode: Mode, node: int) -> dict[int, float]:
+        """The increase of fragmentation of a node, by the free share of the GPU that the mode takes."""
+        return self._mix.rises(self._states.states[int(self._states.number[node])], mode)
+
     def __call__(self, mode: Mode, states: np.ndarray) -> np.ndarray:
         """The increase of fragmentation of nodes in these states, at the best GPUs."""
         cached = self._known.get(mode)
@@ -188,10 +189,9 @@ class MinRises:
 
 def _frequent(requests: dict[tuple[Any, ...], float], share: float) -> dict[tuple[Any, ...], float]:
     """The most frequent requests, enough of them to cover a share of all."""
-    ranked = sorted(requests.items(), key=lambda item: -item[1])
     wanted, covered = share * sum(requests.values()), 0.0
     kept = {}
-    for request, number in ranked:
+    for request, number in sorted(requests.items(), key=lambda item: -item[1]):
         if covered >= wanted:
             break
         kept[request] = number
@@ -250,15 +250,9 @@ class _Table:
             good &= room[:, None, :] >= self.gpu_memory[None, :, None]
         host = (self.cpus <= cores[:, None]) & (self.memory <= memory[:, None])
         fits = host & (good.sum(axis=2) >= self.gpus)
-        usable = np.matmul(good, share[:, :, None])[:, :, 0] if self.single else None
-        if usable is None:
-            fits, usable = self._by_request(fits, good, share)
+        if not self.single:  # any of the modes of a request may fit or use the GPUs
+            starts = np.flatnonzero(np.diff(self.owner, prepend=-1))
+            fits, good = (np.logical_or.reduceat(any_mode, starts, axis=1) for any_mode in (fits, good))
+        usable = np.matmul(good, share[:, :, None])[:, :, 0]
         lost = np.where(fits, free[:, None] - usable, free[:, None])
         return lost @ self.part + self.never * free
-
-    def _by_request(self, fits: np.ndarray, good: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Combine the modes of each request: any of them may fit or use the GPUs."""
-        starts = np.flatnonzero(np.diff(self.owner, prepend=-1))
-        any_fits = np.logical_or.reduceat(fits, starts, axis=1)
-        any_good = np.logical_or.reduceat(good, starts, axis=1)
-        return any_fits, np.matmul(any_good, share[:, :, None])[:, :, 0]

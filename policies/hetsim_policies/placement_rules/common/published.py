@@ -43,13 +43,11 @@ Scores = Literal["exact", "published"]
 class Scored:
     """The node with the highest integer score; ties: the lowest drawn name."""
 
-    def __init__(self) -> None:
-        self._rank: np.ndarray | None = None
-        """Place of each node in the order of drawn names."""
+    _rank = np.zeros(0, np.int64)
+    """Place of each node in the order of drawn names."""
 
     def __call__(self, task: Task, view: View) -> Placement | None:
-        """The rule."""
-        if self._rank is None:
+        if not len(self._rank):
             self._rank = view.random.permutation(len(view.cluster.nodes))
             self.begin(view)
         self.look(task, view)
@@ -77,7 +75,6 @@ class Scored:
         return on_fullest(task, mode, node, view)
 
     def _place(self, task: Task, modes: Sequence[Mode], view: View) -> Placement | None:
-        assert self._rank is not None
         nodes, owner = _fitting(modes, view)
         if not len(nodes):
             return first_across(task, modes, view)
@@ -85,12 +82,10 @@ class Scored:
         rank = self._rank[nodes]
         best = np.flatnonzero(score == score.max())
         first = best[rank[best].argmin()]
-        placement = self._on(task, modes[int(owner[first])], int(nodes[first]), view)
-        if placement is not None:
+        if (placement := self._on(task, modes[int(owner[first])], int(nodes[first]), view)) is not None:
             return placement
         for place in np.lexsort([rank, -score]).tolist():  # what the columns do not tell is in the way: data, say
-            placement = self._on(task, modes[int(owner[place])], int(nodes[place]), view)
-            if placement is not None:
+            if (placement := self._on(task, modes[int(owner[place])], int(nodes[place]), view)) is not None:
                 return placement
         return None
 
@@ -109,7 +104,6 @@ class ScoredRule:
         self._published = self.published() if scores == "published" else None
 
     def __call__(self, task: Task, view: View) -> Placement | None:
-        """The rule."""
         return self.exact(task, view) if self._published is None else self._published(task, view)
 
     def exact(self, task: Task, view: View) -> Placement | None:
@@ -140,9 +134,7 @@ class _Weighing(Scored):
 
     def free(self, nodes: np.ndarray, view: View) -> tuple[np.ndarray, np.ndarray]:
         """Free cores and GPUs of nodes."""
-        columns = view.nodes
-        gpus = columns.accelerators.share[nodes].sum(axis=1) / WHOLE
-        return columns.cores[nodes], gpus
+        return view.nodes.cores[nodes], view.nodes.accelerators.share[nodes].sum(axis=1) / WHOLE
 
 
 class PublishedDotProduct(_Weighing):
@@ -224,8 +216,7 @@ class PublishedFgd(Scored):
 
     def begin(self, view: View) -> None:
         self._states = NodeStates(view, memory=False)
-        self._mix = Mix(view.request_mix(), TYPICAL, memory=False)
-        self._rises = MinRises(self._mix, self._states)
+        self._rises = MinRises(Mix(view.request_mix(), TYPICAL, memory=False), self._states)
 
     def look(self, task: Task, view: View) -> None:
         self._states.refresh(view)
@@ -238,7 +229,7 @@ class PublishedFgd(Scored):
         return scores
 
     def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-        rises = self._mix.rises(self._states.states[int(self._states.number[node])], mode)
+        rises = self._rises.by_share(mode, node)
         points = {free: int(_points(np.array([rise]))[0]) for free, rise in rises.items()}
         share = view.nodes.accelerators.share[node]
         score = np.array([points.get(int(free), -1) for free in share.tolist()])
