@@ -75,8 +75,7 @@ def expected(request: Generation, replica: Replica) -> int:
     Never more than it announces, or than the replica can hold.
     """
     task, position = request.task, replica.kind.position
-    estimate = task.estimates[position]
-    if estimate == task._time[position]:  # equal floats: the estimate is the truth itself
+    if (estimate := task.estimates[position]) == task._time[position]:  # equal floats: the estimate is the truth itself
         return request.output
     if request.expected is not None and request.expected[0] == position:
         return request.expected[1]

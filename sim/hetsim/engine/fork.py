@@ -238,8 +238,7 @@ class Copier:
         new = self.known.get(id(old), self)
         if new is not self:
             return new
-        make = self._makers.get(kind)
-        if make is None:
+        if (make := self._makers.get(kind)) is None:
             make = self._makers[kind] = self._maker(kind)
         return make(old)
 
@@ -262,8 +261,7 @@ class Copier:
             if ATOMS.issuperset(kinds):
                 return values
             if len(kinds) == 1:
-                new = self._alike(values, next(iter(kinds)))
-                if new is not None:
+                if (new := self._alike(values, next(iter(kinds)))) is not None:
                     return new
             elif len(kinds) <= FEW:
                 for kind in kinds:

@@ -156,8 +156,7 @@ class Parts:
         what = f"has a replica start as {placement}"
         if placement.mode not in wanted.modes:
             raise illegal(state, f"{what}, in mode {placement.mode}, which is none of its own")
-        refusal = state.capacity.refusal(placement)
-        if refusal is not None:
+        if (refusal := state.capacity.refusal(placement)) is not None:
             raise illegal(state, f"{what}, but {refusal}")
         return placement
 

@@ -142,8 +142,7 @@ def _names(
     parts = placement.parts or (placement.mode.millicores,)
     for device, part in zip(placement.devices, parts, strict=True):
         lanes = free.setdefault(device.node, [0.0] * cluster.nodes[device.node].cpus)
-        cores = placement.cores
-        if cores is None:  # those that are free, and among them those that were so last
+        if (cores := placement.cores) is None:  # those that are free, and among them those that were so last
             order = sorted(range(len(lanes)), key=lambda core: (lanes[core] > start, -lanes[core], core))  # noqa: B023
             cores = tuple(order[: max(1, part // 1000)])
         for core in cores:

@@ -193,8 +193,7 @@ class Simulation:
         for launch in list(state.running.values()):
             if launch.sketch is not None:
                 launch.sketch[0].write_out(now)
-            table = launch.table
-            if table is None and launch.task._history is not None:
+            if (table := launch.table) is None and launch.task._history is not None:
                 table = self.parts.launches.tabulate(launch)  # the columns tell of tasks that were never stopped
             if table is not None:
                 times = self.parts.launches.close(launch, now)

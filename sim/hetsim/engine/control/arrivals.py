@@ -67,8 +67,7 @@ class Arrivals:
 
     def _follow(self, task: Task) -> None:
         """A later task of a request: the answer for the first one is its own."""
-        deferred = self._whole.deferred.get(self._whole.first[task.index])
-        if deferred is not None:
+        if (deferred := self._whole.deferred.get(self._whole.first[task.index])) is not None:
             task.state = FUTURE
             self.state.deferred += 1
             deferred.append(task)
@@ -84,11 +83,9 @@ class Arrivals:
         state = self.state
         if state.patience is not None:
             state.patience.watch(task.index, task.expires)
-        if state.lost_items:
-            lost = lost_input(state, task)
-            if lost is not None:
-                self.completion.end_task(task, FAILED, f"its input {lost} was lost in a failure")
-                return
+        if state.lost_items and (lost := lost_input(state, task)) is not None:
+            self.completion.end_task(task, FAILED, f"its input {lost} was lost in a failure")
+            return
         waits_for = state.graph.missing
         if waits_for and (missing := waits_for.get(task.index, 0)):
             task.state = BLOCKED

@@ -160,8 +160,7 @@ class Checker:
         """Check the order of stages, and that no compute or copy engine is overbooked."""
         state = self.state
         for launch in state.running.values():
-            table = launch.table
-            if table is None:
+            if (table := launch.table) is None:
                 continue
             known_times = [time for time in [launch.decided, *table.times(now)[1:], now] if time == time]
             assert known_times == sorted(known_times), f"stages of {launch.task} are out of order: {known_times}"

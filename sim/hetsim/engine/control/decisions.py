@@ -63,8 +63,7 @@ class Decisions:
         if kind is Pause or kind is Wait:
             self.rounds.wait(decision)  # type: ignore[arg-type]
         else:
-            handler = _HANDLERS.get(kind)
-            if handler is None:
+            if (handler := _HANDLERS.get(kind)) is None:
                 raise illegal(state, f"yielded {decision!r}, which is not a decision")
             handler(self, decision)
         if made_so_far - state.settled > LOOP_LIMIT:
@@ -182,8 +181,7 @@ class Decisions:
 
     def _drop(self, decision: Drop) -> None:
         self.devices.state(decision.device)
-        problem = self.state.places.drop(decision.item, decision.device)
-        if problem is not None:
+        if (problem := self.state.places.drop(decision.item, decision.device)) is not None:
             raise illegal(self.state, f"drops item {decision.item} from {decision.device}, but {problem}")
 
     def _partition(self, decision: Partition) -> None:

@@ -50,8 +50,7 @@ class Devices:
             if busy:
                 holds = f"{busy[0].holder} holds it" if isinstance(busy[0], Resident) else f"{busy[0].task} runs there"
                 raise illegal(run, f"puts {device} to sleep while {holds}")
-            waking = self.waking.pop(device.index, None)
-            if waking is not None:
+            if (waking := self.waking.pop(device.index, None)) is not None:
                 run.clock.cancel(waking)
             elif state.sleeping:
                 return
@@ -96,8 +95,7 @@ class Devices:
     def partition(self, device: Device, layout: Any) -> None:
         """Cut a GPU into a layout and keep it; None: starts choose the layout again."""
         run, state = self.run, self.state(device)
-        slices = state.slices
-        if slices is None:
+        if (slices := state.slices) is None:
             raise illegal(run, f"partitions {device}, which is not a MIG GPU (sharing: mig)")
         if layout is not None:
             layout = layout if isinstance(layout, list | tuple) else [layout]
@@ -210,8 +208,7 @@ class Devices:
             launch for launch in early if any(lost_input(run, task) is not None for task in launch.tasks)
         )
         for task in [*run.waiting.values(), *run.graph.blocked.values()]:
-            lost = lost_input(run, task)
-            if lost is not None and task.state in (WAITING, BLOCKED):
+            if (lost := lost_input(run, task)) is not None and task.state in (WAITING, BLOCKED):
                 self.completion.end_task(task, FAILED, f"its input {lost} was lost with {device}")
 
     def _fetches(self, launch: Launch, devices: Sequence[Device]) -> bool:

@@ -68,8 +68,7 @@ class Starts:
             position = task.shape.position.get(mode)
             if position is not None:
                 state = self.state
-                cores = state.capacity.quick_take(placement)
-                if cores >= 0:
+                if (cores := state.capacity.quick_take(placement)) >= 0:
                     now = state.clock._now
                     state.last_launch = number = state.last_launch + 1
                     task.state = RUNNING
@@ -159,8 +158,7 @@ class Starts:
         if not count <= requests.size <= mode.batch_limit:
             limit = mode.batch_limit
             raise illegal(self.state, f"started {requests} as a batch of {requests.size}; mode {mode} takes {limit}")
-        tasks = requests.tasks
-        if tasks is not None:
+        if (tasks := requests.tasks) is not None:
             self._check(tasks, placement, len(tasks))
         padding = (requests.size - count) * queue.service.per_item[position]
         factors = queue.noise.factors(mode, requests.size)
@@ -186,11 +184,9 @@ class Starts:
         placement, cores = launch.placement, -1
         if not self.state.places.items and placement.mode.type.sharing.kind != "mig":
             cores = self.state.capacity.quick_take(placement)
-        if cores < 0:
-            refusal = self.state.capacity.refusal(placement)
-            if refusal is not None:
-                to = "to" if verb == "moved" else "on"
-                raise illegal(self.state, f"{verb} {what} {to} {placement}, but {refusal}")
+        if cores < 0 and (refusal := self.state.capacity.refusal(placement)) is not None:
+            to = "to" if verb == "moved" else "on"
+            raise illegal(self.state, f"{verb} {what} {to} {placement}, but {refusal}")
         # Before `take`: its number is its hash, by which slices are kept.
         self.state.last_launch = launch.number = self.state.last_launch + 1
         launch.cores = self.state.capacity.take(placement, launch) if cores < 0 else cores
@@ -231,11 +227,10 @@ class Starts:
 
     def _begin(self, launch: Launch) -> None:
         """Begin where devices become ready, data move, or engines are shared."""
-        if self.state.places.items:
-            # Its own memory is taken by now (`_seat`): 0 bytes more.
-            refusal = self.launches.transfers.items_refusal(launch.tasks, launch.placement, 0)
-            if refusal is not None:
-                raise illegal(self.state, f"started {launch.task} on {launch.placement}, but {refusal}")
+        transfers, items = self.launches.transfers, self.state.places.items
+        # Its own memory is taken by now (`_seat`): 0 bytes more.
+        if items and (refusal := transfers.items_refusal(launch.tasks, launch.placement, 0)) is not None:
+            raise illegal(self.state, f"started {launch.task} on {launch.placement}, but {refusal}")
         launch.then = self._boundary  # it may have stages, whatever its mode
         now = self.state.clock._now
         for device in launch.placement.devices:  # those that were unusual and are so no longer are normal from now on

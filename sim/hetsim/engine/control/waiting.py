@@ -60,8 +60,7 @@ class Waiting:
             if ready is not None and ready[row] != ready[row]:  # arrival or last predecessor: deferral counts as wait
                 at, last = task.arrival, state.graph.ready
                 ready[row] = task.ready = max(at, last.pop(row, -math.inf)) if last else at
-            fleet = self.serving.fleets.get(task.shape)
-            if fleet is not None:
+            if (fleet := self.serving.fleets.get(task.shape)) is not None:
                 self._come_to_replicas(task, fleet)
                 return
             queue = state.queue_of.get(task.shape)
@@ -79,8 +78,7 @@ class Waiting:
                 self._arrive(task, queue)
         else:
             state.waiting[task.index] = task
-            on_ready = self._on_ready
-            if on_ready is not None:
+            if (on_ready := self._on_ready) is not None:
                 try:
                     on_ready(task)
                 except HetsimError:

@@ -198,8 +198,7 @@ class Recorder:
 
     def detail(self, name: str) -> memoryview[float]:
         """A per-task column that most runs do not need; zeros at first (`EMPTY`)."""
-        column = self._detail.get(name)
-        if column is None:
+        if (column := self._detail.get(name)) is None:
             kind = "i" if name.startswith(STOPS) or name in (MOVES, "batch") else "d"
             column = self._detail[name] = rows_of(kind, EMPTY.get(name, 0), len(self.status))
         return column

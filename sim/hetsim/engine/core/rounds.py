@@ -70,8 +70,7 @@ class Rounds:
             state.wake_on = "change"  # a task that a limit of its partition keeps waits, even where a policy sees none
         if state.wanting:
             state.wake_on = "change"  # whatever comes free may be for a replica
-        until = decision.until
-        if until == INF:
+        if (until := decision.until) == INF:
             if self._wake.entry >= 0:
                 self.clock.cancel(self._wake)
             return

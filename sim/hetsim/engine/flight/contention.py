@@ -122,8 +122,7 @@ class SharedNetwork:
             self.slow.pop(link, None)
         else:
             self.slow[link] = factor
-        group = self.groups.get(link)
-        if group is None:  # no job has used it so far
+        if (group := self.groups.get(link)) is None:  # no job has used it so far
             return
         touched: dict[int, ContendingJobs] = {}
         for member in group.members:
@@ -162,8 +161,7 @@ class SharedNetwork:
     # ----------------------------------------------------------------------------------------------------------
 
     def _group(self, link: int) -> ContendingJobs:
-        group = self.groups.get(link)
-        if group is None:
+        if (group := self.groups.get(link)) is None:
             group = self.groups[link] = ContendingJobs(link, self.rule)
         return group
 
@@ -202,8 +200,7 @@ class SharedNetwork:
 
     def _settle(self, member: Member, now: float) -> None:
         """Bring its steps and its delay by others up to now."""
-        elapsed = now - member.since
-        if elapsed > 0.0:
+        if (elapsed := now - member.since) > 0.0:
             own = elapsed / member.ratio
             member.contention += elapsed - own
             if member.alone != member.profile.seconds:
@@ -217,8 +214,7 @@ class SharedNetwork:
         for member in group.members:
             if member.since != now:
                 self._settle(member, now)
-            steps = member.steps - member.flushed
-            if steps:
+            if (steps := member.steps - member.flushed):
                 member.flushed = member.steps  # counted for all of its links, and only once
                 for other, busy in member.carried:
                     other.busy += busy * steps  # bytes follow from steps: nothing of a step is an event

@@ -69,8 +69,7 @@ class History:
             needs = {one: len(old) - len(new) * (one in old) for one in new}
             parts: dict[Device, list[tuple[int, float]]] = {one: [] for one in new}
             for near, one, other in product((True, False), old, new):  # first what stays on a node
-                size = min(spare[one], needs[other])
-                if size > 0 and (one.node == other.node or not near):
+                if (size := min(spare[one], needs[other])) > 0 and (one.node == other.node or not near):
                     spare[one] -= size
                     needs[other] -= size
                     location = host(one.node) if one.type.kind == "cpu" else one.index

@@ -83,8 +83,7 @@ class Launch(Timer):
     @property
     def tasks(self) -> tuple[Task, ...]:
         """Its tasks as objects; none once it is over."""
-        tasks = self._tasks
-        if tasks is None:
+        if (tasks := self._tasks) is None:
             terms = self.terms
             assert terms is not None
             tasks = self._tasks = tuple(terms.requests.queue.made(terms.rows))
@@ -289,8 +288,7 @@ class Timetable:
 
     def settle(self, now: float) -> None:
         """Bring remaining work, busy time and energy up to date while computing."""
-        elapsed = now - self.updated
-        if elapsed > 0:
+        if (elapsed := now - self.updated) > 0:
             done = self.rate * elapsed  # at the rate since `updated`: a change of rate settles first
             seconds_left = self.left - done
             self.left = seconds_left if seconds_left > 0.0 else 0.0  # rounding may overshoot
@@ -366,8 +364,7 @@ class Lane:
         What has been booked is sent now, but for what has ended before the end of the run.
         """
         for launch in self.flights:
-            drawn = launch.sketch
-            if drawn is not None:
+            if (drawn := launch.sketch) is not None:
                 up, down = drawn[6:]
                 if up is not None and end <= up.until < INF:
                     up.then(up)  # type: ignore[misc]

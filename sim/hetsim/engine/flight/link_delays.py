@@ -166,10 +166,9 @@ def delay_ratios(groups: Iterable[ContendingJobs]) -> list[tuple[Any, float]]:
     members = {id(stake.member): stake.member for group in links for stake in group.stakes}
     ratios: dict[int, float] = {}
     for number, member in members.items():
-        if number not in ratios and len(_slow(member)) > 1:
-            together = _connected(member.stakes[0].group)
-            if together is not None:
-                ratios.update(_jointly(together))
+        alone = number in ratios or len(_slow(member)) < 2
+        if not alone and (together := _connected(member.stakes[0].group)) is not None:
+            ratios.update(_jointly(together))
     apart = [member for number, member in members.items() if number not in ratios]
     for member in apart:
         member.longest = _longest(_slow(member), second=False)
@@ -197,8 +196,7 @@ def _jointly(members: list[Any]) -> list[tuple[int, float]]:
 
 
 def _ratio(member: Any) -> float:
-    stakes = _slow(member)
-    if not stakes:
+    if not (stakes := _slow(member)):
         return 1.0
     expected = [float(seen @ delay) for seen, delay in (stake.met(second=True) for stake in stakes)]
     longest = _longest(stakes, second=True)

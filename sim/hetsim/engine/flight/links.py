@@ -299,8 +299,7 @@ class Links:
             return
         flow.ended = True
         self.clock.cancel(flow)  # its latency may still be running
-        group = flow.group
-        if group is not None:
+        if (group := flow.group) is not None:
             self._settle(group)
             self._free(group, [flow])
             self._reschedule(group)
@@ -375,16 +374,14 @@ class Links:
     def _settle(self, group: FlowGroup) -> None:
         """Bring what is left of each flow to the present."""
         now = self.clock._now
-        elapsed = now - group.updated
-        if elapsed > 0:
+        if (elapsed := now - group.updated) > 0:
             for flow in group.flows:
                 flow.left -= flow.rate * elapsed
         group.updated = now  # the invariant of a group: `left` of its flows holds at `updated`
 
     def _reschedule(self, group: FlowGroup) -> None:
         """New rates and the group's next completion."""
-        flows = group.flows
-        if not flows:
+        if not (flows := group.flows):
             self.clock.cancel(group)
             return
         if len(flows) == 1:

@@ -45,8 +45,7 @@ class Speeds:
         mode = launch.placement.mode
         if launch.placement.parts is not None:
             return self._reckon(launch)  # on cores of several nodes: each has its own
-        rates = self.nominal.get(mode)
-        if rates is None:
+        if (rates := self.nominal.get(mode)) is None:
             rates = self.nominal[mode] = self._reckon(launch)
         return rates
 
@@ -67,8 +66,7 @@ class Speeds:
         group: ShareGroup = state.lane.group
         # All that `_on` looks at there.
         how = mode, group.share, len(group.members) > 1, state.frequency, state.slowdown
-        rates = self._shared.get(how)
-        if rates is None:
+        if (rates := self._shared.get(how)) is None:
             if len(self._shared) >= MAX_CACHED_RATES:  # frequencies, or shares, are ever new ones
                 self._shared.clear()
             rates = self._shared[how] = self._reckon(launch)
@@ -103,8 +101,7 @@ class Speeds:
         else:
             part = mode.share / WHOLE
             lane: Lane = state.lane
-            group = lane.group
-            if group is not None:
+            if (group := lane.group) is not None:
                 sharing = kind.sharing
                 if not lane.sliced:
                     measured = sharing.pairs and _measured(launch, group.members, sharing)

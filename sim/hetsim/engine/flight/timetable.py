@@ -88,8 +88,7 @@ def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane]
                 ready = launch.own_table.ready
         lane.ready = ready
     for _, table in tables:
-        down = table.down
-        if not down:
+        if not (down := table.down):
             table.end = table.compute_end
         else:
             table.end = down[0].until if len(down) == 1 else max([part.until for part in down])

@@ -65,13 +65,11 @@ class Transfers:
         """Why items of tasks do not fit next to `private` bytes; None if they do."""
         if placement.mode.on_cpu:
             return None
-        items = self.needed_items(tasks, placement.mode)
-        if not items:
+        if not (items := self.needed_items(tasks, placement.mode)):
             return None
         for device in placement.devices:
             state = self.capacity.of[device.index]
-            claim = self.places.claim(items, device) + private
-            if claim > state.room:
+            if (claim := self.places.claim(items, device) + private) > state.room:
                 return f"{device} has room for {state.room:,} bytes and the task's data need {claim:,}"
         return None
 
@@ -127,8 +125,7 @@ class Transfers:
         placement = launch.placement
         parts = []
         for device in placement.devices:  # what is missing there
-            transfers = self.missing(launch.tasks, placement, device, terms)
-            if transfers:
+            if (transfers := self.missing(launch.tasks, placement, device, terms)):
                 lane = None if placement.mode.on_cpu else self.capacity.of[device.index].lane
                 _, hops, size, seconds, items = transfers[0]
                 one_way = len(transfers) == len(hops) == 1 and not items
@@ -168,8 +165,7 @@ class Transfers:
         """Private bytes of the requests of a batch."""
         if column is None:
             return 0.0
-        terms = launch.terms
-        if terms is not None:
+        if (terms := launch.terms) is not None:
             return float(column[terms.rows].sum())
         return float(sum(column[task.index] for task in launch.tasks))
 
@@ -207,8 +203,7 @@ class Transfers:
         read = () if not (unfinished and places.items) else self.fusion(tasks).inputs if mode.parts else reads(tasks)
         for item in places.missing(read, device):
             # The nearest one as of now: copies come and go until its turn.
-            copy = places.source(item, device)
-            if copy is not None:  # else nothing has written it yet: nothing to bring
+            if (copy := places.source(item, device)) is not None:  # else nothing has written it yet: nothing to bring
                 _add(sources, copy, places.items[item].size, (item, places.version[item]))
         home = host(device.node)
         here, items_here = sources.pop(home, (0.0, [])) if sources else (0.0, [])

@@ -55,8 +55,7 @@ class Sketches:
         ):  # fmt: skip
             return False
         lane: Lane = state.lane
-        brings = self._brings(launch, mode)
-        if brings is None:
+        if (brings := self._brings(launch, mode)) is None:
             return False
         moves, seconds_left = brings
         up_bytes, up_seconds, down_bytes, down_seconds = moves

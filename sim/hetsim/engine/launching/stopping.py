@@ -126,8 +126,7 @@ class Stops:
         by_estimate = 0.0 if launch.fusion is not None else min(1.0, computed / planned) if planned > 0 else 1.0
         kept_seconds = 0.0
         for task in launch.tasks:
-            history = task._history
-            if history is None:
+            if (history := task._history) is None:
                 history = task._history = History()
             before, seen = task._done, task.done
             if launch.placement.mode.curve is not None:
@@ -199,8 +198,7 @@ class Stops:
         for task in launch.tasks:
             stopping = task.shape.stopping
             seconds += stopping.save
-            part = stopping.state / len(devices)
-            if part and kind.preemption.rate is not None:
+            if (part := stopping.state / len(devices)) and kind.preemption.rate is not None:
                 seconds += part / kind.preemption.rate
             elif part and kind.kind != "cpu":
                 seconds += max(Links.alone(self.launches.links.down(device), part) for device in devices)
@@ -254,8 +252,7 @@ class TimeLimits:
 
     def over(self, launch: Launch, keep: bool = True) -> None:
         """End a launch at its limit; `keep`: its tasks keep the time used so far."""
-        timer = self._timers.pop(launch.number, None)
-        if timer is not None:
+        if (timer := self._timers.pop(launch.number, None)) is not None:
             self.state.clock.cancel(timer)
         for task in launch.tasks:
             if keep:

@@ -39,8 +39,7 @@ class ClockCache:
         self._hand = 0
 
     def holds(self, key: int) -> bool:
-        place = self._place.get(key)
-        if place is None:
+        if (place := self._place.get(key)) is None:
             return False
         self._used[place] = True
         return True

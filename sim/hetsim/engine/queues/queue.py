@@ -235,8 +235,7 @@ class Queue:
 
     def may_wait(self, row: int) -> bool:
         """Return True if this request waits or will wait."""
-        column = self.column
-        if column is None or self._place(row) >= 0:
+        if (column := self.column) is None or self._place(row) >= 0:
             return True
         return self.head_at <= self._position(row) < column.total
 
@@ -262,8 +261,7 @@ class Queue:
         return self.column.times.item(self.head_at + position)
 
     def deadline(self, position: int) -> float:
-        column = self.table.deadline
-        if column is None:
+        if (column := self.table.deadline) is None:
             return math.inf
         value = float(column[self._row(position)])
         return math.inf if value != value else value - self.service.response_delay
@@ -364,8 +362,7 @@ class Queue:
 
     def remove(self, row: int) -> bool:
         """Remove a request that starts alone or ends; False if it did not wait."""
-        at = self._place(row)
-        if at == self._first:
+        if (at := self._place(row)) == self._first:
             self._leave(1)
         elif at >= 0:
             del self._apart[at]

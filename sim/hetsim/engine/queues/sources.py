@@ -144,8 +144,7 @@ class Sources(Timer):
 
     def answered(self, row: int) -> None:
         """Note the end of a task (or call): its client thinks and sends again."""
-        number = self._stream_of.get(row)
-        if number is None:
+        if (number := self._stream_of.get(row)) is None:
             return
         if self._surplus[number]:
             self._surplus[number] -= 1  # this client leaves
@@ -166,8 +165,7 @@ class Sources(Timer):
         """A client thinks, and sends the stream's next task."""
         if self._sent[number] >= len(self.run.closed[number].rows):
             return
-        time = self.clock._now + self._think[number]()
-        if time >= self.run.horizon:
+        if (time := self.clock._now + self._think[number]()) >= self.run.horizon:
             return
         position = self._sent[number]
         self._sent[number] = position + 1

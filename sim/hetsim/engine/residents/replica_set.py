@@ -101,8 +101,7 @@ class ReplicaSet:
     def _first(self, kind: HolderType, number: int, key: str, prefills_only: bool) -> None:
         # Those that scale are on whichever kind is free, the others on the one that is given for them.
         modes = tuple(one.mode for one in (self.kinds if self.service.autoscale is not None else [kind]))
-        placement = self.signals.place(WantedReplica(self.service, modes, prefills_only, 0))
-        if placement is not None:
+        if (placement := self.signals.place(WantedReplica(self.service, modes, prefills_only, 0))) is not None:
             self._new(placement, prefills_only).start(math.nan)
             return
         if any(self.state.capacity.first(mode) is not None for mode in modes):

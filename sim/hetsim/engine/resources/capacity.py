@@ -225,8 +225,7 @@ class Capacity(PlacementIndex):
             self.moved.append(state)
         if free >= WHOLE and state.up and not state.asleep:  # else it opens when it is back (`changed`)
             kind, opened = state.kind, node.open
-            available = opened[kind]
-            if not available and node.up:
+            if not (available := opened[kind]) and node.up:
                 self.with_open[kind] |= node.bit
             opened[kind] = available | state.bit
         if self.noting:

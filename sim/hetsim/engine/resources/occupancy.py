@@ -65,8 +65,7 @@ class DeviceState:
 
     def placement(self, mode: Mode) -> Placement:
         """The placement of a mode on this device alone, made once."""
-        placement = self.placements.get(mode)
-        if placement is None:
+        if (placement := self.placements.get(mode)) is None:
             placement = self.placements[mode] = Placement(mode, (self.device,))
         return placement
 

@@ -42,8 +42,7 @@ class Budget:
         self.gpus -= mode.gpus * mode.share
         self.cpus -= mode.millicores
         for device in devices:
-            launches_left = self.on[device.node] - 1
-            if launches_left:
+            if (launches_left := self.on[device.node] - 1):
                 self.on[device.node] = launches_left
             else:
                 del self.on[device.node]

@@ -71,8 +71,7 @@ class PlacementIndex:
         """Usage of partitions with a limit on all that runs there."""
 
     def index_of(self, mode: Mode) -> ModeIndex:
-        index = self.indexes.get(mode)
-        if index is None:
+        if (index := self.indexes.get(mode)) is None:
             counted = mode.gpus > 0 and mode.whole_devices and not mode.gpu_memory and mode.type.sharing.kind != "mig"
             counted = counted and mode.node_count == 1
             simple = counted and mode.type.streams == 1
@@ -107,8 +106,7 @@ class PlacementIndex:
         """Use of the partition of a limited mode."""
         partition = mode.partition
         assert partition is not None
-        budget = self.budgets.get(partition)
-        if budget is None:
+        if (budget := self.budgets.get(partition)) is None:
             budget = self.budgets[partition] = Budget(partition)
         return budget
 
@@ -151,8 +149,7 @@ class PlacementIndex:
 
     def tidy(self) -> None:
         """Restart a long log: indexes behind it look at every node once."""
-        length = len(self.log)
-        if length <= self._log_limit:
+        if (length := len(self.log)) <= self._log_limit:
             return
         self.log.clear()  # in place: readers hold the list, and see the generation
         self.log_generation += 1
@@ -164,8 +161,7 @@ class PlacementIndex:
         """The mode on the first node where it fits, on that node's first devices."""
         index = self.indexes.get(mode) or self.index_of(mode)
         if index.bare:
-            mask = self.with_open[index.kind]
-            if not mask or not index.simple:
+            if not (mask := self.with_open[index.kind]) or not index.simple:
                 return self.on_node(mode, self.nodes[(mask & -mask).bit_length() - 1]) if mask else None
             node = self.nodes[(mask & -mask).bit_length() - 1]
             available = node.open[index.kind]
@@ -262,8 +258,7 @@ class PlacementIndex:
                 if gpu.free > max_free:  # of equals the first
                     best, max_free = gpu, gpu.free
             return best
-        fitting = node.taking(mode)
-        if not fitting:
+        if not (fitting := node.taking(mode)):
             return None
         if mode.type.sharing.kind == "timeslice" or (mode.whole_devices and mode.type.streams > 1):
             return max(fitting, key=lambda gpu: gpu.free)

@@ -64,8 +64,7 @@ class Running:
         heappush(self.heap, (end, number))
 
     def remove(self, number: int) -> None:
-        end = self.ends.pop(number, None)
-        if end is not None:
+        if (end := self.ends.pop(number, None)) is not None:
             self.total = self.total - end if self.ends else 0.0  # exactly 0 when empty: rounding does not add up
 
     def seconds(self, now: float) -> float:
@@ -104,8 +103,7 @@ class Backlog:
         entry[0] = entry[0] - task.shortest_remaining if entry[1] else 0.0
 
     def runs(self, launch: Any) -> None:
-        terms = launch.terms
-        if terms is None:
+        if (terms := launch.terms) is None:
             first = launch.task.class_
         else:  # of a batch its first request's, which need not be an object
             table = self.state.tasks

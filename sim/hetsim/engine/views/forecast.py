@@ -169,8 +169,7 @@ class Forecast:
         expected, now = planned(launch), self.now
         if table is None:
             return max(0.0, expected - (now - launch.decided))
-        stage = table.stage(now)
-        if stage < COMPUTE:
+        if (stage := table.stage(now)) < COMPUTE:
             return expected  # it has computed nothing yet
         if stage > COMPUTE:
             return 0.0
@@ -206,8 +205,7 @@ class Forecast:
         table: Timetable = launch.table
         now = self.now
         up, down = self.transfers.estimate(launch)
-        stage = table.stage(now)
-        if stage == DOWNLOAD:
+        if (stage := table.stage(now)) == DOWNLOAD:
             began = table.download_start
             end = max(now, began + down) if began <= now else free.download + down
             return EngineTimes(free.upload, free.compute, end, end)

@@ -177,8 +177,7 @@ class Ends:
 
     def earliest(self, mode: Mode) -> tuple[float, int]:
         """When and on which node a mode fits first; -inf if it fits now."""
-        bounds = self.bounds.get(mode)
-        if bounds is None:
+        if (bounds := self.bounds.get(mode)) is None:
             bounds = self.bounds[mode] = Bounds(self.capacity.types[mode.type], len(self.on))
         bounds.note(self.capacity.log, self.capacity.log_generation)
         time, number = bounds.first_end()
@@ -202,8 +201,7 @@ class Ends:
         host = mode.millicores <= node.cpu_free and mode.memory <= node.mem_free
         if mode.gpus and self.capacity.undisturbed and host and (mode.nodes is None or mode.nodes & node.bit):
             # Nothing but accelerators can be missing: a count will do, three times as fast as a tally.
-            missing = mode.gpus - node.open[kind].bit_count()
-            if missing <= 0:
+            if (missing := mode.gpus - node.open[kind].bit_count()) <= 0:
                 return -math.inf
             gpus = node.gpus
             for end, _, launch in here:

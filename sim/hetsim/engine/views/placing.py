@@ -55,8 +55,7 @@ class RoomIndex:
         else:
             amounts = amounts[::-1]  # most first
         for amount in amounts:  # ascending, or descending: the first that has a node
-            there = nodes[amount] & among
-            if there:
+            if (there := nodes[amount] & among):
                 return (there & -there).bit_length() - 1
         raise AssertionError("the mode fits on none of these nodes")
 
@@ -152,8 +151,7 @@ class NodeColumns:
         if self._generation != self._capacity.log_generation:
             touched = range(len(self._capacity.nodes))
         self._generation, self._position = self._capacity.log_generation, len(log)
-        single = self._accelerators
-        if single is not None:
+        if (single := self._accelerators) is not None:
             single.look += 1  # nodes that are refreshed now are stamped with it
         for number in touched:
             node = self._capacity.nodes[number]
@@ -237,12 +235,10 @@ class Placing:
 
     def _by_room(self, mode: Mode, among: int, tightest: bool) -> Placement | None:
         """The first devices of the tightest or roomiest of these nodes."""
-        mask = self._capacity.mask(mode) & among
-        if not mask:
+        if not (mask := self._capacity.mask(mode) & among):
             return None
         kind = self._capacity.types[mode.type]
-        rooms = self._rooms.get(kind)
-        if rooms is None:
+        if (rooms := self._rooms.get(kind)) is None:
             modes = (one for shape in self._shapes for one in shape.modes if one.type is mode.type)
             exclusive = mode.type.streams == 1 and mode.type.sharing.kind == "exclusive"
             undivided = exclusive and all(one.whole_devices for one in modes)
@@ -267,8 +263,7 @@ class Placing:
     def _first_among(self, mode: Mode, nodes: int | Mapping[int, int]) -> Placement | None:
         if isinstance(nodes, Mapping):
             return self._capacity._across(mode, map(self._capacity.nodes.__getitem__, nodes), amounts=nodes)
-        mask = self._capacity.mask(mode) & nodes
-        if mask:
+        if (mask := self._capacity.mask(mode) & nodes):
             return self._capacity.on_node(mode, self._capacity.nodes[(mask & -mask).bit_length() - 1])
         if not mode.span_any:
             return None
@@ -276,8 +271,7 @@ class Placing:
 
     def _emptiest(self, mode: Mode, task: Task | None) -> Placement | None:
         """The first place by load: O(1) for whole devices, else linear in fitting ones."""
-        only = self._only.get(mode)
-        if only is None:
+        if (only := self._only.get(mode)) is None:
             only = self._only[mode] = self._only_place(mode)
         if only:
             placement, gpu, node = only
@@ -308,8 +302,7 @@ class Placing:
 
     def _on_node(self, mode: Mode, node: int, task: Task | None = None) -> Placement | None:
         """The devices for a mode on one node; with a task, those with its data."""
-        mask = self._capacity.mask(mode)
-        if not mask >> node & 1:
+        if not self._capacity.mask(mode) >> node & 1:
             return None
         state = self._capacity.nodes[node]
         if task is None or not self._with_items or mode.on_cpu:
@@ -331,8 +324,7 @@ class Placing:
                 here = [Placement(mode, (gpu.device,)) for gpu in state.taking(mode)]
                 placements += [placement for placement in here if not self._with_items or self.holds(task, placement)]
             else:
-                placement_here = self._on_node(mode, node, task)
-                if placement_here is not None:
+                if (placement_here := self._on_node(mode, node, task)) is not None:
                     placements.append(placement_here)
         return placements
 
@@ -345,8 +337,7 @@ class Placing:
             return False
         if mode.span_speeds is not None or mode.exchange is not None:
             return False
-        specs = self._specs.get(kind)
-        if specs is None:
+        if (specs := self._specs.get(kind)) is None:
             nodes = self.cluster.nodes
             having = [n for n in nodes if n.cpu.type is kind or any(d.type is kind for d in n.accelerators)]
             specs = self._specs[kind] = len({(n.spec.switch, n.spec.switch_size is None) for n in having})
@@ -394,8 +385,7 @@ def together(state: RunState, rows: Sequence[int]) -> tuple[Task, ...] | None:
         if row in before:
             return None
         if task is None:
-            task = graph.blocked.get(row)
-            if task is None or state.tasks.predecessors is None:
+            if (task := graph.blocked.get(row)) is None or state.tasks.predecessors is None:
                 return None
             # It waits for a task outside the launch.
             if graph.missing[row] != sum(p in before for p in state.tasks.predecessors[row]):

@@ -253,8 +253,7 @@ class EarliestFit:
         """The first mode that fits now that a launch has ended on these nodes."""
         for number in nodes:
             for mode in modes:
-                placement = self._sketches[number].place(mode)
-                if placement is not None:
+                if (placement := self._sketches[number].place(mode)) is not None:
                     return placement
         for mode in modes:
             if mode.span_any and free[mode] >= amount_of(mode):  # enough of it: some nodes have it together
@@ -272,13 +271,11 @@ class EarliestFit:
             if budget is not None:
                 room = budget.narrowed(mode, room)
             for number in capacity.nodes_in(room):
-                placement = (sketches.get(number) or Sketch(capacity.nodes[number])).place(mode)
-                if placement is not None:
+                if (placement := (sketches.get(number) or Sketch(capacity.nodes[number])).place(mode)) is not None:
                     return placement
             if mode.span_any:
                 nodes = [sketches.get(node.index, node) for node in capacity.nodes]
-                placement = capacity._across(mode, nodes, budget)
-                if placement is not None:
+                if (placement := capacity._across(mode, nodes, budget)) is not None:
                     return placement
         return None
 
@@ -306,8 +303,7 @@ class EarliestFit:
 
     def _sketch(self, number: int) -> Sketch:
         """The node as it will be at the shadow time, as far as is known."""
-        sketch = self._sketches.get(number)
-        if sketch is None:
+        if (sketch := self._sketches.get(number)) is None:
             sketch = self._sketches[number] = Sketch(self._capacity.nodes[number], lasting=True)
             over = [launch for launch in launches_since(self.state, self._last)
                     if any(device.node == number for device in launch.placement.devices)
@@ -327,12 +323,10 @@ class EarliestFit:
         if self.time == math.inf or forecast.now + forecast.duration(task, placement) <= self.time:
             return True
         # Accepted launches stay on the sketches, and off the count: each is judged with those before it in this round.
-        gang = self._gang
-        if gang is not None and self._free >= 0:
+        if (gang := self._gang) is not None and self._free >= 0:
             return self._spares_gang(placement, gang)
         partition = placement.mode.partition
-        budget = self._budgets.get(partition)
-        if budget is None:
+        if (budget := self._budgets.get(partition)) is None:
             return self._spares(placement)
         budget.take(placement.mode, placement.devices)  # tried out: given back if the head could not start
         head = self.placement

@@ -70,8 +70,7 @@ class LaunchSeen:
 
     @property
     def stage(self) -> str | None:
-        launch = self._launch
-        if launch is None:
+        if (launch := self._launch) is None:
             return None
         return "compute" if launch.table is None else STAGE_NAMES[launch.table.stage(self._forecast.now)]
 
@@ -138,8 +137,7 @@ class Victims:
             if wanted is not None:
                 if capacity.countable(placement.mode):
                     number = placement.devices[0].node
-                    lack = lacking.get(number)
-                    if lack is None:
+                    if (lack := lacking.get(number)) is None:
                         lack = wanted.gpus - capacity.nodes[number].open[kind].bit_count()
                     if placement.mode.gpus and placement.mode.type is wanted.type:
                         lack -= placement.mode.gpus
@@ -227,14 +225,12 @@ class EngineView:
         self.make_room = Victims(state.capacity, fleets).make_room
 
     def slices(self, device: Device, idle: bool = False) -> Layout:
-        slices = self._capacity.of[device.index].slices
-        if slices is None:
+        if (slices := self._capacity.of[device.index].slices) is None:
             return ()
         return tuple(sorted(one for one, _ in slices.idle)) if idle else slices.layout
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
-        network = self._state.network
-        if network is None or placement.mode.exchange is None:
+        if (network := self._state.network) is None or placement.mode.exchange is None:
             return 1.0, 0.0
         return network.foresee(placement)
 
