@@ -66,8 +66,7 @@ class BulkQueue:
         """Distribution of the number in the system after a batch of this size."""
         rest, states = present - size, self.states
         row = np.zeros(states + 1)
-        chances = self.arrivals[size - 1]
-        row[rest:states] = chances[: states - rest]
+        row[rest:states] = self.arrivals[size - 1][: states - rest]
         row[states] = max(0.0, 1.0 - row[:states].sum())
         return row
 

@@ -72,8 +72,7 @@ class ClipperAimd(Clipper):
     def ended(self, report: BatchReport, queue: RequestQueue) -> None:
         device = report.placement.devices[0]
         present = self.limits.get(device, self.start)
-        slo = math.inf if self.slo is None else self.slo
-        if report.end - report.decided > slo:
+        if report.end - report.decided > (math.inf if self.slo is None else self.slo):
             # A smaller batch than the limit allowed says even more: the limit is of no use above it.
             self.limits[device] = max(1, math.floor(self.backoff * min(present, report.count)))
         elif report.count >= present:

@@ -262,19 +262,14 @@ class TritonDynamic(Batching):
                 level.timely.clear()
                 level.delayed.clear()
             new = len(tasks)
-        surplus = []
+        surplus, last = [], len(self.levels) - 1
         for task in tasks[len(tasks) - new :]:
-            level = self.levels[self._number(task)]
+            level = self.levels[min(last, max(0, last - round(task.priority)))]
             if (max_waiting := level.policy.max_queue_size) and len(level) >= max_waiting:
                 surplus.append(task)
             else:
                 level.timely.append(task)
         return surplus
-
-    def _number(self, task: Task) -> int:
-        """The position of a request's level."""
-        last = len(self.levels) - 1
-        return min(last, max(0, last - round(task.priority)))
 
     def _lines(self) -> Iterator[deque[Task]]:
         for level in self.levels:

@@ -540,9 +540,8 @@ class GeneticSearch:
         thinned = np.where(random.random(jobs) < EMPTIED, CLEARED, 0.0)
         matrices = np.where(random.random(matrices.shape) < thinned[:, :, np.newaxis], 0, matrices)
         free = (self.room - matrices.sum(axis=1) > 0)[:, np.newaxis, :] & np.ones(matrices.shape, dtype=bool)
-        own = free & (matrices > 0)
         anywhere, more = (
-            mask / np.maximum(mask.sum(axis=1, keepdims=True), 1) for mask in (free, own)
+            mask / np.maximum(mask.sum(axis=1, keepdims=True), 1) for mask in (free, free & (matrices > 0))
         )  # on each node one job on average gets more, and one of those that are there
         grown = random.random(matrices.shape) < anywhere + more - anywhere * more
         upper = np.maximum(np.broadcast_to(self.room, matrices.shape), matrices)

@@ -175,8 +175,7 @@ def _speeds(task: Task) -> dict[str, float]:
     speeds: dict[str, float] = {}
     for mode in task.modes:
         seconds = task.estimate_in(mode)
-        speed = 1.0 if seconds <= best else best / seconds
-        speeds[mode.type.name] = max(speed, speeds.get(mode.type.name, 0.0))
+        speeds[mode.type.name] = max(1.0 if seconds <= best else best / seconds, speeds.get(mode.type.name, 0.0))
     return speeds
 
 
@@ -288,8 +287,7 @@ class _Nodes:
     def __init__(self, mode: Mode, view: View):
         view.nodes.refresh()
         single = view.nodes.accelerators
-        of_type = single.kind == single.types.index(mode.type.name)
-        self.gpus = (of_type & (single.share == WHOLE)).sum(axis=1)
+        self.gpus = ((single.kind == single.types.index(mode.type.name)) & (single.share == WHOLE)).sum(axis=1)
         self.cores = view.nodes.cores.copy()
         self.memory = view.nodes.memory.copy()
 

@@ -111,14 +111,14 @@ class PowerDown(ListScheduler):
         """
         if not self.asleep:
             return []
+        asleep = [self.asleep[index] for index in sorted(self.asleep)]
         for mode in task.fastest_modes():
-            sleeping = self._by_node(mode)
+            sleeping = grouped((one.node, one) for one in asleep if one.type is mode.type and mode.allows(one.node))
             best: list[Device] | None = None
             for node, devices in sleeping.items():
                 out = self._down | self.asleep.keys()
                 here = [d for d in view.cluster.nodes[node].accelerators if d.type is mode.type and d.index not in out]
-                free = sum(view.load(device) == 0 for device in here)
-                lacking = max(1, mode.gpus - free)
+                lacking = max(1, mode.gpus - sum(view.load(device) == 0 for device in here))
                 enough = lacking <= len(devices) and view.free("cpu", node) * 1000 >= mode.millicores
                 if enough and (best is None or lacking < len(best)):
                     best = devices[:lacking]
@@ -127,10 +127,6 @@ class PowerDown(ListScheduler):
             if sleeping and mode.span_any:
                 return [device for devices in sleeping.values() for device in devices]
         return []
-
-    def _by_node(self, mode: Mode) -> dict[int, list[Device]]:
-        asleep = [self.asleep[index] for index in sorted(self.asleep)]
-        return grouped((one.node, one) for one in asleep if one.type is mode.type and mode.allows(one.node))
 
     # Sleeping ---------------------------------------------------------------------------------------------------
 

@@ -138,19 +138,14 @@ class MaxThroughput(SideBySideScheduler):
         value = np.zeros(len(offers.job))
         served = fastest[offers.job] > 0
         value[served] = offers.rate[served] / fastest[offers.job[served]] * offers.weight[offers.job[served]]
-        floor = np.minimum(fastest, [self._needed(job, view) for job in jobs])
+        left = [(job, job.task.deadline - view.now) for job in jobs]  # the floor: to end by then; 0 once it is past
+        floor = np.minimum(fastest, [job.remaining(view) / time if 0 < time < math.inf else 0.0 for job, time in left])
         self.moving = any(job.task.deadline < math.inf for job in jobs)
         if self.costs is None:
             return max_sum(offers, value, floor)
         of_type = prices(view.cluster, {} if self.costs == "prices" else self.costs)
         price = np.array([of_type[name] for name in self._kinds])
         return best_ratio(offers, value, price[offers.kind] * offers.width, floor)
-
-    @staticmethod
-    def _needed(job: RoundJob, view: View) -> float:
-        """Progress with which the job would end at its deadline; 0 once that has passed."""
-        time = job.task.deadline - view.now
-        return job.remaining(view) / time if 0 < time < math.inf else 0.0
 
 
 class MinMakespan(SideBySideScheduler):
@@ -229,8 +224,7 @@ class FcfsRounds(RoundScheduler):
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
         fraction = np.zeros(len(offers.job))
         free = offers.capacity.copy()
-        key = offers.kind if self.blind else offers.time
-        order = np.argsort(key, kind="stable")
+        order = np.argsort(offers.kind if self.blind else offers.time, kind="stable")
         ways = grouped(zip(offers.job[order].tolist(), order.tolist(), strict=True))
         for number in sorted(range(len(jobs)), key=lambda number: (jobs[number].task.arrival, number)):
             if number not in ways:

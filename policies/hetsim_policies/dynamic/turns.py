@@ -74,8 +74,7 @@ class RoundRobin(ListScheduler):
         """
         if self.turn_ends[task.index] > view.now:
             return False
-        width = place_of(task, view).mode.width
-        missing = self.quantum - (view.attained(task) - self.received[task.index]) / width
+        missing = self.quantum - (view.attained(task) - self.received[task.index]) / place_of(task, view).mode.width
         if missing <= ROUNDING * self.quantum:
             return True
         self.turn_ends[task.index] = view.now + max(missing, self.quantum / 10)
@@ -176,8 +175,7 @@ class Themis(Scheduler):
         if (alone := task.shortest_estimate) <= 0:
             return math.inf
         part = task.fastest_modes()[0].gpu_share / self._gpus
-        shared = view.now - task.arrival + view.remaining(task)
-        return shared / (alone * max(1.0, jobs * part))
+        return (view.now - task.arrival + view.remaining(task)) / (alone * max(1.0, jobs * part))
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not view.num_waiting(own=True):

@@ -164,8 +164,7 @@ class LinesLayout:
     def finish(self, task: int, line: int) -> float:
         """When a task would end on a line, in this layout."""
         need, times = int(self.given.need[task, line]), self.free[line]
-        start = times[0] if need == 1 else sorted(times)[need - 1]
-        return start + float(self.given.seconds[task, line])
+        return (times[0] if need == 1 else sorted(times)[need - 1]) + float(self.given.seconds[task, line])
 
     def put(self, task: int, line: int) -> None:
         end, times = self.finish(task, line), self.free[line]

@@ -487,8 +487,7 @@ class Hierarchical(Scheduler):
                 continue
             entry = self._of[next(reversed(other.of_kind[kind.number]))]
             here = entry.task.remaining_in(entry.task.modes[position])
-            own = entry.seconds * entry.width
-            there = other.wait_for(entry.type, entry.width, view.now, own) + entry.seconds
+            there = other.wait_for(entry.type, entry.width, view.now, entry.seconds * entry.width) + entry.seconds
             if (self.moves == "always" or here < there) and there > latest:
                 if view.items:  # its data must have room where it would start
                     placement = group.view.first(kind.modes[position])

@@ -135,8 +135,7 @@ class Topology:
                 row, positions = np.nonzero(inside & (part == number))
                 node = int(nodes[row[0]])
                 if (placement := self._devices(task, mode, node, positions=positions, view=view)) is not None:
-                    rate = mode.span_rate(placement.devices)
-                    yield (-rate, float(narrowness), float(free[number])), placement
+                    yield (-mode.span_rate(placement.devices), float(narrowness), float(free[number])), placement
                     break
 
     def _devices(self, task: Task, mode: Mode, node: int, positions: np.ndarray, view: View) -> Placement | None:
@@ -227,8 +226,7 @@ class Skew:
 
     def __call__(self, task: Task, view: View) -> Placement | None:
         if not self._sizes:
-            sizes = Counter(node.spec.rack for node in view.cluster.nodes)
-            self._sizes = sorted(sizes.values(), reverse=True)
+            self._sizes = sorted(Counter(node.spec.rack for node in view.cluster.nodes).values(), reverse=True)
         return _over_racks(task, view, self._nodes)
 
     def _nodes(self, mode: Mode, racks: list[list[int]]) -> list[int]:

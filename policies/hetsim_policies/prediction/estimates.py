@@ -152,8 +152,7 @@ class ArrivalHistory:
         """Draw times in [now, until), each with an earlier task like it."""
         if not self.enough:
             return []
-        times = np.array([task.arrival for task in self._last])
-        gaps = np.diff(times)
+        gaps = np.diff(np.array([task.arrival for task in self._last]))
         if not gaps.sum():  # all came at one instant
             return []
         arrivals: list[tuple[float, Task]] = []

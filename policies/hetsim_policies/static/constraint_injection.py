@@ -129,8 +129,7 @@ class ConstraintInjection(PlannedScheduler):
         spans = [simulated(problem, plan) for plan in free]
         unconstrained = min(spans)
         race = _Race(problem, free[spans.index(unconstrained)], unconstrained, len(free))
-        near = unconstrained if np.isfinite(unconstrained) else max(bound, better)
-        self._constrain(race, instance, near, free)
+        self._constrain(race, instance, unconstrained if np.isfinite(unconstrained) else max(bound, better), free)
         tasks = problem.tasks
         if not problem.in_mid_run and self.max_fused > 1 and tasks.work is not None:
             joined = as_one(race.best, tasks, chains(tasks, self.max_fused, self.patterns))
@@ -329,9 +328,8 @@ class SharingTree:
         Where tasks are better off next to their data, that comes first, as a constraint above the others.
         """
         alone = [(task,) for task in range(self.instance.size)]
-        all_inputs = self.groups("inputs", self.makespan, alone)
         chains = [
-            self._view("inputs", all_inputs),
+            self._view("inputs", self.groups("inputs", self.makespan, alone)),
             self._view("flow", self.groups("flow", LEVELS[0] * self.makespan, alone)),
             self._view("all", self.groups("all", LEVELS[0] * self.makespan, alone)),
             ConstraintNode("uploads", self._uploads(alone)),
@@ -466,8 +464,7 @@ class SharingTree:
 
     def _neighbors(self, items: dict[int, dict[int, None]]) -> Iterator[tuple[int, int]]:
         """Pairs of groups that read an item in common."""
-        readers = grouped((item, number) for number, used in items.items() for item in used)
-        for numbers in readers.values():
+        for numbers in grouped((item, number) for number, used in items.items() for item in used).values():
             reach = len(numbers) if len(numbers) <= CROWD else 2
             for place, one in enumerate(numbers):
                 for other in numbers[place + 1 : place + reach]:

@@ -182,15 +182,11 @@ class Machine:
 
     @classmethod
     def from_instance(cls, instance: Instance) -> Machine:
-        names = lane_names(instance.problem.cluster)
-        owner = [names[name] for lanes in instance.lanes for name in lanes]
-        devices = list(dict.fromkeys(owner))
-        number = {device: position for position, device in enumerate(devices)}
+        devices, device = instance.places
         arrival = instance.problem.tasks.arrival
         return cls(
-            instance=instance, devices=devices,
-            device=np.array([number[device] for device in owner], dtype=np.int64),
-            watts=np.array([max(0.0, device.type.power.busy - device.type.power.idle) for device in devices]),
+            instance=instance, devices=devices, device=device,
+            watts=np.array([max(0.0, one.type.power.busy - one.type.power.idle) for one in devices]),
             type_watts=np.array([max(0.0, kind.power.busy - kind.power.idle) for kind in instance.types]),
             start=float(arrival.min()), together=float(arrival.min()) == float(arrival.max()),
         )  # fmt: skip

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetsim.errors import ScenarioError, refusal
-from hetsim.model.plan import Plan, can_host, lane_names
+from hetsim.model.plan import Plan, can_host
 from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim_policies.static.common.instance import Instance, Schedule, runnable
 from hetsim_policies.static.common.outcome import plan_of
@@ -67,30 +67,25 @@ class MemoryRoom:
     @classmethod
     def from_instance(cls, instance: Instance) -> MemoryRoom:
         problem = instance.problem
-        tasks, names = problem.tasks, lane_names(problem.cluster)
-        devices = [names[name] for lanes in instance.lanes for name in lanes]
-        places = list(dict.fromkeys(devices))
-        number = {device: position for position, device in enumerate(places)}
-        capacity = [
-            problem.cluster.nodes[one.node].memory if one.type.kind == "cpu" else one.type.memory for one in places
-        ]
+        tasks, nodes = problem.tasks, problem.cluster.nodes
+        places, place = instance.places
+        capacity = [nodes[one.node].memory if one.type.kind == "cpu" else one.type.memory for one in places]
         need = np.zeros(instance.time.shape)
         for shape in tasks.shapes:
             rows = tasks.shape == shape.index
             for position, mode in enumerate(shape.modes):
-                held = mode.memory if mode.on_cpu else mode.gpu_memory
-                need[rows[:, None] & (instance.mode == position)] = held
+                need[rows[:, None] & (instance.mode == position)] = mode.memory if mode.on_cpu else mode.gpu_memory
         lists = [tasks.reads or [()] * len(tasks), tasks.writes or [()] * len(tasks)]
         return cls(
-            place=np.array([number[device] for device in devices], dtype=np.int64),
+            place=place,
             capacity=np.array([np.inf if one is None else float(one) for one in capacity]),
             need=need,
             items=[tuple(dict.fromkeys([*reads, *writes])) for reads, writes in zip(*lists, strict=True)],
             size=np.array([float(item.size) for item in tasks.items]),
             hosts={
                 (shape.index, position): np.array(
-                    [one.type is mode.type and can_host(problem.cluster.nodes[one.node], mode) for one in devices]
-                )
+                    [one.type is mode.type and can_host(nodes[one.node], mode) for one in places]
+                )[place]
                 for shape in tasks.shapes
                 for position, mode in enumerate(shape.modes)
             },
@@ -171,13 +166,12 @@ def ordered(instance: Instance, room: MemoryRoom, budget: float) -> list[int]:
 
 
 def _too_large(instance: Instance, task: int, room: MemoryRoom, alone: np.ndarray) -> ScenarioError:
-    lanes = lane_names(instance.problem.cluster)
-    names = [name for lanes in instance.lanes for name in lanes]
     usable = np.isfinite(instance.time[task, instance.lane_kind])
     largest = int(np.where(usable, room.capacity[room.place], -1.0).argmax())
-    device = lanes[names[largest]]
+    place = room.place[largest]
+    device = instance.places[0][place]
     return refusal(
         f"greedy_best_fit: task {instance.problem.tasks.name(task)} needs {alone[largest] / 1e9:.6g} GB for itself and "
         f"its items and fits no device: the largest is {device.name} ({device.type.name}) with "
-        f"{room.capacity[room.place[largest]] / 1e9:.6g} GB"
+        f"{room.capacity[place] / 1e9:.6g} GB"
     )

@@ -195,8 +195,7 @@ class SimulatedAnnealing(BudgetedSearch):
             heat = hottest * COLDEST**budget.part
             drawn = propose(landscape, lanes, keys, ends=ends, count=granted, random=random)
             after = ends_after(landscape, lanes, keys, ends=ends, moves=drawn)
-            heights = _height(after)
-            passes = heights - now <= -heat * np.log1p(-random.random(granted))
+            passes = _height(after) - now <= -heat * np.log1p(-random.random(granted))
             if not passes.any():
                 continue
             chosen = int(passes.argmax())  # the first: those after it count as not tried
@@ -381,8 +380,7 @@ class Climb:
 
     def _seeds(self) -> Iterator[tuple[str, Plan]]:
         instance, problem = self.instance, self.problem
-        traffic = traffic_of(instance, self.graph)
-        for seed in seeds_of(instance, traffic):
+        for seed in seeds_of(instance, traffic_of(instance, self.graph)):
             yield seed.planner, plan_of(instance, seed.schedule, draft=True)
         for name, scheduler in (("dmda", Dmda()), ("dmdas", Dmdas())):
             try:
@@ -417,7 +415,9 @@ class Climb:
             if not self.budget.spend(1):
                 break
             hopes = HOPES
-            plan = self._plan(rows, now.ahead)
+            plan = Plan([self.instance.step(*row) for row in rows])
+            if now.ahead:
+                plan = with_prefetches(self.instance, plan)
             makespan = simulated(self.problem, plan)
             threshold = HOTTEST * (1 - self.budget.part)
             if makespan <= (1 + threshold) * best.makespan:
@@ -431,11 +431,6 @@ class Climb:
     def _idle(self, rows: Sequence[Placed]) -> float:
         """When the rows are done on idle links."""
         return float(timing(self.instance, rows).finish.max())
-
-    def _plan(self, rows: Sequence[Placed], ahead: bool) -> Plan:
-        """The rows as a plan."""
-        plan = Plan([self.instance.step(*row) for row in rows])
-        return with_prefetches(self.instance, plan) if ahead else plan
 
     def _changed(self, rows: list[Placed]) -> list[Placed]:
         """The rows with one task on another lane, at another place in the order, or both."""

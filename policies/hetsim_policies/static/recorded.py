@@ -211,8 +211,7 @@ def _scattered(plan: Plan, tasks: Tasks, cluster: Cluster) -> Iterator[str]:
     lanes = lane_names(cluster)
     for step in plan.steps:
         mode = tasks.shapes[tasks.shape[step.task]].modes[step.mode]
-        nodes = {lanes[name].node for name in step.devices if name in lanes}
-        if len(nodes) > 1 and not mode.span_any:
+        if len({lanes[name].node for name in step.devices if name in lanes}) > 1 and not mode.span_any:
             names = "+".join(step.devices)
             yield f"task {tasks.name(step.task)}: mode {mode.name} stays on one node, the plan names {names}"
 

@@ -24,8 +24,7 @@ def two_types(instance: Instance, planner: str) -> tuple[np.ndarray, list[int]]:
         count = len(instance.types)
         raise refusal(f"{planner} plans for at most two types of devices; the cluster has {count}: {names}")
     missing = 2 - len(instance.types)
-    times = np.pad(instance.time, ((0, 0), (0, missing)), constant_values=np.inf)
-    return times, instance.counts + [0] * missing
+    return np.pad(instance.time, ((0, 0), (0, missing)), constant_values=np.inf), instance.counts + [0] * missing
 
 
 def by_speed_up(times: np.ndarray) -> np.ndarray:

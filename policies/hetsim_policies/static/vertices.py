@@ -187,8 +187,7 @@ class MoldableDual(PlannedScheduler):
             return wide_plan(instance, [], 0.0)
         guess, solution = min_guess(instance)
         tried = [one for wider in WIDER for one in schedules(instance, guess * wider, solution if wider == 1 else None)]
-        best = min(tried, key=lambda lanes: lanes.makespan)
-        return wide_plan(instance, best.placed, guess, guaranteed(instance))
+        return wide_plan(instance, min(tried, key=lambda lanes: lanes.makespan).placed, guess, guaranteed(instance))
 
 
 def guaranteed(instance: WideTasks) -> float | None:
@@ -221,8 +220,7 @@ def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[Po
     share = (found or split(areas, instance.counts, divisible=True)).share
     made = []
     for kind in (rounded(share), spread(share, areas, instance.counts)):
-        usable = np.isfinite(areas[np.arange(instance.size), kind])
-        kind = np.where(usable, kind, areas.argmin(axis=1))
+        kind = np.where(np.isfinite(areas[np.arange(instance.size), kind]), kind, areas.argmin(axis=1))
         chosen = _options(instance, kind, guess)
         width, seconds = instance.width[chosen], instance.seconds[chosen]
         late = np.flatnonzero(share.max(axis=1) < WHOLE)  # what was split comes last, as the proof has it
@@ -238,8 +236,7 @@ def _options(instance: WideTasks, kind: np.ndarray, guess: float) -> np.ndarray:
     """Each task's option of minimum area on its type within the guess; ties: first."""
     right = (instance.kind == kind[instance.task]) & (instance.seconds <= guess * (1 + 1e-9))
     area = np.where(right, instance.area, np.inf)
-    order = np.lexsort((area, instance.task))
-    return order[instance.first[:-1]]
+    return np.lexsort((area, instance.task))[instance.first[:-1]]
 
 
 def _list(instance: WideTasks, chosen: np.ndarray, order: np.ndarray, late: Sequence[int]) -> PoolLanes:
@@ -249,7 +246,6 @@ def _list(instance: WideTasks, chosen: np.ndarray, order: np.ndarray, late: Sequ
     lanes = wide_graham(instance, allowed, order.tolist())
     for task in late:
         option = int(chosen[task])
-        ready = float(instance.problem.tasks.arrival[task])
-        start, pools = lanes.of_option(option, ready)
+        start, pools = lanes.of_option(option, float(instance.problem.tasks.arrival[task]))
         lanes.put(option, pools, start)
     return lanes

@@ -213,8 +213,7 @@ class _TransfersAlone(KVTransfers):
         self.clock = alone.clock
 
     def fetch(self, request: Generation, target: Any) -> None:
-        seconds = self.alone(request, target)
-        self.clock.at(self.clock._now + seconds, FINISH, Later(self._fetched, request, target))
+        self.clock.at(self.clock._now + self.alone(request, target), FINISH, Later(self._fetched, request, target))
 
     @staticmethod
     def _fetched(request: Generation, target: Any) -> None:

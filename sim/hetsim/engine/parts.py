@@ -106,10 +106,9 @@ class Parts:
         arrivals.expect_expiry()
         self.checker = Checker(state, self.serving) if check else None
         self.hooks()
-        absent = [queue.service.rows for queue in state.queues if queue.column is not None]
         state.sources = Sources(
             run, state.clock, state.recorder.status, deliver=deliver, progress=progress, each_block=state.capacity.tidy,
-            absent=absent
+            absent=[queue.service.rows for queue in state.queues if queue.column is not None]
         )  # fmt: skip
 
     def hooks(self) -> None:

@@ -280,8 +280,7 @@ class RoundScheduler(Scheduler):
             if row in places or not (row in room.kept or (self.spare and room.keep(job))):
                 yield Stop(job.task)
         for index, placement in places.items():
-            task = self.jobs[index].task
-            if view.fits(placement.mode, placement) and view.holds(task, placement):
+            if view.fits(placement.mode, placement) and view.holds(self.jobs[index].task, placement):
                 yield self._start(self.jobs[index], placement, view)
 
     def _content(self) -> bool:

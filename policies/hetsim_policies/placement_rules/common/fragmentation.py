@@ -254,5 +254,4 @@ class _Table:
             starts = np.flatnonzero(np.diff(self.owner, prepend=-1))
             fits, good = (np.logical_or.reduceat(any_mode, starts, axis=1) for any_mode in (fits, good))
         usable = np.matmul(good, share[:, :, None])[:, :, 0]
-        lost = np.where(fits, free[:, None] - usable, free[:, None])
-        return lost @ self.part + self.never * free
+        return np.where(fits, free[:, None] - usable, free[:, None]) @ self.part + self.never * free

@@ -203,8 +203,7 @@ class PublishedGpuClustering(Scored):
         kinds = sum(((gpus[nodes] > 0).astype(np.int64) for gpus in usage.values()), none)
         max_share = self._largest * WHOLE
         fullness = TOP // 4 * (max_share - view.nodes.accelerators.share[nodes].sum(axis=1)) // max_share
-        level = np.where(same, np.where(kinds == 1, 3, 2), np.where(kinds == 0, 1, 0))
-        return fullness + TOP // 4 * level
+        return fullness + TOP // 4 * np.where(same, np.where(kinds == 1, 3, 2), np.where(kinds == 0, 1, 0))
 
 
 class PublishedFgd(Scored):
@@ -231,8 +230,7 @@ class PublishedFgd(Scored):
     def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
         rises = self._rises.by_share(mode, node)
         points = {free: int(_points(np.array([rise]))[0]) for free, rise in rises.items()}
-        share = view.nodes.accelerators.share[node]
-        score = np.array([points.get(int(free), -1) for free in share.tolist()])
+        score = np.array([points.get(int(free), -1) for free in view.nodes.accelerators.share[node].tolist()])
         return on_gpu(task, mode, node, view=view, order=np.argsort(-score, kind="stable"))
 
 

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from hetsim.model.cluster import Device
-from hetsim.model.plan import lane_names
 from hetsim_policies.common import grouped
 from hetsim_policies.static.common.instance import Instance, Schedule
 from hetsim_policies.static.common.ranks import Traffic, ranking
@@ -61,9 +60,8 @@ def by_lane(instance: Instance) -> list[LaneSite]:
 
 def by_place(instance: Instance) -> list[LaneSite]:
     """One site for the cores of each node, and one for every accelerator."""
-    device_of = lane_names(instance.problem.cluster)
-    named = ((kind, lane, name) for kind, names in enumerate(instance.lanes) for lane, name in enumerate(names))
-    lanes = grouped(((kind, device_of[name]), lane) for kind, lane, name in named)
+    each = ((kind, lane, one) for kind, devices in enumerate(instance.devices) for lane, one in enumerate(devices))
+    lanes = grouped(((kind, device), lane) for kind, lane, device in each)
     return [LaneSite(kind, tuple(numbers), device) for (kind, device), numbers in lanes.items()]
 
 

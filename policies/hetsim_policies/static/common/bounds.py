@@ -85,8 +85,7 @@ def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.nda
     """
     if not len(p):
         return 0.0
-    alone = np.minimum(p if m else np.inf, q if k else np.inf)
-    best = float(np.max(release + alone))
+    best = float(np.max(release + np.minimum(p if m else np.inf, q if k else np.inf)))
     order = np.argsort(release, kind="stable")
     p, q = p[order], q[order]
     times, first = np.unique(release[order], return_index=True)

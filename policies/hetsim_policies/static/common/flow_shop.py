@@ -67,5 +67,4 @@ def best_order(instance: Instance, tasks: Sequence[int], kind: int) -> list[int]
     stages = list(zip(up, compute, down, strict=True))
     three = [u + q for u, q, _ in stages], [q + d for _, q, d in stages]
     tried = [list(range(len(stages))), johnson(*three), johnson(up, compute), johnson(compute, down)]
-    best = min(tried, key=lambda order: length([stages[job] for job in order], streams))
-    return [tasks[job] for job in best]
+    return [tasks[job] for job in min(tried, key=lambda order: length([stages[job] for job in order], streams))]

@@ -62,8 +62,7 @@ def graph_bound(
     """
     if not len(times):
         return 0.0
-    fastest = allowed_times(times, counts).min(axis=1, initial=np.inf)
-    paths = Paths.through(fastest, predecessors, ready)
+    paths = Paths.through(allowed_times(times, counts).min(axis=1, initial=np.inf), predecessors, ready)
     if len(counts) <= 2:
         p, q = times[:, 0], times[:, 1] if len(counts) > 1 else np.full(len(times), np.inf)
         m, k = (*counts, 0, 0)[:2]

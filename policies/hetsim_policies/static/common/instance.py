@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import Problem, ScenarioError, refusal
-from hetsim.model.cluster import DeviceType, Node
+from hetsim.model.cluster import Device, DeviceType, Node
 from hetsim.model.plan import Step, can_host, lane_names
 from hetsim.model.stages import Private, Way, download_rate, private_bytes, stage_seconds, way_to_host
 from hetsim.model.tasks import Mode, Shape, Tasks
@@ -95,6 +95,19 @@ class Instance:
     def first_lane(self) -> np.ndarray:
         """The number of the first lane of each type; the last is that of all lanes."""
         return np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
+
+    @cached_property
+    def devices(self) -> list[list[Device]]:
+        """The device of each lane, by type."""
+        names = lane_names(self.problem.cluster)
+        return [[names[name] for name in lanes] for lanes in self.lanes]
+
+    @cached_property
+    def places(self) -> tuple[list[Device], np.ndarray]:
+        """The devices that have lanes, the cores of a node as one, and by lane the number of its device there."""
+        devices = [device for of_type in self.devices for device in of_type]
+        number = {device: place for place, device in enumerate(dict.fromkeys(devices))}
+        return list(number), np.array([number[device] for device in devices], dtype=np.int64)
 
     @property
     def size(self) -> int:

@@ -22,7 +22,7 @@ import numpy as np
 
 from hetsim.errors import PolicyError, UsageError
 from hetsim.model.cluster import Device, DeviceType, Link
-from hetsim.model.plan import Plan, lane_names
+from hetsim.model.plan import Plan
 from hetsim.model.stages import download_rate
 from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim.policy.planned import Following
@@ -253,7 +253,6 @@ def rows_of(instance: Instance) -> Iterator[ResourceRow]:
     """The resource rows of an instance."""
     usable = np.isfinite(instance.time)
     blank = np.zeros(instance.time.shape)
-    lanes = lane_names(instance.problem.cluster)
     up, compute, down = (np.where(usable, part, 0.0) for part in (instance.up, instance.compute, instance.down))
     for kind, (one, count) in enumerate(zip(instance.types, instance.counts, strict=True)):
 
@@ -270,8 +269,7 @@ def rows_of(instance: Instance) -> Iterator[ResourceRow]:
             yield ResourceRow(on(compute), float(count * (one.streams if one.sharing.kind == "mps" else 1)))
             yield ResourceRow(on(up), float(count))
             yield ResourceRow(on(down), float(count))
-        devices = [lanes[name] for name in instance.lanes[kind]]
-        for sizes, capacity in _links(instance, one, devices):
+        for sizes, capacity in _links(instance, one, instance.devices[kind]):
             use = blank.copy()
             use[:, kind] = np.where(usable[:, kind], sizes, 0.0)
             yield ResourceRow(use, capacity)

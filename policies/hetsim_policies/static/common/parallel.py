@@ -397,8 +397,7 @@ def shortest(instance: WideTasks, rule: Rule) -> PoolLanes:
     with np.errstate(invalid="ignore", divide="ignore"):
         efficiency = np.where(instance.area > 0, areas / instance.area, 1.0)
     masks = dict.fromkeys(tuple((efficiency >= floor * (1 - 1e-9)).tolist()) for floor in FLOORS)
-    schedules = [rule(instance, np.array(mask, dtype=bool)) for mask in masks]
-    return min(schedules, key=lambda lanes: lanes.makespan)
+    return min([rule(instance, np.array(mask, dtype=bool)) for mask in masks], key=lambda lanes: lanes.makespan)
 
 
 def in_order(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> PoolLanes:

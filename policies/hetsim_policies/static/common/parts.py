@@ -218,5 +218,4 @@ def _joined(plan: Plan, groups: Sequence[tuple[int, ...]], last: bool) -> Plan:
         for position, task in enumerate(group):
             rank[task] = at + (-0.5 if last else 0.5), position
             steps[task] = replace(steps[task], launch=number + one)
-    ranked = sorted(place, key=rank.__getitem__)
-    return replace(plan, steps=[steps[task] for task in ranked], timetable=None)
+    return replace(plan, steps=[steps[task] for task in sorted(place, key=rank.__getitem__)], timetable=None)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from hetsim.model.cluster import Device
-from hetsim.model.plan import lane_names
 from hetsim.model.stages import download_rate, final_bytes, way_to_host
 from hetsim_policies.static.common.instance import Instance
 from hetsim_policies.task_graphs import Graph, Ways, successors, topological, upward
@@ -133,9 +132,7 @@ def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
     cluster, tasks = instance.problem.cluster, instance.problem.tasks
     if not (instance.up + instance.down).any() and tasks.reads is None and tasks.writes is None:
         return None
-    device_of = lane_names(cluster)
-    devices = [device_of[name] for lanes in instance.lanes for name in lanes]
-    places = list(dict.fromkeys(devices))
+    places, lanes = instance.places
     number = {device: place for place, device in enumerate(places)}
     to_host = [way_to_host(cluster, device) for device in places]
     local, up, down = np.array([(way.latency, way.up, way.down) for way in to_host]).reshape(-1, 3).T
@@ -173,7 +170,6 @@ def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
     late += more[:, None] * down
     extra = (np.where(instance.serial, 0.0, instance.idle_while_held)[:, kind]) + late
     private = (instance.up + instance.down)[:, kind] + late
-    lanes = np.array([number[device] for device in devices])
     return Traffic(
         lanes, latency, pace, sources=sources, firsts=firsts, first_cost=first_cost, extra=extra, private=private
     )

@@ -18,7 +18,6 @@ from itertools import chain
 import numpy as np
 
 from hetsim.model.cluster import Device, Link
-from hetsim.model.plan import lane_names
 from hetsim.model.stages import download_rate, way_to_host
 from hetsim_policies.static.common.instance import Instance, undisturbed
 from hetsim_policies.task_graphs import graph_of, successors
@@ -78,9 +77,7 @@ class LaneStages:
     def __init__(self, instance: Instance, frequencies: Mapping[str, float] = NOMINAL):
         self.instance = instance
         self.frequencies = frequencies
-        lanes = lane_names(instance.problem.cluster)
-        cluster = instance.problem.cluster
-        self.devices = [[lanes[name] for name in names] for names in instance.lanes]
+        cluster, self.devices = instance.problem.cluster, instance.devices
         self.ways = [[way_to_host(cluster, device) for device in devices] for devices in self.devices]
         self.fixed: dict[tuple[int, int], tuple[float, float]] = {}
 
@@ -165,8 +162,7 @@ class Pipeline:
         self.items = Copies(instance) if self.tasks.items else None
 
     def run(self) -> Timing:
-        arrival = np.maximum(self.tasks.arrival, self.instance.problem.now).tolist()
-        for task, at in enumerate(arrival):
+        for task, at in enumerate(np.maximum(self.tasks.arrival, self.instance.problem.now).tolist()):
             heapq.heappush(self.events, (at, ARRIVE, task, 0))
         for lane in self.lanes.values():  # asks again once it is free at first
             if lane.queue and lane.since > 0:

@@ -103,8 +103,7 @@ class Decisions:
         if isinstance(decision.task, Device):
             self.devices.stop_replica(decision.task)
             return
-        launch = self._running_launch(decision.task, "stopped")
-        self.completion.stop(launch, decision.keep)
+        self.completion.stop(self._running_launch(decision.task, "stopped"), decision.keep)
 
     def _move(self, decision: Move) -> None:
         task, placement = decision.task, decision.placement

@@ -115,8 +115,7 @@ class FaultInjector:
         end = self.run.clock._now + ailing.lasting()  # drawn first: the order of draws is part of the results
         struck = [ailing.index]
         if process.together and process.groups is not None:
-            others = process.groups[ailing.index]
-            struck += [other for other in others if ailing.random.random() < process.together]
+            struck += [other for other in process.groups[ailing.index] if ailing.random.random() < process.together]
         for one in struck:
             self._change(one, [], [ailing.reason])
         self._at(end, self._recover, ailing, struck)  # the devices that it struck, not those near it then

@@ -151,8 +151,7 @@ class Queue:
         self.noise = StageNoise(service, run.random)
         self.cache: Cache | None = None
         if service.cache is not None:
-            evicting = Lru if service.cache.evict == "lru" else ClockCache
-            self.cache = evicting(service.cache.size)
+            self.cache = (Lru if service.cache.evict == "lru" else ClockCache)(service.cache.size)
         self.column: ArrivalColumn | None = None
         """Arrivals, where requests come by the clock."""
         if by_clock:

@@ -129,8 +129,7 @@ class ReplicaSet:
 
     def _start(self, prefills_only: bool = False) -> bool:
         """Add a replica: keep one that was to be given up, or load the model on another."""
-        replicas = self.prefillers if prefills_only else self.replicas
-        for replica in replicas:
+        for replica in self.prefillers if prefills_only else self.replicas:
             if replica.draining:
                 replica.start(math.nan)
                 self._open.clear()

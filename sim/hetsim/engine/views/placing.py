@@ -177,8 +177,7 @@ class NodeColumns:
         """Indexes of nodes on which the mode fits, ascending, with the columns fresh."""
         mask = self._capacity.mask(mode)
         self.refresh()
-        size = (len(self._capacity.nodes) + 7) // 8
-        bits = np.frombuffer(mask.to_bytes(size, "little"), dtype=np.uint8)
+        bits = np.frombuffer(mask.to_bytes((len(self._capacity.nodes) + 7) // 8, "little"), dtype=np.uint8)
         return np.flatnonzero(np.unpackbits(bits, bitorder="little"))
 
 
@@ -257,8 +256,7 @@ class Placing:
         """Return True if there is room for the data of these tasks, too."""
         if isinstance(tasks, Task):
             tasks = (tasks,)
-        refusal = self._transfers.items_refusal(tasks, placement, placement.mode.gpu_memory)
-        return refusal is None
+        return self._transfers.items_refusal(tasks, placement, placement.mode.gpu_memory) is None
 
     def _first_among(self, mode: Mode, nodes: int | Mapping[int, int]) -> Placement | None:
         if isinstance(nodes, Mapping):
