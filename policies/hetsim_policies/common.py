@@ -1,4 +1,4 @@
-"""What policies of several families share: where a task runs, what is left of it, and values by key."""
+"""Shared by policies of several families: placements of tasks, values by key."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -27,6 +27,6 @@ def place_of(task: Task, view: View) -> Placement:
 
 
 def part_left(task: Task, view: View) -> float:
-    """The part of a running task that is still to be done, by the estimate of its mode."""
+    """The part of a running task still to be done, by the estimate of its mode."""
     total = task.estimate_in(place_of(task, view).mode)
     return view.remaining(task) / total if total > 0 else 0.0

@@ -82,7 +82,7 @@ def file_error(path: Any, message: str, line: int | None = None, column: int | N
 
 
 def refusal(message: str, key: str = "policy.scheduler") -> ScenarioError:
-    """A ScenarioError with one problem of a key, unless given that of the scheduler, which cannot work so."""
+    """A ScenarioError with one problem, of the scheduler if no key is given."""
     return ScenarioError(Problem(message, key=key))
 
 

@@ -93,8 +93,7 @@ class Continuous(IterationPolicy):
         self._reserved: dict[int, Reservations] = defaultdict(lambda: Reservations(reserve == "whole"))
         self._coming: dict[int, dict[Generation, None]] = defaultdict(dict)
         """Members of each replica that do not decode yet."""
-        self._read_at: dict[int, int] = {}
-        """Steps that each replica had decoded when it read a prompt last."""
+        self._read_at: dict[int, int] = {}  # steps that each replica had decoded when it read a prompt last
 
     # Joining -----------------------------------------------------------------------------------------------------
 

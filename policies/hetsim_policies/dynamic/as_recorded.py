@@ -36,10 +36,8 @@ class AsRecorded(Scheduler):
 
     def __init__(self, nodes: bool = True):
         self.nodes = nodes
-        self._due: list[tuple[float, int, Task]] = []
-        """Waiting tasks by recorded start."""
-        self._begun: list[float] = []
-        """How late each recorded start was."""
+        self._due: list[tuple[float, int, Task]] = []  # waiting tasks by recorded start
+        self._begun: list[float] = []  # how late each recorded start was
         self._unknown = 0
 
     def check(self, problem: PlanProblem) -> None:

@@ -84,17 +84,13 @@ class ConservativeBackfill(Backfilling):
 
     def __init__(self, depth: Annotated[int, Field(ge=0)] | None = 100):
         super().__init__(None, depth)
-        self._profile: FreeProfile | None = None
-        """None where no task waits, or nothing is as was expected."""
+        self._profile: FreeProfile | None = None  # None where no task waits, or nothing is as was expected
         self._promised: dict[int, Reservation] = {}
-        self._expected: dict[int, float] = {}
-        """Expected ends of running tasks, by row; and the same as a heap."""
+        self._expected: dict[int, float] = {}  # expected ends of running tasks, by row; and the same as a heap
         self._ends: list[tuple[float, int]] = []
         self._ended: list[int] = []
-        self._standing = 0
-        """Tasks of the window that were looked at."""
-        self._overrun: dict[int, None] = {}
-        """Running tasks that have passed their estimates."""
+        self._standing = 0  # tasks of the window that were looked at
+        self._overrun: dict[int, None] = {}  # running tasks that have passed their estimates
 
     def round_cost(self, problem: PlanProblem) -> float:
         return ROUND_COST if self.window.size == math.inf else 0.0
@@ -234,8 +230,7 @@ class GangBackfill(ConservativeBackfill):
 
     def __init__(self, depth: Annotated[int, Field(ge=0)] | None = 100):
         super().__init__(depth)
-        self._widest: dict[str, int] = {}
-        """By accelerator type: the most on any node."""
+        self._widest: dict[str, int] = {}  # by accelerator type: the most on any node
 
     def begin(self, view: View) -> None:
         super().begin(view)

@@ -214,8 +214,7 @@ class Defragment(ListScheduler):
         self.margin = margin
         self.minimum_run = minimum_run
         self.max_moves = max_moves
-        self._in_vain = -1.0
-        """The last instant at which moves did not let the intended task start."""
+        self._in_vain = -1.0  # the last instant at which moves did not let the intended task start
 
     def schedule(self, view: View) -> Iterator[Decision]:
         last: Decision = Wait()

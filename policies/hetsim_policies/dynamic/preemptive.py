@@ -58,8 +58,7 @@ class PreemptiveList(ListScheduler):
         self._in_vain: dict[int, None] = {}
         """Rows of tasks for which no room can be made, `_since` these counts of releases and of others' starts."""
         self._since = -1, -1
-        self._own_starts = 0
-        """Starts under "block": they rank before all that waits, and are no victims of theirs."""
+        self._own_starts = 0  # starts under "block": they rank before all that waits, and are no victims of theirs
         self._worst: Any = None
         """No running task ranks behind this; None when none was started.  Ranks of running tasks never grow."""
 

@@ -44,8 +44,7 @@ class Qssf(ListScheduler):
         self.history = DurationHistory(decay, trust, default, quantile=quantile, window=window)
         self.score = Score(0.5 if quantile is None else quantile)
         self.notes: dict[str, Any] = {}
-        self._said: dict[int, float] = {}
-        """Durations predicted when a job began to wait, by row."""
+        self._said: dict[int, float] = {}  # durations predicted when a job began to wait, by row
 
     def begin(self, view: View) -> None:
         self._view = view

@@ -42,7 +42,7 @@ Slowdown = Annotated[float, Field(ge=1)]
 
 
 class PairingScheduler(ListScheduler):
-    """Base: tasks start in order of arrival; a head that finds no place of its own may join a running task."""
+    """Base: starts in order of arrival; a head without a place may join a task."""
 
     serve = Scheduler.serve  # refused: it pairs jobs, not batches
 
@@ -199,8 +199,7 @@ class Gandiva(PairingScheduler):
         self.measured: dict[tuple[str, str], float] = {}
         """Sum of speeds by pair of classes."""
         self._trials: dict[int, PairTrial] = {}
-        self._parts = True
-        """True if a job may run on a fraction."""
+        self._parts = True  # True if a job may run on a fraction
 
     def ready(self, task: Task) -> None:
         self.finished(task)

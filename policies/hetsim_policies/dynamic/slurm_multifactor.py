@@ -130,26 +130,19 @@ class SlurmMultifactor(Scheduler):
             if not slash:
                 raise ValueError(f'usage names "{name}"; where accounts are given, a user is ACCOUNT/USER')
             self._usage_before[account, user or NO_USER if self.tree else user] = received
-        self._shares = 0.0
-        """Sum of the shares of all users."""
-        self._running: dict[int, RunningUsage] = {}
-        """Running jobs by row, in the order of their starts."""
-        self._again: dict[int, None] = {}
-        """Rows of jobs that may have attained service before they start."""
-        self._constant = True
-        """True if all that runs receives at a constant rate."""
-        self._codes: dict[Member, int] = {}
-        """Owners by number, in the order in which they came."""
+        self._shares = 0.0  # sum of the shares of all users
+        self._running: dict[int, RunningUsage] = {}  # running jobs by row, in the order of their starts
+        self._again: dict[int, None] = {}  # rows of jobs that may have attained service before they start
+        self._constant = True  # True if all that runs receives at a constant rate
+        self._codes: dict[Member, int] = {}  # owners by number, in the order in which they came
         self._queue = RankedQueue(5, self._columns_of)
         self._calculates_at = self._looks_at_all_at = self._backfills_at = -math.inf
         """When priorities are computed again, the main pass looks at all jobs, and jobs are backfilled."""
-        self._demands: dict[Demand, int] = {}
-        """The number of waiting tasks by demand."""
+        self._demands: dict[Demand, int] = {}  # the number of waiting tasks by demand
         self._full: dict[Demand, None] = {}
         """Those that fit nowhere, as far as it was asked since something last came free."""
         self._releases = -1
-        self._causes: dict[int, str] = {}
-        """By row: the cause of waiting that was stated last."""
+        self._causes: dict[int, str] = {}  # by row: the cause of waiting that was stated last
         self._highest = 0.0
 
     def round_cost(self, problem: PlanProblem) -> float:

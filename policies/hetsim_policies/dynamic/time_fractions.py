@@ -138,8 +138,8 @@ class MaxThroughput(SideBySideScheduler):
         value = np.zeros(len(offers.job))
         served = fastest[offers.job] > 0
         value[served] = offers.rate[served] / fastest[offers.job[served]] * offers.weight[offers.job[served]]
-        left = [(job, job.task.deadline - view.now) for job in jobs]  # the floor: to end by then; 0 once it is past
-        floor = np.minimum(fastest, [job.remaining(view) / time if 0 < time < math.inf else 0.0 for job, time in left])
+        due = [(job, job.task.deadline - view.now) for job in jobs]  # the floor: to end by then; 0 once it is past
+        floor = np.minimum(fastest, [job.remaining(view) / time if 0 < time < math.inf else 0.0 for job, time in due])
         self.moving = any(job.task.deadline < math.inf for job in jobs)
         if self.costs is None:
             return max_sum(offers, value, floor)

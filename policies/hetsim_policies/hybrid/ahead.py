@@ -54,8 +54,7 @@ class Led(Relay):
     def __init__(self, base: Scheduler):
         super().__init__(base)
         self.first: First | None = None
-        self._taken: dict[int, Task] = {}
-        """Tasks that were started for the base, by row."""
+        self._taken: dict[int, Task] = {}  # tasks that were started for the base, by row
 
     def ready(self, task: Task) -> None:
         self._taken.pop(task.index, None)
@@ -147,8 +146,7 @@ class Rollout(Relay):
             raise refusal(f"{text}; name another scheduler", "policy.scheduler.base")
         if arrivals == "learned" and horizon is None:
             raise ValueError("arrivals: learned needs a horizon: arrivals would never end")
-        self._tested = 2 * samples if samples > 1 else 0
-        """Forks of the test of a candidate."""
+        self._tested = 2 * samples if samples > 1 else 0  # forks of the test of a candidate
         if forks < 2 + self._tested:
             text = f"forks: {forks} are fewer than {2 + self._tested}, 2 and 2 × samples ({samples}) for the test"
             raise ValueError(text)
@@ -171,10 +169,8 @@ class Rollout(Relay):
         self._led = Led(self.base)
         super().__init__(self._led)
         self._came = ArrivalHistory()
-        self._seen: dict[int, None] = {}
-        """Rows of the tasks that wait or run, each of which has come once."""
-        self._begun: dict[int, tuple[float, float]] = {}
-        """Start and estimated run time of running tasks, by row."""
+        self._seen: dict[int, None] = {}  # rows of the tasks that wait or run, each of which has come once
+        self._begun: dict[int, tuple[float, float]] = {}  # start and estimated run time of running tasks, by row
         self._estimates = EstimateHistory()
         if arrivals == "learned":
             self.notes["decisions_without_arrivals"] = 0

@@ -107,22 +107,17 @@ class Hierarchical(Scheduler):
         self.objective: Objective | None = objective
         self.groups: list[DeviceGroup] = []
         self.kinds: dict[Any, TaskKind] = {}
-        self._of: dict[int, GroupedTask] = {}
-        """Tasks that wait or run, by row."""
+        self._of: dict[int, GroupedTask] = {}  # tasks that wait or run, by row
         self._new: list[Task] = []
-        self._dirty: dict[int, None] = {}
-        """Groups with a scheduler that has to be asked."""
+        self._dirty: dict[int, None] = {}  # groups with a scheduler that has to be asked
         self._down: set[int] = set()
         self._next = 0.0
         self._counted = 0.0
         self._by_node: dict[int, list[DeviceGroup]] = {}
         self._by_type: dict[DeviceType, DeviceGroup] = {}
-        self._with_timers = False
-        """True if any inner scheduler wanted to be asked at a time of its own."""
-        self._option: str | None = None
-        """The plan of the next epoch that a fork tries out, or that was chosen so."""
-        self._trial = False
-        """True in a fork, where later plans are followed untried."""
+        self._with_timers = False  # True if any inner scheduler wanted to be asked at a time of its own
+        self._option: str | None = None  # the plan of the next epoch that a fork tries out, or that was chosen so
+        self._trial = False  # True in a fork, where later plans are followed untried
         self.notes: dict[str, int] = {"epochs": 0, "moved_by_plan": 0, "moved_when_starving": 0}
         if objective is not None:
             self.notes |= {f"plans_{name}": 0 for name in OPTIONS}

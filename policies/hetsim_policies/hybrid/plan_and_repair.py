@@ -99,23 +99,18 @@ class PlanAndRepair(Scheduler):
         self.prefetch = prefetch
         self.notes: dict[str, Any] = {"plans": 0, "plans_kept": 0, "reordered": 0, "stolen": 0, "restarted": 0}
         self._waiting: dict[int, Task] = {}
-        self._new: dict[int, Task] = {}
-        """Waiting tasks that need a place in the plan."""
+        self._new: dict[int, Task] = {}  # waiting tasks that need a place in the plan
         self._beside = ListScheduler(self._key, discipline="skip")
         """And the queue of those that no plan can have a place for."""
-        self._stranded: dict[int, Task] = {}
-        """And those that no lane can run which is up."""
+        self._stranded: dict[int, Task] = {}  # and those that no lane can run which is up
         self._plannable: dict[Shape, bool] = {}
         self._seen = LaneForecast()
-        self._look_at = math.inf
-        """When something that runs now will be late."""
+        self._look_at = math.inf  # when something that runs now will be late
         self._promised = math.inf
         self._planned_at = -math.inf
         self._planned_size = 0
-        self._events = 0
-        """Tasks that have ended or come since the last plan."""
-        self._upset = True
-        """True if devices have failed or come back since."""
+        self._events = 0  # tasks that have ended or come since the last plan
+        self._upset = True  # True if devices have failed or come back since
 
     # Hooks ----------------------------------------------------------------------------------------------------
 

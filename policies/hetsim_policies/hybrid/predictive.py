@@ -123,14 +123,11 @@ class Predictive(Scheduler):
         """Devices for the protected, as forecast last."""
         self._counters: Sequence[Counter] = ()
         self._requests: list[ServiceDemand] = []
-        self._came: dict[int, None] = {}
-        """Tasks that wait or run, by row: each is counted once as work that arrived."""
+        self._came: dict[int, None] = {}  # tasks that wait or run, by row: each is counted once as work that arrived
         self._others: dict[int, tuple[DeviceType, float]] = {}
         """Running tasks that are not protected: the type and how much of it they hold."""
-        self._held: dict[int, None] = {}
-        """Tasks that were held back for the protected, by row."""
-        self._declined: dict[int, Task] = {}
-        """Tasks held back in this round."""
+        self._held: dict[int, None] = {}  # tasks that were held back for the protected, by row
+        self._declined: dict[int, Task] = {}  # tasks held back in this round
         self._next = 0.0
         self._since = 0.0
         self._busy: dict[DeviceType, float] = {}

@@ -86,8 +86,7 @@ class SemiStatic(Scheduler):
         self.margin = margin
         self.planned: PlanInProgress | None = None
         self._down: set[int] = set()
-        self._tasks: dict[int, Task] = {}
-        """Waiting and running tasks."""
+        self._tasks: dict[int, Task] = {}  # waiting and running tasks
 
     # The plan -------------------------------------------------------------------------------------------------
 

@@ -51,8 +51,7 @@ class Fgd(ScoredRule):
         super().__init__(scores)
         self.growth = growth
         self._count: Counter[Shape] = Counter()
-        self._asked: set[int] = set()
-        """Tasks that are counted and were not placed yet: they will be asked about again."""
+        self._asked: set[int] = set()  # tasks that are counted and were not placed yet: they will be asked about again
         self._seen = 0
         self._next = 1
         self._states: NodeStates | None = None
@@ -64,7 +63,7 @@ class Fgd(ScoredRule):
         rises = self._learn(task, self._states)
         self._states.refresh(view)
         for modes in equally_fast(task):
-            if (placement := self._place(task, modes, self._states, rises, view)) is not None:
+            if (placement := self._place(task, modes, self._states, min_rises=rises, view=view)) is not None:
                 self._asked.discard(task.index)
                 return placement
         return None
@@ -95,7 +94,7 @@ class Fgd(ScoredRule):
             columns = [np.concatenate(parts) for parts in (rises, free, nodes, owners)]
             for best in self._order(columns):
                 mode, node = modes[int(columns[3][best])], int(columns[2][best])
-                if (placement := self._on(task, mode, node, min_rises, view)) is not None:
+                if (placement := self._on(task, mode, node, min_rises=min_rises, view=view)) is not None:
                     return placement
         return first_across(task, modes, view)
 

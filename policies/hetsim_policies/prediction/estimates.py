@@ -78,8 +78,7 @@ class EstimateHistory:
     def __init__(self, window: int = 512):
         self._last: deque[tuple[str, float, float]] = deque(maxlen=window)
         self._fit: Believed | None = None
-        self._wrong = 0
-        """Number of these tasks whose time was not their estimate."""
+        self._wrong = 0  # number of these tasks whose time was not their estimate
 
     def observe(self, task: Task, ratio: float) -> None:
         """Add a task's time, divided by its estimate (above 0)."""

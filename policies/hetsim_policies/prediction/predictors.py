@@ -93,8 +93,7 @@ class Autoregressive(Predictor):
             raise ValueError(f"a window of {window} observations is too short for order {order}, which needs {needed}")
         self.order, self.refit = order, refit
         self._values: deque[float] = deque(maxlen=window)
-        self._weights: list[float] = []
-        """The constant, then those of the last value, the one before, and so on."""
+        self._weights: list[float] = []  # the constant, then those of the last value, the one before, and so on
 
     @property
     def own(self) -> bool:
@@ -202,8 +201,7 @@ class HoltWinters(Predictor):
         self.day = [0.0] * _slots(season, slot)
         self.of_week = [0.0] * (0 if week is None else _slots(week, week_slot))
         self._first = 0.0
-        self._young: Ewma | None = Ewma(3600.0)
-        """Forecasts during the first season."""
+        self._young: Ewma | None = Ewma(3600.0)  # forecasts during the first season
         self._first_day: Cells | None = {}
         self._first_week: Cells | None = None if week is None else {}
 

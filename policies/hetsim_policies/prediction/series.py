@@ -53,8 +53,7 @@ class Series:
         self.demand = 0.0
         """The load that must be ready for within the lead; of a flat predictor its forecast."""
         self.forecasts = self.fallbacks = 0
-        self._noted = 0.0
-        """Work since the last measurement."""
+        self._noted = 0.0  # work since the last measurement
         self._arrivals = 0.0
         self._steps = max(1, math.ceil(lead / interval - 1e-9))
         count = min(MAX_ASKED, self._steps)
@@ -64,8 +63,7 @@ class Series:
         """Last forecasts: the sum of all loads until then, and the mean expected."""
         self._sum = 0.0
         self._recent = Recent(memory)
-        self._error = Ewma(LEADS * lead)
-        """Absolute error of the forecast mean over a lead."""
+        self._error = Ewma(LEADS * lead)  # absolute error of the forecast mean over a lead
 
     def note(self, amount: float, arrivals: float = 1.0) -> None:
         """Add an amount (such as device-seconds) from a number of arrivals."""

@@ -183,7 +183,7 @@ Between = Literal["lanes", "types"]
 
 
 class _InRounds(PlainPlanner):
-    """Base of planners that repeatedly place the task of the greatest value where it ends first."""
+    """Base of planners that place the task of the greatest value, one at a time."""
 
     spreads = frozenset({"gpus", "cores", "nodes"})
     name: ClassVar[str]
@@ -194,7 +194,8 @@ class _InRounds(PlainPlanner):
             refuse_graph(problem, self.name)
             return listed(problem, self.name, lambda instance, allowed: wide_rounds(instance, allowed, self.choice))
         instance = independent(problem, self.name)
-        schedule = rounds(instance.time, instance.counts, problem.tasks.arrival, self.choice, instance.free)
+        arrival = problem.tasks.arrival
+        schedule = rounds(instance.time, instance.counts, arrival, choice=self.choice, since=instance.free)
         return plan_of(instance, schedule, descent=self.descent)
 
 
@@ -267,12 +268,12 @@ class Sufferage(_InRounds):
 
 def min_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
     """Min-min on the `counts[t]` lanes of each type; ties: first task, type, lane."""
-    return rounds(times, counts, ready, _shortest, since)
+    return rounds(times, counts, ready, choice=_shortest, since=since)
 
 
 def max_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
     """Max-min on the `counts[t]` lanes of each type; ties: first task, type, lane."""
-    return rounds(times, counts, ready, _longest, since)
+    return rounds(times, counts, ready, choice=_longest, since=since)
 
 
 def sufferage(

@@ -372,7 +372,7 @@ class Climb:
         ways = ((seed, plan, (None, False, True) if plan.copies else (False, True)) for seed, plan in self._seeds())
         tries = (self._tried(plan, seed, ahead) for seed, plan, choices in ways for ahead in choices)
         # The first seed is tried whatever the budget.
-        best = min((found for found in tries if found is not None), key=lambda found: found.makespan)
+        best = min((one for one in tries if one is not None), key=lambda one: one.makespan)
         self.seeded = best.makespan
         return self._climbed(best) if self.instance.size > 1 else best
 

@@ -30,8 +30,7 @@ class LinearFit:
         """Variance of relative prediction errors: a moving average over about a window."""
         self._window = window
         self._seen: deque[tuple[int, float]] = deque()
-        self._former: float | None = None
-        """The slope when the window began; None until two sizes have been seen."""
+        self._former: float | None = None  # the slope when the window began; None until two sizes have been seen
         self._told = 0
         self._sums = (0.0, 0.0, 0.0, 0.0)
 

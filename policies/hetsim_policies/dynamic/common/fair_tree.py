@@ -137,10 +137,8 @@ class DecayedUsage(Generic[Owner]):
     def __init__(self, half_life: float):
         self.half_life = half_life
         self.as_of = 0.0
-        self._unit = 1.0
-        """The present weight of one unit."""
-        self._clock = 0.0
-        """The units that a rate of one device has received since the units were 1."""
+        self._unit = 1.0  # the present weight of one unit
+        self._clock = 0.0  # the units that a rate of one device has received since the units were 1
         self._accounts: dict[Owner, _Account] = {}
 
     def open(self, owner: Owner) -> None:

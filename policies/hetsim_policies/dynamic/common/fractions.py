@@ -87,7 +87,8 @@ def equal_share(offers: ModeOffers) -> np.ndarray:
         alone = offers.partner < 0
         job, kind, width, time = (column[alone] for column in (offers.job, offers.kind, offers.width, offers.time))
         shares = np.zeros(len(alone))
-        shares[alone] = equal_share(ModeOffers(job, kind, width, time, offers.capacity, offers.weight))
+        here = ModeOffers(job, kind, width, time=time, capacity=offers.capacity, weight=offers.weight)
+        shares[alone] = equal_share(here)
         return shares
     part = offers.weight[offers.job] / offers.weight.sum() if offers.jobs else np.zeros(0)
     same = np.zeros((offers.jobs, len(offers.capacity)))

@@ -62,21 +62,15 @@ class Occupancy:
         self.runs: dict[int, HeldRun] = {}
         """By row, in the order of the starts."""
         self._down: dict[Device, None] = {}
-        self._new: dict[int, Task] = {}
-        """Started since the last update, in the order of the starts."""
-        self._on: list[dict[int, None]] = [{} for _ in view.cluster.nodes]
-        """Rows of running tasks, by node."""
-        self._ends: list[tuple[float, int]] = []
-        """Expected ends, as a heap; void where the task has ended."""
+        self._new: dict[int, Task] = {}  # started since the last update, in the order of the starts
+        self._on: list[dict[int, None]] = [{} for _ in view.cluster.nodes]  # rows of running tasks, by node
+        self._ends: list[tuple[float, int]] = []  # expected ends, as a heap; void where the task has ended
         self._overrun: dict[int, None] = {}
         self.limited = [one for one in view.cluster.partitions.values() if one.max_gpus is not None]
         """Partitions with a limit on GPUs."""
-        self._wrong: dict[int, None] = {}
-        """Nodes that have to be looked at again."""
-        self._launches = -1
-        """`View.launches` when it was last made again or updated; -1: to be made again."""
-        self._changes: list[int] = []
-        """Nodes on which something changed, in order."""
+        self._wrong: dict[int, None] = {}  # nodes that have to be looked at again
+        self._launches = -1  # `View.launches` when it was last made again or updated; -1: to be made again
+        self._changes: list[int] = []  # nodes on which something changed, in order
         self._first: dict[Mode, tuple[list[float], list[tuple[float, int]], int]] = {}
         """By mode the first times of all nodes, the nodes in their order, and the number of changes that they know."""
 

@@ -28,15 +28,12 @@ class RankedQueue:
         self.tasks: list[Task] = []
         """In no order."""
         self._columns_of = columns_of
-        self._position: dict[int, int] = {}
-        """By row."""
+        self._position: dict[int, int] = {}  # by row
         self._columns = np.zeros((64, width + 2))
         """By position: those of the task, its arrival and its row; of the first tasks."""
-        self._last: list[tuple[float, ...]] = []
-        """Columns of the other tasks, not yet written there."""
+        self._last: list[tuple[float, ...]] = []  # columns of the other tasks, not yet written there
         self._score: Callable[[Any], Any]  # from the first `rescore` on, before which nothing is ranked
-        self._first: list[Key] = []
-        """The first tasks in order; and their keys by row."""
+        self._first: list[Key] = []  # the first tasks in order; and their keys by row
         self._keys: dict[int, Key] = {}
         self._new: dict[int, tuple[Task, tuple[float, ...]]] = {}
         """By row: the tasks that came since the first were last looked at, and their columns."""

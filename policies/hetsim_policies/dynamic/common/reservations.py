@@ -46,16 +46,14 @@ class FreeProfile:
         self._occupancy = occupancy
         self._view = view
         self._made = view.now
-        self._reserved: dict[int, Timeline] = {}
-        """Nodes with reservations, by number."""
+        self._reserved: dict[int, Timeline] = {}  # nodes with reservations, by number
         self._open: dict[Mode, dict[int, float]] = {}
         """By mode, of what was asked (`open_until`): nodes with room now, in order, each with the time until when."""
         self._order: dict[Mode, list[tuple[float, int]]] = {}
         """By mode: a time before which a node has no room, and the node, in order."""
         self.version = 0
         """Grows with each change of these times."""
-        self._is_open: set[int] = set()
-        """The nodes among these."""
+        self._is_open: set[int] = set()  # the nodes among these
         self.pools = {one: LimitedPool(one, view.now) for one in occupancy.limited}
         if self.pools:
             soon = math.nextafter(view.now, math.inf)

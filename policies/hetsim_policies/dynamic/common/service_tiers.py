@@ -49,8 +49,7 @@ class Tiers:
             if unknown := [other for other in tier.preempts if other not in tiers]:
                 raise ValueError(f'qos {name} preempts "{unknown[0]}", which is none of {", ".join(tiers)}')
         self.tiers = tiers
-        self._jobs: dict[tuple[str, str | None], int] = {}
-        """Running jobs by tier and user; by tier and None in all."""
+        self._jobs: dict[tuple[str, str | None], int] = {}  # running jobs by tier and user; by tier and None in all
         self._gpus: dict[tuple[str, str | None], float] = {}
         self._of: dict[int, tuple[str, str, float]] = {}
 

@@ -170,18 +170,13 @@ class Board:
             alike.append(lane)
         self._able: dict[Mode, list[PlannedLane]] = {}
         self._down: dict[int, PlannedLane] = {}
-        self._idle: list[PlannedLane] | None = None
-        """Lanes on which nothing of the plan runs, if known."""
-        self._made: LaneForecast | None = None
-        """The last forecast, as long as it can be mended lane by lane."""
-        self._touched: dict[int, PlannedLane] = {}
-        """Lanes that have changed since."""
-        self._joint = problem.tasks.predecessors is not None
-        """True if a step on one lane depends on another lane."""
+        self._idle: list[PlannedLane] | None = None  # lanes on which nothing of the plan runs, if known
+        self._made: LaneForecast | None = None  # the last forecast, as long as it can be mended lane by lane
+        self._touched: dict[int, PlannedLane] = {}  # lanes that have changed since
+        self._joint = problem.tasks.predecessors is not None  # True if a step on one lane depends on another lane
         self._due: list[tuple[float, int, float]] = []
         """When tasks should end: a heap of time, row and start; of ended tasks too."""
-        self._overdue: dict[int, None] = {}
-        """Rows that may be late."""
+        self._overdue: dict[int, None] = {}  # rows that may be late
         self._hopeless: dict[DeviceType, list[tuple[float, int, int, float]]] = {}
         """What was in `faster`, but has too little left to be started over as long as it is not late: a heap of ends,
         rows, numbers and seconds."""

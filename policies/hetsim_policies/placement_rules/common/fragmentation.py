@@ -170,7 +170,7 @@ class MinRises:
         """By mode and state: the least rise, NaN where it was not asked for yet."""
 
     def by_share(self, mode: Mode, node: int) -> dict[int, float]:
-        """The increase of fragmentation of a node, by the free share of the GPU that the mode takes."""
+        """Increase of fragmentation of a node, by the free share of the GPU taken."""
         return self._mix.rises(self._states.states[int(self._states.number[node])], mode)
 
     def __call__(self, mode: Mode, states: np.ndarray) -> np.ndarray:

@@ -43,8 +43,7 @@ Scores = Literal["exact", "published"]
 class Scored:
     """The node with the highest integer score; ties: the lowest drawn name."""
 
-    _rank = np.zeros(0, np.int64)
-    """Place of each node in the order of drawn names."""
+    _rank = np.zeros(0, np.int64)  # place of each node in the order of drawn names
 
     def __call__(self, task: Task, view: View) -> Placement | None:
         if not len(self._rank):

@@ -104,7 +104,7 @@ class Instance:
 
     @cached_property
     def places(self) -> tuple[list[Device], np.ndarray]:
-        """The devices that have lanes, the cores of a node as one, and by lane the number of its device there."""
+        """Devices with lanes, a node's cores as one; by lane, the number of its device."""
         devices = [device for of_type in self.devices for device in of_type]
         number = {device: place for place, device in enumerate(dict.fromkeys(devices))}
         return list(number), np.array([number[device] for device in devices], dtype=np.int64)

@@ -58,8 +58,7 @@ class FaultInjector:
     devices: Devices
     serving: Serving
     faults: Sequence[Faults]
-    _reasons: dict[int, list[Reason]] = field(default_factory=dict)
-    """Why a device or a link is down or slow, by index."""
+    _reasons: dict[int, list[Reason]] = field(default_factory=dict)  # why a device or a link is down or slow, by index
     _idle: int = 0
 
     def __post_init__(self) -> None:

@@ -163,16 +163,12 @@ class Recorder:
         """Gaps between two tokens that do not follow from these rows: when the second came, and how long it took."""
         self._replicas: list[tuple[str, int, int, int]] = []
         """For each replica its service, number, KV blocks and place."""
-        self._rows = bytearray()
-        """Launches, row after row (ROW); packed, as `steps`."""
-        self._launches: dict[str, np.ndarray] = {}
-        """The same and batches as columns, at the end of the run."""
-        self._batches = bytearray()
-        """Launches of requests, row after row (ROW, but for the task)."""
+        self._rows = bytearray()  # launches, row after row (ROW); packed, as `steps`
+        self._launches: dict[str, np.ndarray] = {}  # the same and batches as columns, at the end of the run
+        self._batches = bytearray()  # launches of requests, row after row (ROW, but for the task)
         self._slices = array("q")
         """By batch: the queue and the position of its first request there; -1: batches of objects."""
-        self._members = array("q")
-        """Rows of the requests of batches made of request objects, one batch after the other."""
+        self._members = array("q")  # rows of the requests of batches made of request objects, one batch after the other
         self._groups: dict[int, tuple[int, ...]] = {}
         """Tasks of launches that are not of one task, by row of the launch."""
         self.discarded: list[tuple[int, int, int, int, float, str]] = []

@@ -52,8 +52,7 @@ class Clock:
         self._now = 0.0
         self._heap: list[tuple[float, int, int, Timer]] = []
         """Time, order, number of the entry, and what fires if that is still its number."""
-        self._entries = 0
-        """How many entries have been made."""
+        self._entries = 0  # how many entries have been made
         self.end = INF
         """Events from this time on do not happen."""
         self.round_due = False

@@ -227,10 +227,8 @@ class TimeLimits:
     state: RunState
     signals: Signals
     grace: float
-    _used: dict[int, float] = field(default_factory=dict)
-    """Seconds that earlier launches of a task took, by its row."""
-    _timers: dict[int, Timer] = field(default_factory=dict)
-    """Timers of running launches, by number."""
+    _used: dict[int, float] = field(default_factory=dict)  # seconds that earlier launches of a task took, by its row
+    _timers: dict[int, Timer] = field(default_factory=dict)  # timers of running launches, by number
 
     def __post_init__(self) -> None:
         self.signals.slowed = self.watch

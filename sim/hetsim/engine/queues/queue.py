@@ -161,19 +161,16 @@ class Queue:
         self.coming: ArrivalColumn | OneByOne = self.column or OneByOne(self.total)
         self.head_at = 0
         """Position in the column of the first request that waits there."""
-        self._apart: list[int] = []
-        """Rows that wait before those of the column, in order of arrival, from `_first` on."""
+        self._apart: list[int] = []  # rows that wait before those of the column, in order of arrival, from `_first` on
         self._first = 0
         self.order = self._came if sent_late(service, run) else None
         """Sort keys of rows, if not the rows: clients of a closed loop think, and send in another order."""
         predecessors = table.predecessors
         self.by_readiness = predecessors is None or not any(predecessors[row] for row in service.rows.tolist())
         """Do its requests become ready in the order in which they stand here?  Not if they wait for others first."""
-        self._seen: dict[int, Task] = {}
-        """Objects of waiting requests, by row, as far as they were looked at."""
+        self._seen: dict[int, Task] = {}  # objects of waiting requests, by row, as far as they were looked at
         self._one_class: bool | None = None
-        self._returned = False
-        """True if any request has come back from a batch that was stopped."""
+        self._returned = False  # True if any request has come back from a batch that was stopped
         self.timer = Timer(self._enough)
 
     # Which requests wait --------------------------------------------------------------------------------------

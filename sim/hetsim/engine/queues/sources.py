@@ -53,8 +53,7 @@ class Sources(Timer):
         # Rows that a client has not sent yet stand last, with arrival inf.
         late = bool(run.closed) or run.calls is not None
         self._last = int((run.tasks.arrival < math.inf).sum()) if late else len(run.tasks)
-        self._delivered: np.ndarray | None = None
-        """Rows that are delivered, if not all are."""
+        self._delivered: np.ndarray | None = None  # rows that are delivered, if not all are
         if absent:
             there: np.ndarray = np.ones(self._last, dtype=bool)
             there[np.concatenate(absent)] = False
@@ -65,8 +64,7 @@ class Sources(Timer):
         self._stream_of: dict[int, int] = {}
         self._sent: list[int] = []
         self._think: list[Draws] = []
-        self._surplus: list[int] = []
-        """By closed loop, the number of clients that leave when they have their answer."""
+        self._surplus: list[int] = []  # by closed loop, the number of clients that leave when they have their answer
         for number, stream in enumerate(run.closed):
             self._stream_of.update(dict.fromkeys(stream.rows.tolist(), number))
             self._sent.append(stream.clients[0][1])

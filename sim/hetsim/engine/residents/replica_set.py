@@ -287,8 +287,7 @@ class Residents:
     def __init__(self, state: RunState):
         self.state = state
         self.sets: list[ReplicaSet] = []
-        self._offered = -1
-        """Releases of devices when these were offered last."""
+        self._offered = -1  # releases of devices when these were offered last
 
     def begin(self) -> None:
         """Start the first replicas, service by service."""

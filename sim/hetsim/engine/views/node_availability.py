@@ -82,8 +82,7 @@ class Ends:
         self.language = bool(self.state.input.language)
         self.on: list[list[tuple[float, int, Launch]]] = [[] for _ in self.capacity.nodes]
         """By node: (end, number, launch) of what runs there, by end, and of some that are over."""
-        self._voids = 0
-        """How often bounds became void because a launch ended before its expected time."""
+        self._voids = 0  # how often bounds became void because a launch ended before its expected time
         self.bounds: dict[Mode, Bounds] = {}
         self._last = 0
         self._generation = -1
@@ -93,8 +92,7 @@ class Ends:
         shapes = [] if tasks.estimate is not tasks.time or self.language else tasks.shapes
         self._exact = bool(shapes) and all(self.capacity.countable(mode) for shape in shapes for mode in shape.modes)
         """True if every launch can be counted, and ends when expected unless it is stopped."""
-        self._stops = 0
-        """Launches stopped before the last look."""
+        self._stops = 0  # launches stopped before the last look
 
     def as_known(self) -> bool:
         """As `known`, for questions about earlier answers.

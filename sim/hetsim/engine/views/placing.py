@@ -34,12 +34,9 @@ class RoomIndex:
         """An index for the type `kind`.  `whole`: no accelerator is taken in part."""
         self._capacity, self._kind, self._whole = capacity, kind, whole
         self._generation = self._position = -1
-        self._amount: dict[int, int] = {}
-        """Node -> what was free there at the last look."""
-        self._amounts: list[int] = []
-        """Amounts that any node has, ascending."""
-        self._nodes: dict[int, int] = {}
-        """Amount -> bitmask of the nodes that have it."""
+        self._amount: dict[int, int] = {}  # node -> what was free there at the last look
+        self._amounts: list[int] = []  # amounts that any node has, ascending
+        self._nodes: dict[int, int] = {}  # amount -> bitmask of the nodes that have it
         capacity.noting = True
 
     def node(self, mode: Mode, among: int, tightest: bool) -> int:
@@ -193,8 +190,7 @@ class Placing:
         self.cluster: Cluster = state.input.cluster
         self.nodes = NodeColumns(state.capacity)
         self._offers: Offers | None = None
-        self._rooms: dict[int, RoomIndex] = {}
-        """By number of a type, from the first question on."""
+        self._rooms: dict[int, RoomIndex] = {}  # by number of a type, from the first question on
         self._shapes = state.tasks.shapes
         self._with_items = bool(state.tasks.items)
         self._specs: dict[DeviceType, int] = {}

@@ -150,21 +150,17 @@ class EarliestFit:
         self.anywhere = False
         self._placement: Placement | None = None
         self._capacity = shadows.state.capacity
-        self._sketches: dict[int, Sketch] = {}
-        """Nodes at the shadow time, as far as they were looked at."""
+        self._sketches: dict[int, Sketch] = {}  # nodes at the shadow time, as far as they were looked at
         self._at: tuple[int, Mode, Ends] | None = None
         """The node and mode, if they were found from the nodes' own times."""
-        self._due: list[tuple[float, int, Launch]] = []
-        """Launches that will have ended on that node by then."""
-        self._accepted = False
-        """True if a launch beyond the shadow time has been accepted on its nodes."""
+        self._due: list[tuple[float, int, Launch]] = []  # launches that will have ended on that node by then
+        self._accepted = False  # True if a launch beyond the shadow time has been accepted on its nodes
         self._last = shadows.state.last_launch  # later ones are released on sketches, if they end by then
         self._budgets: dict[Partition | None, Budget] = {}
         """What partitions with a limit will have in use at the shadow time."""
         self._gang: Mode | None = None
         """The mode in which it would start, where what is free on all nodes was counted for it or the walk found it."""
-        self._free = -1
-        """Free for the gang at the shadow time (`amount_of`), if that was counted; else -1."""
+        self._free = -1  # free for the gang at the shadow time (`amount_of`), if that was counted; else -1
         self._modes = [mode] if mode is not None else [task.shape.modes[p] for p in task.modes_by_speed()]
         self._stamp = 0, 0, 0
         self._find()

@@ -104,8 +104,7 @@ class Victims:
     """Tries out what would fit on nodes without some of the tasks running there."""
 
     _capacity: Capacity
-    _fleets: Mapping[Shape, Any]
-    """Services by shape of which replicas take in the requests: no victims."""
+    _fleets: Mapping[Shape, Any]  # services by shape of which replicas take in the requests: no victims
 
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
         """A placement for a task and the victims to stop; None if all are not enough.
@@ -204,8 +203,7 @@ class EngineView:
         self._places = state.places
         self._clock = state.clock
         self._questions = questions = Questions(state)
-        self._backlog: Backlog | None = None
-        """Work ahead by kind, from the first question on."""
+        self._backlog: Backlog | None = None  # work ahead by kind, from the first question on
         self.cluster: Cluster = state.input.cluster
         self.items: Sequence[Item] = state.tasks.items
         self.random = state.input.random.stream("policy")
