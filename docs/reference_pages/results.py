@@ -106,8 +106,7 @@ def results_page() -> Iterator[str]:
     """Metrics and columns."""
     from hetsim.results.declared import has_direction, higher_is_better
     from hetsim.results.formatting import unit_of
-    from hetsim.results.one_run import metric_sets
-    from hetsim.results.one_run.metrics import metrics, summary_names
+    from hetsim.results.one_run.metrics import SETS, expanded, metrics, summary_names
 
     yield "# Results"
     yield from generated("the registry of metrics and the tables of a run")
@@ -124,9 +123,9 @@ def results_page() -> Iterator[str]:
         text = inspect.getdoc(metric) or ""
         yield row(code(name), unit_of(name), better, "s" if name in summary_names() else "", prose(text))
     yield "\n## Sets of metrics\n"
-    for name in metric_sets.SETS:
+    for name in SETS:
         if name != "all":
-            yield f"- `{name}`: " + ", ".join(code(one) for one in metric_sets.expanded([name])) + "."
+            yield f"- `{name}`: " + ", ".join(code(one) for one in expanded([name])) + "."
     yield "- `all`: every metric."
     for name, columns in TABLES.items():
         yield f"\n## result.{name}\n"

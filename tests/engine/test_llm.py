@@ -20,7 +20,7 @@ from hetsim.errors import ScenarioError
 from hetsim.model.ragged import Ragged
 from hetsim.model.record import COMPLETED, EXPIRED, REJECTED
 from hetsim.policy import BatchStep, IterationPolicy, OpenReplicas
-from hetsim.results.one_run.queue_metrics import littles_law
+from hetsim.results.one_run.usage_metrics import littles_law
 from hetsim.scenario.scenario import load
 from hetsim.testing.audit import audit
 

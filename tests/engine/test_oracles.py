@@ -31,7 +31,7 @@ from hetsim.model.task import Task
 from hetsim.model.tasks import Tasks
 from hetsim.policy import Accept, Admission, Reject, View
 from hetsim.results.many_runs.replications import Replications
-from hetsim.results.one_run.queue_metrics import littles_law
+from hetsim.results.one_run.usage_metrics import littles_law
 
 WARMUP = 500.0
 CONFIDENCE = 0.99

@@ -31,7 +31,7 @@ from hetsim.results.many_runs.groups import (
     tables_of_groups,
 )
 from hetsim.results.many_runs.replications import Replications
-from hetsim.results.one_run import groups, metric_sets
+from hetsim.results.one_run import groups, metrics
 from hetsim.results.one_run.bounds import area_bound, min_area, offered_load
 from hetsim.results.one_run.estimands import ratio_contributions
 from hetsim.results.one_run.fragmentation_metrics import fragmentation_steps
@@ -239,8 +239,8 @@ def test_a_metric_asked_for_by_name_is_shown_even_where_it_tells_nothing():
     found = hs.compare(mix(), ["fcfs", "sjf"], metrics=["usual", "energy_j"])
     assert "energy_j" in found.metrics and "failed_count" not in found.metrics
     with pytest.raises(UnknownName, match='"clustr"; did you mean "cluster"'):
-        metric_sets.check("clustr")
-    assert "response_p99" in metric_sets.expanded(["all"])
+        metrics.check("clustr")
+    assert "response_p99" in metrics.expanded(["all"])
 
 
 # Text, JSON, files ----------------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ from hand_made import GPU, cluster, gpu_mode, launches, record, three, workload
 from hetsim.errors import UnknownName
 from hetsim.model.cluster import WHOLE
 from hetsim.model.record import COMPLETED, EXPIRED, FAILED, REJECTED, UNFINISHED
-from hetsim.results.one_run import language_metrics, metrics, queue_metrics
+from hetsim.results.one_run import language_metrics, metrics, usage_metrics
 from hetsim.results.one_run.measured import Measured, quantile
-from hetsim.results.one_run.queue_metrics import littles_law
 from hetsim.results.one_run.result import Result
+from hetsim.results.one_run.usage_metrics import littles_law
 
 NAN, INF = math.nan, math.inf
 END = 40.0
@@ -272,10 +272,10 @@ def test_hits_of_a_result_cache():
     measured = result.measured
     for services, share in (([service, other], 1 / 3), ([other], NAN)):
         rec.input.services = services
-        assert queue_metrics.cache_hit_fraction(measured) == pytest.approx(share, nan_ok=True)
+        assert usage_metrics.cache_hit_fraction(measured) == pytest.approx(share, nan_ok=True)
     service.rows = np.array([0, 4])  # before the window, and rejected
     rec.input.services = [service]
-    assert math.isnan(queue_metrics.cache_hit_fraction(measured))
+    assert math.isnan(usage_metrics.cache_hit_fraction(measured))
 
 
 def test_tokens_a_second():

@@ -21,8 +21,8 @@ from hetsim.results.one_run import metrics
 from hetsim.results.one_run.bounds import area_bound
 from hetsim.results.one_run.fairness import rho
 from hetsim.results.one_run.measured import quantile
-from hetsim.results.one_run.queue_metrics import littles_law
 from hetsim.results.one_run.result import Result
+from hetsim.results.one_run.usage_metrics import littles_law
 
 NAN, INF = math.nan, math.inf
 

@@ -342,7 +342,7 @@ def test_ids_of_several_kinds_can_be_saved(tmp_path):
     ],
 )  # fmt: skip
 def test_an_unknown_metric_is_answered_with_metrics_that_share_its_parts(name, near):
-    from hetsim.results.one_run.metric_sets import check
+    from hetsim.results.one_run.metrics import check
 
     for ask in (metric, check):
         with pytest.raises(UnknownName, match=rf"near: .*\b{near}\b.*; hetsim list metrics\)"):

@@ -19,8 +19,8 @@ from hetsim.model.tasks import Mode
 from hetsim.results import formatting as f
 from hetsim.results.many_runs.difference import Difference, decisions
 from hetsim.results.one_run import network, plans
-from hetsim.results.one_run.forecasts import forecasts
-from hetsim.results.one_run.gantt_rows import device_bars, fill_lanes
+from hetsim.results.one_run.over_bins import device_bars, fill_lanes
+from hetsim.results.one_run.plans import forecasts
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.steps import UNLIMITED, weighted_quantile
 from hetsim.results.one_run.store import write_csv

@@ -15,7 +15,7 @@ from tiers import some
 
 import hetsim as hs
 from hetsim.errors import UsageError
-from hetsim.results.one_run.gantt_rows import fill_lanes
+from hetsim.results.one_run.over_bins import fill_lanes
 from hetsim.results.panels import Axis, Line, Panel, Picture, averaged, highest, settled
 
 SMALL: dict[str, Any] = {

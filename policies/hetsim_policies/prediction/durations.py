@@ -176,7 +176,7 @@ def prediction_error(actual: Iterable[float], forecast: Iterable[float], quantil
 
 
 def error_notes(name: str, error: PredictionError, **more: Any) -> dict[str, Any]:
-    """Errors as notes of a policy (`hetsim.results.one_run.forecasts`); no NaN."""
+    """Errors as notes of a policy (`hetsim.results.one_run.plans`); no NaN."""
     notes = {"count": error.count, "mape": error.mape, "pinball": error.pinball, "quantile": error.quantile, **more}
     return {f"{name}_{key}": value for key, value in notes.items() if value == value}
 

@@ -85,7 +85,7 @@ def compare(
     from hetsim.report.groups import groups_lines
     from hetsim.report.overview import common_remarks, comparison_headline, comparison_lines, comparison_remarks
     from hetsim.results.many_runs.groups import tables_of_groups
-    from hetsim.results.one_run.metric_sets import by_name
+    from hetsim.results.one_run.metrics import by_name
 
     tables = tables_of_groups(runs, groups)
     if as_json:
@@ -115,7 +115,7 @@ def _default_policies(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_names(metrics: tuple[str, ...], baseline: str | None, policies: dict[str, Any]) -> None:
-    from hetsim.results.one_run.metric_sets import check
+    from hetsim.results.one_run.metrics import check
 
     for name in metrics:
         check(name)

@@ -57,8 +57,7 @@ def run(
     from hetsim.experiment.stopping import checked_amount
     from hetsim.report.perfetto import check_trace_file, write_trace
     from hetsim.results.one_run.groups import checked
-    from hetsim.results.one_run.metric_sets import check
-    from hetsim.results.one_run.metrics import metric
+    from hetsim.results.one_run.metrics import check, metric
     from hetsim.results.one_run.result import Result
 
     checked(by)
@@ -165,7 +164,7 @@ def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], tables: dict[str, Any]) -> dict[str, Any]:
-    from hetsim.results.one_run.metric_sets import expanded
+    from hetsim.results.one_run.metrics import expanded
 
     shown: dict[str, Any] = outcome.to_json()
     many = hasattr(outcome, "column")

@@ -18,7 +18,7 @@ from hetsim.results.many_runs.compare import Comparison
 from hetsim.results.many_runs.compare import compare as evaluate
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.many_runs.selection import Selection
-from hetsim.results.one_run.metric_sets import listed
+from hetsim.results.one_run.metrics import listed
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.file.problems import MISSING
 from hetsim.scenario.scenario import Scenario

@@ -21,7 +21,7 @@ from hetsim.model.record import RunInput
 from hetsim.policy.external import ExternalProgram
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run.groups import checked, groupings
-from hetsim.results.one_run.metric_sets import expanded, listed
+from hetsim.results.one_run.metrics import expanded, listed
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import Overrides, Scenario, load
 

@@ -34,8 +34,7 @@ from hetsim.results.formatting import json_number, metric_name
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.many_runs.sweep import EACH, TABLE, Sweep
 from hetsim.results.many_runs.sweep_tables import SweepRow, SweepTables
-from hetsim.results.one_run.metric_sets import listed
-from hetsim.results.one_run.metrics import metric
+from hetsim.results.one_run.metrics import listed, metric
 from hetsim.results.stored_files import read_frame
 from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.whole import MIN_FOR_PRECISION

@@ -11,8 +11,8 @@ from hetsim.plots.style import describe, look, short
 from hetsim.plots.style import until as to_end
 from hetsim.results.colors import BLUE, GREEN, INK, MUTED, ORANGE, PALETTE, SKY, VERMILION
 from hetsim.results.declared import MAKESPAN
-from hetsim.results.one_run.gantt_rows import device_bars, fill_lanes
 from hetsim.results.one_run.launches import FUSED
+from hetsim.results.one_run.over_bins import device_bars, fill_lanes
 from hetsim.results.one_run.result import Result
 from hetsim.results.panels import Axis, Band, Boxes, Line, Panel, Picture, Texts, row_boxes, time_axis
 

@@ -11,7 +11,7 @@ from hetsim.plots.gantt import lanes_axis
 from hetsim.plots.style import describe, short
 from hetsim.results.colors import BLUE, MUTED, ORANGE, SKY, VERMILION
 from hetsim.results.formatting import seconds
-from hetsim.results.one_run.gantt_rows import device_bars
+from hetsim.results.one_run.over_bins import device_bars
 from hetsim.results.one_run.result import Result
 from hetsim.results.panels import Line, Panel, Picture, Texts, row_boxes, time_axis
 

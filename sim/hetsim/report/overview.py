@@ -14,10 +14,8 @@ from hetsim.results.declared import COST, ENERGY, MAKESPAN, TASK_COUNT, has_dire
 from hetsim.results.many_runs.compare import Comparison
 from hetsim.results.many_runs.findings import Finding
 from hetsim.results.many_runs.replications import COMMON_END, Replications
-from hetsim.results.one_run import metric_sets
 from hetsim.results.one_run.bounds import offered_load
-from hetsim.results.one_run.forecasts import forecasts
-from hetsim.results.one_run.plans import NOT_PROVEN, has_plan, reservations
+from hetsim.results.one_run.plans import NOT_PROVEN, forecasts, has_plan, reservations
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.stages import SECONDS_COLUMNS
 
@@ -151,8 +149,8 @@ def _stages(outcome: Outcome) -> list[str]:
 def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
     """One line per requested metric; of a set, only the defined ones."""
     figures, names = Figures(outcome), list(metrics)
-    own = metric_sets.by_name(names)
-    shown = [name for name in metric_sets.expanded(names) if name in own or figures.is_known(name)]
+    own = metrics.by_name(names)
+    shown = [name for name in metrics.expanded(names) if name in own or figures.is_known(name)]
     return terminal.table([[terminal.metric_name(name), figures.text(name)] for name in shown])
 
 

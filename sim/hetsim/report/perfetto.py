@@ -31,7 +31,7 @@ from hetsim.model.files import write_whole
 from hetsim.model.service import LanguageService
 from hetsim.model.units import shown
 from hetsim.results.many_runs.replications import Replications
-from hetsim.results.one_run.gantt_rows import device_bars, fill_lanes
+from hetsim.results.one_run.over_bins import device_bars, fill_lanes
 from hetsim.results.one_run.result import Result
 
 STAGES = (

@@ -29,8 +29,8 @@ Set = Literal[
 Function = TypeVar("Function", bound=Callable[..., float])
 
 MODULES = (
-    "task_metrics", "deadlines", "usage_metrics", "cost_metrics", "queue_metrics", "bounds", "plans",
-    "calls", "fragmentation_metrics", "fairness", "data_moved", "network", "language_metrics",
+    "task_metrics", "usage_metrics", "bounds", "plans", "calls",
+    "fragmentation_metrics", "fairness", "network", "language_metrics",
 )  # fmt: skip
 """Of `hetsim.results.one_run`: where ours are declared, in the order of summaries and of the set `all`."""
 RESPONSE_MEAN = DEFAULT_METRIC = "response_mean"

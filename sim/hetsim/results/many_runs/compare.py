@@ -25,7 +25,7 @@ from hetsim.results.many_runs.findings import COLUMNS, Finding, clearly_best, pa
 from hetsim.results.many_runs.groups import differences_of_groups, table_of_groups
 from hetsim.results.many_runs.replications import COMMON_END, REPLICATIONS, Replications
 from hetsim.results.many_runs.selection import Selection
-from hetsim.results.one_run import metric_sets, store
+from hetsim.results.one_run import metrics, store
 from hetsim.results.one_run.groups import checked
 from hetsim.results.one_run.metrics import metric
 from hetsim.results.one_run.plans import PLAN_COLUMNS, plans_table, reservations
@@ -208,7 +208,7 @@ def compare(
     """Compare policies (by name) on metrics over the replications they have in common.
 
     With a `baseline` every policy is compared with it, otherwise all pairs are.  `metrics` are names of metrics, or
-    of sets of them (`hetsim.results.one_run.metric_sets`), of which those are compared that tell something here;
+    of sets of them (`hetsim.results.one_run.metrics`), of which those are compared that tell something here;
     without any the usual ones.  Energy is taken to one common end per replication.  `refused`: policies without runs,
     and why.
     """
@@ -268,8 +268,8 @@ def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> d
     there are any; how busy the cores are where there are no GPUs.
     """
     asked = list(asked)
-    by_name, expanded = metric_sets.by_name(asked), metric_sets.expanded(asked)
-    made = set(metric_sets.expanded(name for name in asked if name != "usual"))  # the usual ones only where kept
+    by_name, expanded = metrics.by_name(asked), metrics.expanded(asked)
+    made = set(metrics.expanded(name for name in asked if name != "usual"))  # the usual ones only where kept
     names = [name for name in expanded if name in by_name or _may_tell(name, sets, name in made)]
     columns = {name: _columns(sets, name) for name in names}
     gpus = "gpu_utilization"

@@ -18,8 +18,8 @@ import pandas as pd
 
 from hetsim.model.record import COMPLETED, REJECTED
 from hetsim.results.declared import declaration
-from hetsim.results.one_run.deadlines import deadline_after_end
 from hetsim.results.one_run.measured import Measured
+from hetsim.results.one_run.task_metrics import deadline_after_end
 
 
 def _judged_admitted(run: Measured) -> float:

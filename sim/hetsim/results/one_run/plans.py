@@ -6,6 +6,12 @@ only where the instance planned is the one simulated: the estimates are the true
 one that its planner sees.  Transfers that it counts are the tasks' own, which no policy can avoid.
 It then bounds the runs that launch every task by itself, complete it and finish it in one piece: with work kept across
 a stop the makespan can be shorter than that of any plan.
+
+A policy's notes on its forecasts as text: how far they were from the outcome.
+
+The notes are NAME_count, NAME_mape, NAME_pinball and NAME_quantile (`hetsim_policies.prediction.durations` makes them),
+where NAME is forecast (of a load, in devices) or duration (of jobs, in seconds), and forecast_fallback: the part of
+them that was made by the predictor's fall-back.
 """
 
 import math
@@ -179,3 +185,25 @@ def _homes(table: ModeTable, mode: Mode) -> list[Node]:
         for node in table.cluster.nodes
         if (node.cpus and node.cpu.type is mode.type) or any(one.type is mode.type for one in node.accelerators)
     ]
+
+
+NAMES = {"forecast": "load forecast", "duration": "durations"}
+
+
+def forecasts(notes: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Title and text by kind, as in `MAPE 23 % (1,234 predictions)`."""
+    texts = []
+    for name, title in NAMES.items():
+        count, mape, loss = (number(notes, f"{name}_{key}") for key in ("count", "mape", "pinball"))
+        if not count > 0:
+            continue
+        parts = [f"MAPE {share(mape)}"] if mape >= 0 else []
+        quantile = number(notes, f"{name}_quantile")
+        at_quantile = f" at {quantile:g}" if quantile >= 0 and quantile != 0.5 else ""
+        parts.append(f"pinball loss{at_quantile} {seconds(loss) if name == 'duration' else f'{loss:.3g} devices'}")
+        text = f"{', '.join(parts)} ({count:,.0f} predictions)"
+        fallback = number(notes, f"{name}_fallback")
+        if fallback > 0:
+            text += f", {share(fallback)} by the fall-back"
+        texts.append((title, text))
+    return texts

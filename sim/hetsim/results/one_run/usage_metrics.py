@@ -1,11 +1,26 @@
-"""Metrics of devices: utilization, allocation, energy."""
+"""Metrics of devices and queues: utilization, energy, cost, numbers in system.
+
+The cost of a run, in the money of the cluster's prices.
+
+A device costs its price for as long as it is up, held by a task or not, and its price asleep (the same unless the
+scenario says otherwise) while it sleeps; while it is down it costs nothing.  The price of a node is carried by its
+accelerators in equal parts, without any by its cores.  So `cost` is the bill for the whole cluster, from the beginning
+of the window to the end of the run: a cluster that is done earlier is given back earlier.
+A task costs the share that it held × the price × the time from the decision to start it until it left, lost work
+included: `cost_held` is what the tasks would pay if they were charged by use, and `cost` less that is what stood idle.
+"""
 
 import math
 
 import numpy as np
 
-from hetsim.results.declared import ENERGY, metric
-from hetsim.results.one_run.measured import Measured, Metric
+from hetsim.model.record import COMPLETED, MOVES, STOPS
+from hetsim.results.declared import COST, ENERGY, metric
+from hetsim.results.one_run import language
+from hetsim.results.one_run.launches import launches_of
+from hetsim.results.one_run.measured import Measured, Metric, Run
+from hetsim.results.one_run.task_metrics import completions
+from hetsim.results.one_run.usage import device_cost, overlap
 
 
 def _share(run: Measured, seconds: np.ndarray, gpus: bool) -> float:
@@ -71,3 +86,91 @@ for _part, (_column, _meaning) in _PARTS.items():
 def energy_of_tasks_j(run: Measured) -> float:
     """Σ energy_j of the tasks: joules above idle of their work that counted."""
     return float(run.column(ENERGY).sum()) if run.result.record.input.cluster.has_watts else math.nan
+
+
+@metric(unit="money", better="less", of="run", sets=("costs", "usual:130", "cluster:280", "page_cards:130"))
+def cost(run: Measured) -> float:
+    """Price × time of devices up or asleep, from the window's begin to the run's end."""
+    cluster = run.result.record.input.cluster
+    return float(device_cost(cluster, run.use).sum()) if cluster.priced else math.nan
+
+
+@metric(unit="money", better="less", of="run", sets=("costs", "cluster:290"))
+def cost_per_task(run: Measured) -> float:
+    """Cost / completions inside the window, whenever the tasks arrived."""
+    number = completions(run)
+    return cost(run) / number if number else math.nan
+
+
+@metric(unit="money", better="less", sets=("costs", "cluster:300", "groups:200", "group_rows:200"), title="cost of use")
+def cost_held(run: Measured) -> float:
+    """Price × share held × time of the window's tasks, lost work included."""
+    return float(run.column(COST).sum()) if COST in run.result.tasks else math.nan
+
+
+@metric(unit="GPU s", better="neither", sets=("groups:180", "group_rows:180"), title="GPU time", hide_if_zero=True)
+def gpu_seconds(run: Measured) -> float:
+    """GPUs × share × time in which the tasks computed, of work that counted."""
+    return float(run.chosen(run.result.gpu_seconds).sum())
+
+
+@metric(unit="tasks", better="less", of="run", sets=("summary", "cluster:130"), congested=True)
+def queue_length_mean(run: Measured) -> float:
+    """Time average of tasks, or pipeline items, that are ready and not running."""
+    record = run.result.record
+    until = np.where(np.isnan(record.finish), run.result.end, record.finish)
+    there = float(overlap(record.ready, until, run.low, run.high).sum())
+    launches = launches_of(record, run.result.modes)
+    running = overlap(launches.start, launches.end, run.low, run.high)
+    running = running if launches.members is None else running * launches.members
+    if record.input.language:
+        running = running[~language.periods(record, launches.task)]
+        running = np.append(running, overlap(*language.running(record), run.low, run.high).sum())
+    return float(there - running.sum()) / run.duration if run.duration > 0 else math.nan
+
+
+@metric(unit="tasks", better="less", of="run", sets=("summary",), congested=True)
+def jobs_in_system_mean(run: Measured) -> float:
+    """Time average over the window of the tasks that have arrived and not ended."""
+    record = run.result.record
+    arrival = run.result.tasks["arrival"].to_numpy()
+    finish = run.result.tasks["finish"].to_numpy()
+    total = overlap(arrival, np.where(np.isnan(finish), record.end, finish), run.low, run.high).sum()
+    return float(total) / run.duration if run.duration > 0 else math.nan
+
+
+@metric(
+    unit="count", better="neither", sets=("summary", "cluster:190", "groups:170", "group_rows:170"),
+    hide_if_zero=True,
+)  # fmt: skip
+def preemptions(run: Measured) -> float:
+    """Stops of running tasks by the policy, of the window's tasks."""
+    return int(run.column(STOPS).sum())
+
+
+@metric(unit="count", better="neither", sets=("summary", "cluster:200"), hide_if_zero=True)
+def migrations(run: Measured) -> float:
+    """Moves of running tasks to another placement, of the window's tasks."""
+    return int(run.column(MOVES).sum())
+
+
+@metric(unit="share", better="neither", of="run")
+def cache_hit_fraction(run: Measured) -> float:
+    """Share of completed requests answered by a result cache, of those with one."""
+    services = run.result.record.input.services
+    names = [service.name for service in services if getattr(service, "cache", None) is not None]
+    if not names or not run.count(COMPLETED):
+        return math.nan
+    rows = np.concatenate([service.rows for service in services if service.name in names])
+    record = run.result.record
+    rows = rows[(record.input.tasks.arrival[rows] >= run.low) & (record.status[rows] == COMPLETED)]
+    return float((record.place[rows] < 0).mean()) if len(rows) else math.nan
+
+
+def littles_law(result: Run) -> tuple[float, float]:
+    """L and λW: mean number in system, and arrival rate × mean time in system.
+
+    Exactly equal (up to rounding) for a drained run without warmup in which every task completed.
+    """
+    run = result.measured
+    return jobs_in_system_mean(run), len(run.status) / run.duration * run.mean("response")
