@@ -21,8 +21,7 @@ import pandas as pd
 
 import hetsim as hs
 from hetsim.workload.costs.architectures import MODELS
-from hetsim.workload.costs.roofline import DEVICES
-from hetsim.workload.costs.step_costs import Efficiency, roofline_steps
+from hetsim.workload.costs.roofline import DEVICES, Efficiency, roofline_steps
 
 MEASURED = Path(__file__).parents[1] / "tests" / "measured"
 SIZES = (1, 8, 64)

@@ -19,7 +19,7 @@ TOP = Path(__file__).parent.parent
 TOOL = 4
 """Of the numbers that Python gives to tools, one that neither a debugger, coverage nor a profiler takes."""
 
-EXTRAS = {"sim/hetsim/calibrate/torch_device.py": "torch", "sim/hetsim/learning/agents/ppo.py": "sb3_contrib"}
+EXTRAS = {"sim/hetsim/calibrate/torch_device.py": "torch", "sim/hetsim/learning/agents/learners.py": "sb3_contrib"}
 """Modules of which nothing can run without a package that the tests do not install."""
 
 

@@ -13,7 +13,7 @@ from hetsim import registry
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster
-from hetsim.model.decision_time import DecisionTime
+from hetsim.model.record import DecisionTime
 from hetsim.model.tasks import Shape
 from hetsim.policy import ListScheduler
 from hetsim.results.one_run.explain import causes

@@ -14,8 +14,8 @@ import yaml
 from click.testing import CliRunner
 
 import hetsim as hs
-from hetsim.calibrate import log_steps, request_log, server_log, step_profile
-from hetsim.calibrate.logged_server import Server
+from hetsim.calibrate import request_log, server_log, step_profile
+from hetsim.calibrate.server_log import Server
 from hetsim.calibrate.step_profile import MeasuredSetting
 from hetsim.cli import main
 from hetsim.engine.simulation import Simulation
@@ -26,8 +26,7 @@ from hetsim.model.tasks import StageTime
 from hetsim.scenario.scenario import load
 from hetsim.scenario.schema.language_model import Drift
 from hetsim.workload.costs.architectures import MODELS
-from hetsim.workload.costs.roofline import DEVICES
-from hetsim.workload.costs.step_costs import Efficiency, roofline_steps
+from hetsim.workload.costs.roofline import DEVICES, Efficiency, roofline_steps
 
 MEASURED = Path(__file__).parents[1] / "measured"
 SPLITWISE = MEASURED / "splitwise_perf_model.csv.gz"
@@ -551,7 +550,7 @@ def test_measured_steps_replace_the_estimate_of_a_preset_unless_a_roofline_is_wr
 
 @pytest.mark.slow
 def test_a_known_line_is_found_by_simulation_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_steps, "fit", lambda _: None)
+    monkeypatch.setattr(request_log, "fit", lambda _: None)
     server = Server(server_file(tmp_path), request_log.read(known_log(tmp_path / "log.csv"), None, {}))
     found = server_log.fit(server)
     assert max(abs(one.error) for one in found.figures) < 2e-3
@@ -572,8 +571,8 @@ def test_steps_are_read_off_a_log(tmp_path, phases):
     prompt, output = rng.integers(50, 900, count), rng.integers(20, 200, count)
     server = {"kind": "llm", "step": true, "batching": {"name": "continuous", "phases": phases}}
     record = simulated(server, arrival, prompt, output)
-    log = log_steps.spans(arrival, prompt, output, record.first_token - arrival, record.finish - arrival)
-    found = log_steps.fit(log)
+    log = request_log.spans(arrival, prompt, output, record.first_token - arrival, record.finish - arrival)
+    found = request_log.fit(log)
     assert found is not None and found.error < 0.01
     times = found.times(phases == "prefill_first")
     for sequences, context in ((1, 500), (8, 4000), (20, 12_000)):

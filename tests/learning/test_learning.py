@@ -213,7 +213,7 @@ class Bandit:
 @pytest.mark.slow
 def test_an_agent_learns_which_action_is_marked(agent):
     if agent == "ppo":
-        from hetsim.learning.agents.ppo import Ppo
+        from hetsim.learning.agents.learners import Ppo
 
         agent = Ppo(rate=1e-2, rollout=256, batch=64)
     bandit = Bandit()

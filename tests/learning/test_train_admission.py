@@ -22,7 +22,7 @@ from hetsim.learning.agents.practice import Practice
 from hetsim.learning.environment.admission import Admissions, Played
 from hetsim.learning.observation.admission import ACCEPT
 from hetsim.learning.observation.window import ADMISSION, ASKED, DEVICE, PAIR, TASK, WHOLE_SYSTEM, Layout
-from hetsim.learning.training.hand_written import LIMITS, hand_written, with_admissions
+from hetsim.learning.training.train import LIMITS, hand_written, with_admissions
 from hetsim.model.randomness import VALIDATION
 from hetsim.results.one_run.result import Result
 from hetsim.results.statistics import student_interval

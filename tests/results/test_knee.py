@@ -8,8 +8,8 @@ from click.testing import CliRunner
 import hetsim as hs
 from hetsim.cli import hetsim
 from hetsim.page.of_sweep import of_sweep
-from hetsim.results.many_runs.knee import knees
 from hetsim.results.many_runs.sweep import Sweep
+from hetsim.results.many_runs.tradeoff import knees
 
 NODES = "cluster.nodes.0.count"
 

@@ -17,16 +17,16 @@ from hetsim.errors import KeyProblem
 from hetsim.formulas.training import ParallelPlan, Transformer
 from hetsim.model.clients import Clients, Hedge, Retry, RetryWait
 from hetsim.model.cluster import DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing
-from hetsim.model.decision_time import DecisionTime
 from hetsim.model.described import Described, descriptions, with_default
 from hetsim.model.faults import FaultProcess, Maintenance
+from hetsim.model.record import DecisionTime
 from hetsim.model.service import Autoscaling, LanguageService, ResultCache, Service
 from hetsim.model.step_times import LinearSteps
 from hetsim.model.tasks import ComputeTime, Item, SpanSpeeds, StageTime, Stopping
 from hetsim.model.units import Bytes, BytesPerSecond, PerSecond, Seconds, Share, in_units
 from hetsim.scenario.fields import Keys, Mirror
 from hetsim.scenario.schema.whole import ScenarioModel
-from hetsim.workload.costs.step_costs import Efficiency
+from hetsim.workload.costs.roofline import Efficiency
 
 ONCE = {
     DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing, Autoscaling, ResultCache, LinearSteps,

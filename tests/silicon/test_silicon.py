@@ -16,7 +16,7 @@ from hetsim.errors import ScenarioError
 from hetsim.model.randomness import RandomTree
 from hetsim.model.step_times import KernelSteps, attended, scaled
 from hetsim.scenario.scenario import load
-from hetsim.silicon import engines, kernels, surfaces
+from hetsim.silicon import engines, kernels
 from hetsim.workload.costs.architectures import Architecture, model
 from hetsim.workload.costs.roofline import DEVICES
 
@@ -24,7 +24,7 @@ SHIPPED = "33c7af14550dd68b9cf56f17c87264182c8954a0fda6f1d37b1510f7bababe7a"
 RECORD = "e6602de294d7b99e2e18584245ba9c4c54bb164e3810f7d7a5eebcc3598fd57e"
 
 
-FILE = Path(surfaces.__file__).with_name("surfaces.parquet")
+FILE = Path(kernels.__file__).with_name("surfaces.parquet")
 
 
 def test_the_shipped_surfaces_are_those_of_the_wheel():
@@ -42,11 +42,11 @@ def test_the_license_and_the_notice_lie_next_to_the_data():
 
 
 def test_a_surface_is_exact_at_its_points_and_between_neighbors_elsewhere():
-    surface = surfaces.surfaces()["h100", "vllm", "matrix", "bfloat16", ()]
+    surface = kernels.surfaces()["h100", "vllm", "matrix", "bfloat16", ()]
     m, n, k = (np.exp2(points) for points in surface.axes)
-    stored = np.exp2(surface.values[3, 5, 6] / surfaces.STEPS) * 1e-9
+    stored = np.exp2(surface.values[3, 5, 6] / kernels.STEPS) * 1e-9
     assert surface.at(m[3], n[5], k[6]) == pytest.approx(stored, rel=1e-12)
-    ends = sorted([stored, float(np.exp2(surface.values[4, 5, 6] / surfaces.STEPS) * 1e-9)])
+    ends = sorted([stored, float(np.exp2(surface.values[4, 5, 6] / kernels.STEPS) * 1e-9)])
     between = float(surface.at(math.sqrt(m[3] * m[4]), n[5], k[6]))
     assert between == pytest.approx(math.sqrt(ends[0] * ends[1]), rel=1e-12)
 

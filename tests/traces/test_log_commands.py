@@ -19,7 +19,7 @@ from hetsim import registry
 from hetsim.cli import main
 from hetsim.errors import ScenarioError, UsageError
 from hetsim.experiment.run import one_run, prepare
-from hetsim.traces import identify, waits_command, waits_page
+from hetsim.traces import identify, waits_command, waits_report
 from hetsim.traces.waits_command import Subject, against_record, capacity_of_cluster, subject_of, write_scenario
 from hetsim.workload.logs.identified import PlaceScore
 from hetsim.workload.traces import TaskTable
@@ -182,14 +182,14 @@ def test_the_page_of_waits_is_written(files: Path, monkeypatch: pytest.MonkeyPat
         written.append(arguments)
         return "a page\n"
 
-    monkeypatch.setattr(waits_page, "waits_page", page)
+    monkeypatch.setattr(waits_report, "waits_page", page)
     done = run("validate log.csv --page p.html")
     assert Path("p.html").read_bytes() == b"a page\n" and "page: p.html" in done.stderr
     name, explained, compared, notes = written.pop()
     assert (name, explained.mean_wait, compared, notes) == ("log.csv", 11, None, [])
     explained, compared = explained_waits(), compared_waits()
     for simulated in (True, False):
-        waits_page.write_waits(Path("q.html"), "x", explained, compared, simulated, ["a"])
+        waits_report.write_waits(Path("q.html"), "x", explained, compared, simulated, ["a"])
         assert written.pop() == ("x", explained, compared if simulated else None, ["a"])
     assert Path("q.html").read_text() == "a page\n"
 

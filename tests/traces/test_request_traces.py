@@ -19,8 +19,7 @@ from hetsim.cli import main
 from hetsim.errors import ScenarioError
 from hetsim.model.ragged import Ragged
 from hetsim.scenario.scenario import Scenario
-from hetsim.workload.readers.mooncake import read as mooncake
-from hetsim.workload.readers.request_tables import azure_llm, burstgpt
+from hetsim.workload.readers.request_tables import azure_llm, burstgpt, mooncake
 from hetsim.workload.readers.request_tables import plain as request_table
 
 PUBLIC = Path(__file__).parents[3] / "shared" / "data"

@@ -14,7 +14,7 @@ from hetsim.cli import console
 from hetsim.model.ragged import Ragged
 from hetsim.results.colors import BLUE, MUTED, ORANGE, VERMILION
 from hetsim.results.panels import Boxes, Line, Panel, Picture, settled
-from hetsim.traces import from_log, waits_page, waits_report
+from hetsim.traces import from_log, waits_report
 from hetsim.traces.contents import contents, text_of
 from hetsim.traces.from_log import Compared, Variant, compare, document_of, inferred_nodes, take_in_limits
 from hetsim.traces.node_lists import grouped
@@ -234,8 +234,8 @@ def test_waits_for_programs(capsys: pytest.CaptureFixture[str]):
 
 
 def test_the_page_of_waits_has_what_the_text_has(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(waits_page, "picture", lambda draw, text: text)
-    page = waits_page.waits_page("log.csv", explained_waits(), compared_waits(), ["a note"])
+    monkeypatch.setattr(waits_report, "picture", lambda draw, text: text)
+    page = waits_report.waits_page("log.csv", explained_waits(), compared_waits(), ["a note"])
     rows = [[cell for cell in row.split("\x00") if cell] for row in _cells(page)]
     for text in VARIANTS.splitlines()[2:5]:
         cells = [cell for cell in text.split("  ") if cell.strip()]
@@ -246,7 +246,7 @@ def test_the_page_of_waits_has_what_the_text_has(monkeypatch: pytest.MonkeyPatch
     for text in ("Recorded waits of log.csv", "Mean recorded wait 12.5 s over 4 jobs, on 8 GPUs.", "a note",
                  "Waits under sjf", *INFERRED.splitlines()[3:5], VARIANTS.splitlines()[-1]):  # fmt: skip
         assert text in page
-    alone = waits_page.waits_page("log.csv", explained_waits(), None)
+    alone = waits_report.waits_page("log.csv", explained_waits(), None)
     assert "Waits under" not in alone and "With what was inferred" not in alone
 
 
@@ -281,7 +281,7 @@ def legend_of(panel: Panel) -> list[str]:
 
 
 def test_the_picture_of_waits():
-    picture = waits_page.draw(explained_waits(), compared_waits())
+    picture = waits_report.draw(explained_waits(), compared_waits())
     held, why, long = picture.panels
     assert [len(row) for row in picture.rows] == [1, 2]
     assert [panel.title for panel in picture.panels] == [
@@ -311,7 +311,7 @@ def test_the_picture_of_waits():
 
 
 def test_the_picture_of_waits_without_simulated_ones():
-    plain = waits_page.draw(explained_waits(warm_end=10.0, shares=dict.fromkeys(REASONS, 0.0))).panels
+    plain = waits_report.draw(explained_waits(warm_end=10.0, shares=dict.fromkeys(REASONS, 0.0))).panels
     assert lines_of(plain[2])[0][3] == [[1, 25], [1, 50], [10, 75], [40, 100]] and len(plain[2].marks) == 1
     assert not boxes_of(plain[0]) and (plain[1].x.low, plain[1].x.high) == (0, 1.2)
 

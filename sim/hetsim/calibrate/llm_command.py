@@ -72,7 +72,7 @@ def log(
 ) -> None:
     """Fit a server to a log of requests; write its profile and held-back error."""
     from hetsim.calibrate import server_log
-    from hetsim.calibrate.logged_server import Server, entry_of
+    from hetsim.calibrate.server_log import Server, entry_of
 
     if scenario is None:
         text = "a log of requests needs the server it is of: --server YAML (a scenario with its GPUs, memory, batching)"

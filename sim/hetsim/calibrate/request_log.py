@@ -1,5 +1,17 @@
-"""A server's log of requests: arrivals, tokens, first tokens and ends."""
+"""A server's log of requests, and the steps of the server read off it.
 
+The steps of a server read off a log of requests, without simulating the server.
+
+Requests with first tokens at one instant were read in one step.  Between the first token of a request and its last the
+server took output - 1 steps that decoded, and read the prompts of the first tokens that came meanwhile.  So the seconds
+between the two are a sum of known counts: steps, sequences and context in them, and tokens of each step that read.
+What one of each takes is found by least squares that allow no negative time (Lawson and Hanson, 1974).
+
+What a step that reads takes grows with its tokens along a line that may bend at a few sizes.  How many bends there are,
+and whether reading has a constant of its own, is chosen by cross-validation over blocks of consecutive requests.
+"""
+
+import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +20,9 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import file_error
+from hetsim.model.batch_times import StageTable
+from hetsim.model.step_times import LinearSteps
+from hetsim.model.tasks import StageTime
 from hetsim.workload.mapped.picked_columns import PickedColumns
 
 ARRIVAL = ("arrival", "arrival_time", "timestamp", "arrived_at")
@@ -81,3 +96,193 @@ def _since(
         return np.array([math.nan if one is None else one for one in columns.seconds(spans, unit, positive=False)])
     unit = unit or _plain(columns, instants)
     return np.array([math.nan if one is None else one for one in columns.seconds(instants, unit, False)]) - arrival
+
+
+TOGETHER = 0.25
+"""First tokens that are closer than this share of a step came from one step."""
+EXPLAINS = 0.05
+"""A sum that misses by more than this (mean, blocks left out) does not describe the server."""
+BENDS = (0, 1, 3, 7)
+BLOCKS = 5
+SEQUENCES = 1
+"""The column of counts that tells the sequences; often their context tells as much."""
+MIN_SPANS = 50
+"""Spans between first and last tokens that are needed: a dozen for each number that is fitted."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Step times by work; reading adds `reads` at its sizes, linear in between."""
+
+    fixed: float
+    per_sequence: float
+    per_context_token: float
+    sizes: tuple[int, ...]
+    reads: tuple[float, ...]
+    error: float
+    """Mean relative error of the spans, blocks of requests left out."""
+
+    def times(self, between: bool, pace: float = 1.0) -> LinearSteps:
+        """Step times, each multiplied by `pace`.
+
+        between: steps that read stand between steps that decode (prompts first); else a step does both.
+        """
+        decode = StageTime(pace * self.fixed, pace * self.per_sequence)
+        reading_seconds = [pace * (one if between else one + self.fixed) for one in self.reads]
+        prefill: StageTime | StageTable
+        if len(self.sizes) == 2:
+            each = (reading_seconds[1] - reading_seconds[0]) / (self.sizes[1] - self.sizes[0])
+            prefill = StageTime(max(0.0, reading_seconds[0] - each * self.sizes[0]), each)
+        else:
+            prefill = StageTable(self.sizes, tuple(reading_seconds))
+        fixed = min(decode.seconds_for(1), prefill.seconds_for(1))
+        return LinearSteps(fixed, per_context_token=pace * self.per_context_token, decode=decode, prefill=prefill)
+
+
+def written(times: LinearSteps) -> dict[str, Any]:
+    """Step times as the service's `step` has them, in seconds."""
+    decode, prefill = times.decode, times.prefill
+    assert isinstance(decode, StageTime)
+    if isinstance(prefill, StageTable):
+        reading: dict[str, Any] = {
+            "table": dict(zip(prefill.sizes, prefill.seconds, strict=True)), "extrapolate": True,
+        }  # fmt: skip
+    else:
+        assert prefill is not None
+        reading = {"fixed": prefill.fixed, "per_item": prefill.per_item}
+    return {
+        "fixed": times.fixed, "decode": {"fixed": decode.fixed, "per_item": decode.per_item}, "prefill": reading,
+        "per_context_token": times.per_context_token,
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Spans:
+    """For each request what passed between its first token and its last."""
+
+    seconds: np.ndarray
+    steps: np.ndarray
+    sequences: np.ndarray
+    """Sum over its steps of the sequences that decode."""
+    context: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    """The steps that read meanwhile: from one number to before the other."""
+    read: np.ndarray
+    """Prompt tokens of each step that read, in order of time."""
+
+
+def spans(
+    arrival: np.ndarray, prompt: np.ndarray, output: np.ndarray, ttft: np.ndarray, latency: np.ndarray,
+    budget: int | None = None, until: float = np.inf,
+) -> Spans:  # fmt: skip
+    """Return the work of other requests between first and last tokens.
+
+    budget: most tokens of a step; more of them were read in as many steps as they need.
+    until: only spans that are over by then.
+    """
+    begun, over = arrival + ttft, arrival + latency
+    several = output > 1
+    gap = TOGETHER * float(np.quantile((over - begun)[several] / (output[several] - 1), 0.05))
+    order = np.argsort(begun, kind="stable")
+    times = begun[order]
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(times) > gap) + 1])
+    read_at = times[starts]
+    read = np.add.reduceat(prompt[order].astype(float), starts)
+    if budget is not None and read.max() > budget:
+        pieces = np.ceil(read / budget).astype(int)
+        ends = np.cumsum(pieces) - 1
+        rest = read - budget * (pieces - 1)
+        read_at = np.repeat(read_at, pieces)
+        read = np.full(len(read_at), float(budget))
+        read[ends] = rest
+    # Tokens of a sequence between its first and last grow evenly; sums over the sequences are linear between events.
+    rate = np.where(several, (output - 1) / np.maximum(over - begun, 1e-9), 0.0)
+    events = np.unique(np.concatenate([begun, over]))
+    into, out = np.searchsorted(events, begun), np.searchsorted(events, over)
+
+    def summed(values: np.ndarray) -> np.ndarray:
+        change = np.zeros(len(events) + 1)
+        np.add.at(change, into, values)
+        np.add.at(change, out, -values)
+        return np.cumsum(change)[:-1]
+
+    running, level, slope = summed(np.where(several, 1.0, 0.0)), summed(prompt + 1 - rate * begun), summed(rate)
+    passed = np.diff(events)
+    middle = (events[1:] + events[:-1]) / 2
+    running_sum = np.concatenate([[0.0], np.cumsum(running[:-1] * passed)])
+    context_sum = np.concatenate([[0.0], np.cumsum(level[:-1] * passed + slope[:-1] * middle * passed)])
+    first = np.searchsorted(read_at, begun + gap)
+    last = np.maximum(np.searchsorted(read_at, over - gap / 4), first)
+    kept = several & (over <= until)
+    return Spans(
+        (over - begun)[kept], (output - 1)[kept].astype(float), ((running_sum[out] - running_sum[into]) * rate)[kept],
+        context=((context_sum[out] - context_sum[into]) * rate)[kept], first=first[kept], last=last[kept], read=read,
+    )  # fmt: skip
+
+
+def fit(log: Spans) -> Reading | None:
+    """Fit times of steps to spans; None if too few, or steps do not explain them."""
+    if len(log.seconds) < MIN_SPANS or (log.last > log.first).sum() < MIN_SPANS:
+        return None
+    blocks = np.array_split(np.arange(len(log.seconds)), BLOCKS)
+    judged: list[tuple[float, float, np.ndarray, np.ndarray]] = []
+    for knots, several in itertools.product(_shapes(log), (False, True)):
+        table = _counts(log, knots)
+        if not several:
+            table[:, SEQUENCES] = 0.0
+        errors = []
+        for block in blocks:
+            rest = np.setdiff1d(np.arange(len(log.seconds)), block)
+            numbers = _nonnegative_fit(table[rest], log.seconds[rest])
+            errors.append(float(np.abs(table[block] @ numbers / log.seconds[block] - 1).mean()))
+        judged.append((float(np.mean(errors)), float(np.std(errors, ddof=1)) / BLOCKS**0.5, knots, table))
+    best = min(judged, key=lambda one: one[0])
+    if not best[0] <= EXPLAINS:
+        return None
+    error, _, knots, table = next(one for one in judged if one[0] <= best[0] + best[1])  # the simplest that is as good
+    fixed, each, context, constant, *slopes = _nonnegative_fit(table, log.seconds).tolist()
+    rises = np.diff(knots) * np.array(slopes)
+    reads = constant + slopes[0] * knots[0] + np.concatenate([[0.0], np.cumsum(rises)])
+    if not (fixed > 0 and reads[0] > 0):
+        return None
+    return Reading(fixed, each, context, sizes=tuple(map(int, knots)), reads=tuple(map(float, reads)), error=error)
+
+
+def _shapes(log: Spans) -> list[np.ndarray]:
+    """Return sizes where reading times may bend: none, then ever more quantiles."""
+    first, last = int(log.read.min()), int(log.read.max())
+    if first == last:
+        first = max(0, last - 1)
+    shapes: list[np.ndarray] = []
+    for bends in BENDS:
+        inner = np.quantile(log.read, np.arange(1, bends + 1) / (bends + 1), method="nearest").astype(int)
+        knots = np.unique(np.concatenate([[max(1, first)], inner, [max(2, last)]]))
+        if not shapes or len(knots) > len(shapes[-1]):
+            shapes.append(knots)
+    return shapes
+
+
+def _counts(log: Spans, knots: np.ndarray) -> np.ndarray:
+    """Return the columns: steps, sequences, context, reading steps, tokens by size."""
+    size = log.read
+    parts = []
+    for place in range(len(knots) - 1):
+        low = 0 if place == 0 else knots[place]
+        high = np.inf if place == len(knots) - 2 else knots[place + 1]
+        parts.append(np.clip(size, low, high) - low)
+    columns = []
+    for values in [np.ones(len(size)), *parts]:
+        total = np.concatenate([[0.0], np.cumsum(values)])
+        columns.append(total[log.last] - total[log.first])
+    return np.stack([log.steps, log.sequences, log.context, *columns], axis=1)
+
+
+def _nonnegative_fit(table: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """Fit numbers that are not negative; a span's weight follows from its length."""
+    from scipy.optimize import nnls
+
+    weight = seconds**-0.5
+    scale = np.maximum(np.abs(table).max(axis=0), 1e-12)  # columns differ by many orders of magnitude
+    numbers, _ = nnls(table * weight[:, None] / scale, seconds * weight)
+    return np.asarray(numbers / scale)

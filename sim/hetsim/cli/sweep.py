@@ -131,7 +131,7 @@ def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
 
 
 def _lines(outcome: Any) -> list[str]:
-    from hetsim.results.many_runs.knee import knees
+    from hetsim.results.many_runs.tradeoff import knees
 
     titles, rows = outcome.shown()
     right = set(range(len(outcome.keys) + 2, len(titles)))

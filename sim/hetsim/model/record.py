@@ -2,6 +2,10 @@
 
 `RunInput` is what a scenario becomes before the clock starts; `Record` is what the engine wrote down.
 Tables with names, metrics and files are made from a Record by `hetsim.results`.
+
+States of devices from a device log: up, asleep, waking or down.
+
+A device sleeps on through a failure and its repair; an accelerator is down while its node is.
 """
 
 import math
@@ -11,13 +15,50 @@ from typing import Any
 
 import numpy as np
 
+from hetsim.errors import KeyProblem
 from hetsim.model.clients import Calls
 from hetsim.model.cluster import Cluster
-from hetsim.model.decision_time import DecisionTime
 from hetsim.model.faults import Faults
 from hetsim.model.randomness import RandomTree
 from hetsim.model.service import LanguageService, Service
 from hetsim.model.tasks import Tasks
+from hetsim.model.units import Count, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionTime:
+    """How long the scheduler takes to decide and to start.
+
+    A cycle begins when something has changed since the last one and the scheduler is free.  It takes `per_cycle` and
+    `per_waiting` for each waiting task; then the scheduler decides, on the state at that moment.  Its starts take their
+    devices at once, and begin one after another, `per_start` apart.
+    """
+
+    cycle: Seconds = 0.0
+    """Cycles begin at multiples of this time; as soon as something has changed unless given."""
+    per_cycle: Seconds = 0.0
+    """Time that each cycle takes before the scheduler decides."""
+    per_waiting: Seconds = 0.0
+    """Time that each task which waits when the cycle begins adds to it."""
+    per_start: Seconds = 0.0
+    """Time that each start takes to come into effect, one after another."""
+    max_starts: Count | None = None
+    """Starts of one cycle at most; what else could start is left to the next cycle."""
+    overlap: bool = False
+    """True if a cycle may begin before the starts of the last one take effect, as with asynchronous binding."""
+
+    def check(self) -> None:
+        """Raise ValueError or KeyProblem where these keys have no effect."""
+        if self == DecisionTime():
+            raise ValueError("says of no step how long it takes; give cycle, per_cycle, per_waiting or per_start")
+        if self.overlap and not self.per_start:
+            raise KeyProblem("overlap", "no start takes any time that could overlap; give per_start, or leave it out")
+
+    @property
+    def shortest_cycle(self) -> float:
+        """The minimum number of seconds between two cycles."""
+        return max(self.cycle, self.per_cycle)
+
 
 NOT_ARRIVED, UNFINISHED, COMPLETED, REJECTED, EXPIRED, FAILED, ABORTED = -1, 0, 1, 2, 3, 4, 5
 STATUS_NAMES = {COMPLETED: "completed", REJECTED: "rejected", EXPIRED: "expired", FAILED: "failed", ABORTED: "aborted",
@@ -184,3 +225,43 @@ class Record:
         by_number = np.zeros(int(self.launches["launch"].max(initial=0)) + 1)
         by_number[self.launches["launch"]] = seconds
         return np.where(self.batch < 0, 0.0, by_number[np.maximum(self.batch, 0)])
+
+
+UP, ASLEEP, WAKING, DOWN = "up", "asleep", "waking", "down"
+
+_POWER = {"sleep": ASLEEP, "wake": WAKING, "awake": UP}
+"""Entries by which a device goes to sleep and wakes, and what it is from then on unless it is down."""
+
+
+class DeviceStates:
+    """The state of every device by entry of the log; all are up at first."""
+
+    def __init__(self, cluster: Cluster):
+        self._cluster = cluster
+        self._power = [UP] * len(cluster.devices)
+        self._failed = [False] * len(cluster.devices)
+        self.of = list(self._power)
+
+    def change(self, index: int, what: str) -> list[int]:
+        """Apply an entry; return the devices whose state changes."""
+        device = self._cluster.devices[index]
+        touched = [index]
+        if what in _POWER:
+            self._power[index] = _POWER[what]
+        elif what in ("down", "up"):
+            self._failed[index] = what == "down"
+            if device.type.kind == "cpu":  # its cores stand for the node
+                touched += [one.index for one in self._cluster.nodes[device.node].accelerators]
+        else:
+            return []
+        changed = []
+        for one in touched:
+            state = self._state(one)
+            if state != self.of[one]:
+                self.of[one] = state
+                changed.append(one)
+        return changed
+
+    def _state(self, index: int) -> str:
+        host = self._cluster.nodes[self._cluster.devices[index].node].cpu.index
+        return DOWN if self._failed[index] or self._failed[host] else self._power[index]

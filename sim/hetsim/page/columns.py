@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UsageError, visible_lines
-from hetsim.model.device_states import ASLEEP, DOWN, DeviceStates
 from hetsim.model.plan import cores_on
+from hetsim.model.record import ASLEEP, DOWN, DeviceStates
 from hetsim.results.one_run import explain, language
 from hetsim.results.one_run.launches import launches_of
 from hetsim.results.one_run.result import Result

@@ -20,9 +20,9 @@ from hetsim.page.elements import Cell, Markup, Section
 from hetsim.results.declared import has_direction, higher_is_better
 from hetsim.results.formatting import listed, metric_name, several, units_of
 from hetsim.results.many_runs.findings import Finding, seen_from
-from hetsim.results.many_runs.knee import knees
 from hetsim.results.many_runs.point_differences import Leads, findings_by_point, leads
 from hetsim.results.many_runs.sweep import Sweep
+from hetsim.results.many_runs.tradeoff import knees
 from hetsim.scenario.file.document import parse_value
 
 MAX_ROWS = 2000

@@ -23,8 +23,7 @@ from hetsim.pipelines.partition import EqualDevices, PipelineStage, StageWay, se
 from hetsim.scenario.building.streams import NO_STOPPING, Context, Stages, TaskStream, unfit, users_of
 from hetsim.scenario.file.document import Path_
 from hetsim.scenario.schema.demand import Demand, Factor
-from hetsim.scenario.schema.pipeline import PipelineSpec
-from hetsim.scenario.schema.workload import MAX_TASKS, WorkloadEntry
+from hetsim.scenario.schema.workload import MAX_TASKS, PipelineSpec, WorkloadEntry
 from hetsim.workload import measurements
 
 MAX_DEVICES = 32

@@ -16,7 +16,7 @@ from hetsim.model.cluster import Cluster, DeviceType, Node
 from hetsim.model.exchange import Exchange, Phase, StepPipeline
 from hetsim.pipelines.schedule import PipelineSchedule, step_schedule
 from hetsim.scenario.building.cluster import build_cluster
-from hetsim.scenario.building.job_steps import machine_of, too_large
+from hetsim.scenario.building.drawn_modes import machine_of, too_large
 from hetsim.scenario.building.site import default_of, unknown_partition, with_partitions
 from hetsim.scenario.building.streams import peak_of
 from hetsim.scenario.file.document import Document, Path_

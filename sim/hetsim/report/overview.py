@@ -15,6 +15,7 @@ from hetsim.results.many_runs.compare import Comparison
 from hetsim.results.many_runs.findings import Finding
 from hetsim.results.many_runs.replications import COMMON_END, Replications
 from hetsim.results.one_run.bounds import offered_load
+from hetsim.results.one_run.metrics import by_name, expanded
 from hetsim.results.one_run.plans import NOT_PROVEN, forecasts, has_plan, reservations
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.stages import SECONDS_COLUMNS
@@ -149,8 +150,8 @@ def _stages(outcome: Outcome) -> list[str]:
 def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
     """One line per requested metric; of a set, only the defined ones."""
     figures, names = Figures(outcome), list(metrics)
-    own = metrics.by_name(names)
-    shown = [name for name in metrics.expanded(names) if name in own or figures.is_known(name)]
+    own = by_name(names)
+    shown = [name for name in expanded(names) if name in own or figures.is_known(name)]
     return terminal.table([[terminal.metric_name(name), figures.text(name)] for name in shown])
 
 

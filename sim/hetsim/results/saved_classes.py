@@ -8,18 +8,7 @@ moved keeps its tag, a renamed field its stored name (`stored=attribute`).  Any 
 from collections.abc import Callable
 from typing import Any
 
-from hetsim.model import (
-    bandwidth,
-    batch_times,
-    cluster,
-    decision_time,
-    exchange,
-    ragged,
-    randomness,
-    record,
-    service,
-    slices,
-)
+from hetsim.model import bandwidth, batch_times, cluster, exchange, ragged, randomness, record, service, slices
 from hetsim.model import step_times as steps
 from hetsim.model import tasks as task
 from hetsim.workload.costs import measured_training, roofline
@@ -29,7 +18,7 @@ VERSION = 4
 _TABLE: dict[type, str] = {
     record.RunInput: "run: name cluster tasks random horizon warmup policy services language warnings grace traces "
         "decisions",
-    decision_time.DecisionTime: "decision_time: cycle per_cycle per_waiting per_start max_starts overlap",
+    record.DecisionTime: "decision_time: cycle per_cycle per_waiting per_start max_starts overlap",
     randomness.RandomTree: "random_tree: seed replication loads", cluster.Cluster: "cluster: specs partitions fabric",
     cluster.Fabric: "fabric: uplinks contention", bandwidth.BandwidthCurve: "bandwidth_curve: sizes rates",
     cluster.NodeSpec: "node_spec: cpus memory accelerators count name cpu_type switch_size island_size nvlink cards "

@@ -18,11 +18,9 @@ import numpy as np
 from hetsim.model.files import package_data
 from hetsim.model.step_times import KernelSteps
 from hetsim.silicon import kernels as parts
-from hetsim.silicon.kernels import Divided, Kernels, NotMeasured, family_of, kernels_of
-from hetsim.silicon.surfaces import surfaces
+from hetsim.silicon.kernels import Divided, Kernels, NotMeasured, family_of, kernels_of, surfaces
 from hetsim.workload.costs.architectures import Architecture
-from hetsim.workload.costs.roofline import DEVICES, Peak, device
-from hetsim.workload.costs.step_costs import Efficiency, roofline_steps
+from hetsim.workload.costs.roofline import DEVICES, Efficiency, Peak, device, roofline_steps
 
 NODE = (1, 2, 4, 8)
 """GPUs of a node over which `support` divides a model."""

@@ -232,7 +232,7 @@ def _tell_waits(
 ) -> None:  # fmt: skip
     """Add what there is to say of the recorded waits of a log, and write the page."""
     from hetsim.traces import waits_command, waits_report
-    from hetsim.traces.waits_page import write_waits
+    from hetsim.traces.waits_report import write_waits
 
     explained, compared = waits_command.explained_waits(subject, policy, simulate, out=scenario, quiet=quiet)
     if explained is not None:

@@ -36,7 +36,7 @@ BUILTIN: dict[str, str] = {
     "lsf": "hetsim.workload.readers.accounting:lsf",
     "jsonl": "hetsim.workload.mapped.reader:jsonl",
     "kubernetes": "hetsim.workload.readers.kubernetes:read",
-    "mooncake": "hetsim.workload.readers.mooncake:read",
+    "mooncake": "hetsim.workload.readers.request_tables:mooncake",
     "openb": "hetsim.workload.readers.openb:read",
     "pai": "hetsim.workload.readers.pai:read",
     "parquet": "hetsim.workload.mapped.reader:parquet",

@@ -2,7 +2,7 @@
 
 import math
 
-from hetsim.model.decision_time import DecisionTime
+from hetsim.model.record import DecisionTime
 
 
 class Pacing:

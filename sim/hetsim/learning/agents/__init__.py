@@ -7,6 +7,6 @@ it learns from); `check()`, where it has one, says what is missing on this machi
 AGENTS = {
     "dqn": "hetsim.learning.agents.learners:Dqn",
     "reinforce": "hetsim.learning.agents.learners:Reinforce",
-    "ppo": "hetsim.learning.agents.ppo:Ppo",
+    "ppo": "hetsim.learning.agents.learners:Ppo",
 }
 """Name of each agent and where it is; loaded when asked for."""

@@ -26,8 +26,7 @@ import numpy as np
 from hetsim import registry
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import HetsimError, ScenarioError, UnknownName, UsageError
-from hetsim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
-from hetsim.model.record import Record
+from hetsim.model.record import ASLEEP, DOWN, UP, WAKING, DeviceStates, Record
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.results.declared import DEFAULT_METRIC, ENERGY, MAKESPAN

@@ -3,12 +3,23 @@
 There are three kinds of load, on separate branches of the tree of seeds (`hetsim.model.randomness`): an agent learns
 from replications of its `TRAINING` loads; intermediate networks are validated on `VALIDATION` loads (the best is kept);
 and the final comparison is that of `hetsim compare`, with replications of the scenario's own seed.
+
+Admission policies written by hand, to compare with a learned one.
+
+All of them go with the scenario's own scheduler, placement and batching:
+
+accept_all      no task is rejected
+queue_limit     rejected by the length of the queue: the limit that earns most on the validation runs
+slo_feasible, predicted_wait    where tasks have deadlines
+mdp_threshold   where the reward is what it maximizes: goodput or value, less the costs of holding (response)
+and the scenario's own admission policy
 """
 
 from __future__ import annotations
 
+import math
 import tempfile
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -18,10 +29,10 @@ import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
 from hetsim import registry
-from hetsim.errors import UnknownName, UsageError
+from hetsim.errors import ScenarioError, UnknownName, UsageError
 from hetsim.experiment.compare import run_policies
 from hetsim.experiment.options import LocalKeywords, StudyOptions, with_options
-from hetsim.experiment.policies import PolicyLike, named_policies
+from hetsim.experiment.policies import PolicyLike, named_policies, named_policy
 from hetsim.experiment.progress import reporting
 from hetsim.experiment.run import prepare
 from hetsim.learning.agents import AGENTS
@@ -29,15 +40,30 @@ from hetsim.learning.agents import files as agent_files
 from hetsim.learning.agents.files import LearnedPolicy
 from hetsim.learning.agents.practice import Practice
 from hetsim.learning.environment.episode import WINDOW
-from hetsim.learning.environment.rewards import Goodput, RewardLike, Slowdown, check_reward, metric_of
+from hetsim.learning.environment.rewards import (
+    REWARDS,
+    Goodput,
+    Reward,
+    RewardLike,
+    Slowdown,
+    ValueReward,
+    check_reward,
+    metric_of,
+)
 from hetsim.learning.observation.admission import refuse_others
 from hetsim.learning.observation.window import ADMISSION, DECIDES, SCHEDULING
-from hetsim.learning.training.hand_written import hand_written, with_admission, with_admissions
 from hetsim.model.randomness import SPAN
+from hetsim.model.tasks import Tasks
+from hetsim.plots.sweeps import is_wide
 from hetsim.policy.contract import PlanProblem
+from hetsim.results.colors import PALETTE
 from hetsim.results.many_runs.compare import Comparison
 from hetsim.results.many_runs.compare import compare as evaluate
 from hetsim.results.one_run.metrics import metric
+from hetsim.results.panels import Axis, Line, Panel, Picture, Points, Texts
+from hetsim.scenario.file.document import parse_value
+from hetsim.scenario.scenario import Scenario
+from hetsim.scenario.schema.policy import long_form
 
 if TYPE_CHECKING:
     from hetsim.results.panels import Picture
@@ -83,7 +109,6 @@ class Training:
 
     def plot(self) -> Picture:
         """Return the learning curve."""
-        from hetsim.learning.picture import learning_curve
 
         return learning_curve(self.policy, self.curve, self.baselines)
 
@@ -263,3 +288,133 @@ def _compared(
                 {label: practice.earned(prepare(scenario, value), seed, count) for label, value in chosen.items()}
             )
     return evaluate(runs, metrics, baseline=next(iter(runs))), runs, earned
+
+
+LIMITS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Lengths of the queue that are tried, until it is clear that the best lies behind."""
+PATIENCE = 3
+
+
+def with_admission(scenario: Scenario, admission: Mapping[str, Any]) -> dict[str, Any]:
+    """The scenario's policy with another admission."""
+    return {**long_form(scenario.raw.get("policy")), "admission": dict(admission)}
+
+
+def with_admissions(scenario: Scenario, policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) -> dict[str, Any]:
+    """Map labels to values for `policy:`; UsageError for a label given twice.
+
+    An admission policy goes with the scenario's scheduler; another name stands for the whole policy.
+    """
+    if isinstance(policies, str):
+        policies = [policies]
+    if isinstance(policies, Mapping):
+        return {str(label): _named(scenario, policy)[1] for label, policy in policies.items()}
+    by_label: dict[str, Any] = {}
+    for policy in policies:
+        label, complete = _named(scenario, policy)
+        if label in by_label:
+            raise UsageError(f'policy "{label}" is given twice')
+        by_label[label] = complete
+    return by_label
+
+
+def _named(scenario: Scenario, policy: PolicyLike) -> tuple[str, Any]:
+    """Label and value of one of them."""
+    if isinstance(policy, str) and policy.lstrip().startswith("{"):
+        try:
+            policy = parse_value(policy)
+        except ScenarioError:
+            return named_policy(policy)  # which says what is wrong with it
+    admissions = registry.policies("admission")
+    if isinstance(policy, str) and policy in admissions:
+        policy = {"name": policy}
+    if isinstance(policy, Mapping) and policy.get("name") in admissions:
+        plain = [f"{key}: {value}" for key, value in policy.items() if key != "name" and not isinstance(value, Mapping)]
+        return policy["name"] + (f" ({', '.join(plain)})" if plain else ""), with_admission(scenario, policy)
+    if isinstance(policy, str) and "+" not in policy and policy not in registry.policies("scheduler"):
+        raise UnknownName("admission policy", policy, admissions, " (hetsim list policies)")
+    return named_policy(policy)
+
+
+def hand_written(
+    scenario: Scenario, reward: Mapping[str, float], played: Callable[[Scenario], float]
+) -> dict[str, Any]:
+    """Map labels to values for `policy:`; `played` scores a policy in validation."""
+    tasks = scenario.build().tasks
+    chosen: list[Mapping[str, Any]] = [{"name": "accept_all"}, _best_limit(scenario, played)]
+    if tasks.deadline is not None and np.isfinite(tasks.deadline).any():
+        chosen += [{"name": "slo_feasible"}, {"name": "predicted_wait"}]
+    chosen += [spec for spec in (_threshold(tasks, reward),) if spec is not None]
+    own = long_form(scenario.raw.get("policy")).get("admission")
+    by_label = with_admissions(scenario, chosen)
+    if own is not None and own["name"] != "learned":
+        label, complete = _named(scenario, own)
+        by_label.setdefault(label, complete)
+    return {label: complete for label, complete in by_label.items() if _possible(scenario, complete)}
+
+
+def _best_limit(scenario: Scenario, played: Callable[[Scenario], float]) -> dict[str, Any]:
+    """The length of the queue beyond which it pays to reject."""
+    best, value, worse = LIMITS[0], -math.inf, 0
+    for limit in LIMITS:
+        earned = played(prepare(scenario, with_admission(scenario, {"name": "queue_limit", "limit": limit})))
+        worse = 0 if earned > value else worse + 1
+        if earned > value:
+            best, value = limit, earned
+        if worse >= PATIENCE:
+            break
+    return {"name": "queue_limit", "limit": best}
+
+
+def _threshold(tasks: Tasks, reward: Mapping[str, float]) -> dict[str, Any] | None:
+    """`mdp_threshold` with the rewards and costs of the reward, if it has such."""
+    earning = [name for name in (Goodput.name, ValueReward.name) if reward.get(name, 0.0) > 0]
+    holding = reward.get("response", 0.0)
+    if len(earning) != 1 or set(reward) - {*earning, "response"} or holding < 0:
+        return None
+    classes = [name for name in tasks.classes if name]
+    if len(classes) != len(tasks.classes):
+        return None
+    codes = np.zeros(len(tasks), np.int64) if tasks.class_code is None else np.asarray(tasks.class_code)
+    weights = np.ones(len(tasks)) if tasks.weight is None or earning == [Goodput.name] else tasks.weight
+    worth = {
+        name: float(reward[earning[0]] * weights[codes == code].mean()) if (codes == code).any() else 0.0
+        for code, name in enumerate(classes)
+    }
+    return {"name": "mdp_threshold", "rewards": worth, "holding": dict.fromkeys(classes, holding)}
+
+
+def _possible(scenario: Scenario, policy: dict[str, Any]) -> bool:
+    """Return True if the scenario can run under this policy."""
+    try:
+        prepare(scenario, policy).begin()
+    except ScenarioError:
+        return False
+    return True
+
+
+WIDE = 8.0
+"""A range of costs beyond this factor is drawn on a logarithmic axis."""
+
+
+def learning_curve(policy: LearnedPolicy, curve: pd.DataFrame, beside: Mapping[str, float]) -> Picture:
+    """Draw a learning curve, the kept policy, and a line for every baseline."""
+    about = policy.training
+    parts = about["reward"]
+    name, sign = "weighted reward per task", 1.0
+    if list(parts.values()) == [1.0]:
+        name, sign = REWARDS.get(next(iter(parts)), Reward).per_task
+    steps, values = curve["steps"].to_numpy(), sign * curve["reward_per_task"].to_numpy()
+    at = np.flatnonzero(steps == about["kept_after"])[:1]
+    marks: list[Any] = [
+        Line(steps, values, policy.agent, marker="o"), Points(steps[at], values[at], size=10, hollow=True),
+        Texts(steps[at], values[at], [f"kept: {values[at][0]:.3g}"], size=9, align="center", shift=(0, 14)),
+    ]  # fmt: skip
+    others = {label: sign * value for label, value in beside.items()}
+    for n, (label, value) in enumerate(others.items()):
+        color = PALETTE[1 + n % (len(PALETTE) - 1)]
+        marks.append(Line([-np.inf, np.inf], [value, value], f"{label}: {value:.3g}", color, dash=1 + n % 3))
+    log = is_wide([*values, *others.values()], WIDE)
+    y = Axis(f"{name}, validation runs", 0 if sign < 0 and not log else None, log=log)
+    panel = Panel(marks, Axis("steps", 0), y, f"{about['scenario']} · {policy.agent}", legend="inside")
+    return Picture([[panel]], 8)

@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 
 from hetsim.model.cluster import MILLI, Cluster
-from hetsim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
-from hetsim.model.record import Record
+from hetsim.model.record import ASLEEP, DOWN, UP, WAKING, DeviceStates, Record
 from hetsim.results.declared import COST, ENERGY
 from hetsim.results.one_run import language
 from hetsim.results.one_run.launches import LaunchColumns, PlaceColumns, launches_of

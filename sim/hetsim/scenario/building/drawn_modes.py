@@ -1,17 +1,17 @@
-"""The modes of the tasks of a synthetic class, and their times."""
+"""The modes of the tasks of a synthetic class, and steps of jobs on several GPUs."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from hetsim.errors import KeyProblem
 from hetsim.formulas import training as formulas
-from hetsim.model.cluster import DeviceType, Partition
-from hetsim.model.exchange import Exchange
+from hetsim.model.cluster import Cluster, DeviceType, Node, NodeSpec, Partition
+from hetsim.model.exchange import Exchange, Phase, StepPipeline
 from hetsim.model.tasks import Mode
-from hetsim.scenario.building import job_steps
 from hetsim.scenario.building.modes import ModeBook
 from hetsim.scenario.building.streams import Context, peak_of
 from hetsim.scenario.file.document import Path_
@@ -20,6 +20,75 @@ from hetsim.scenario.schema.training import TrainingSpec
 from hetsim.workload.costs.profiles import ProfileUse
 from hetsim.workload.costs.roofline import Peak, Work
 from hetsim.workload.distributions import drawn_steps
+
+GIB = 2**30
+
+
+def too_large(state: float, kept: float, room: float, device: str) -> str:
+    """Why a plan does not fit, with needed and available memory in GB."""
+    parts = f"{state / GIB:.4g} GiB of weights and their states and {kept / GIB:.4g} GiB of activations"
+    total = f"{(state + kept) / 1e9:.4g} GB"
+    return f"{parts} ({total}) are more than the {room / GIB:.4g} GiB ({room / 1e9:.4g} GB) of one {device}"
+
+
+def kinds_of(nodes: Iterable[Node]) -> list[NodeSpec]:
+    """One node of each kind among these."""
+    alike = {id(node.spec): node.spec for node in nodes}.values()
+    return list({replace(s, name=None, rack=None, first=None, count=1, partitions=()): s for s in alike}.values())
+
+
+def pcie_of(device: DeviceType) -> float:
+    """Bytes per second between GPUs without NVLink, over PCIe."""
+    return min(device.link.upload, device.link.download)
+
+
+def machine_of(
+    spec: NodeSpec, gpus: int, device: DeviceType, peak: Peak, training: TrainingSpec
+) -> formulas.TrainingMachine:
+    """Rates of a machine with this number of GPUs of each node."""
+    return formulas.TrainingMachine(
+        flops=peak.flops, bandwidth=peak.bandwidth, each=gpus, inside=spec.nvlink.curve or spec.nvlink.upload,
+        card=min(spec.network.upload, spec.network.download) / spec.cards, cards=spec.cards,
+        latency_inside=spec.nvlink.latency, latency=spec.network.latency, efficiency=training.efficiency,
+        passes=training.passes, network=spec.network.curve, island=spec.island_size, beyond=pcie_of(device),
+    )  # fmt: skip
+
+
+def training_step(
+    cluster: Cluster, spec: NodeSpec, nodes: int, model: formulas.Transformer, plan: formulas.ParallelPlan,
+    machine: formulas.TrainingMachine,
+) -> Exchange:  # fmt: skip
+    """A step of training on this kind of nodes."""
+    step = formulas.step(model, plan, machine)
+    phases = list(formulas.phases(model, plan, machine).values())
+    flops = model.flops(plan.batch, "none") / plan.gpus / machine.flops
+    pipeline = formulas.step_pipeline(model, plan, machine)
+    compute = step.compute + step.update
+    return exchange_over(
+        cluster, spec, nodes, compute=compute, filling=step.filling, phases=phases, at_peak=flops,
+        largest=model.largest, pipeline=pipeline
+    )
+
+
+def exchange_over(
+    cluster: Cluster, spec: NodeSpec, nodes: int, compute: float, filling: float, phases: list[Phase],
+    at_peak: float = math.nan, largest: float = 1.0, pipeline: StepPipeline | None = None,
+) -> Exchange:  # fmt: skip
+    """The step with its communication; nominal seconds leave out uplinks."""
+    card = min(spec.network.upload, spec.network.download) / spec.cards
+    seconds = compute + filling
+    for phase in phases:
+        seconds += (1 + phase.waits) * max(0.0, phase.fixed + phase.over(card, spec.cards) - phase.hidden)
+    return Exchange(
+        cluster, compute, filling, phases=tuple(phases), nominal=seconds, at_peak=at_peak, largest=largest,
+        pipeline=pipeline
+    )
+
+
+def stretch_of(exchange: Exchange | None) -> float:
+    """Time with communication, divided by compute time alone."""
+    return 1.0 if exchange is None else exchange.nominal / exchange.compute
+
 
 Seconds = Callable[[Peak, float], np.ndarray]
 """Times of the tasks from the peak of a device and the share of it."""
@@ -92,7 +161,7 @@ class DrawnModes:
     def _cpu_mode(self, device: DeviceType, times: np.ndarray) -> tuple[Mode, np.ndarray]:
         exchange = self._exchange(device, 1)
         mode = self.book.mode(device, self.demand, partition=self.partition, exchange=exchange)
-        return mode, times * job_steps.stretch_of(exchange)
+        return mode, times * stretch_of(exchange)
 
     def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
         """The slowest step with communication, with `each` ranks on a node."""
@@ -100,13 +169,13 @@ class DrawnModes:
             return None
         cluster, nodes = self.context.cluster, self.demand.used("nodes")
         nodes_with_device = (n for n in cluster.nodes if device in (n.cpu.type, *(d.type for d in n.accelerators)))
-        beyond = job_steps.pcie_of(device)
+        beyond = pcie_of(device)
         exchanges = [
-            job_steps.exchange_over(
+            exchange_over(
                 cluster, spec, nodes, compute=communication.every, filling=0.0,
                 phases=[communication.phase(nodes, each, spec, beyond)], largest=communication.largest,
             )  # fmt: skip
-            for spec in job_steps.kinds_of(nodes_with_device)
+            for spec in kinds_of(nodes_with_device)
         ]
         return max(exchanges, key=lambda one: one.nominal, default=None)
 
@@ -120,7 +189,7 @@ class DrawnModes:
         stretch = 1.0
         if demand.communication is not None:
             exchange = self._exchange(device, max(1, round(gpus or demand.used("gpus"))))
-            stretch = job_steps.stretch_of(exchange)
+            stretch = stretch_of(exchange)
         for count, speedup in counts.items():
             values = {
                 "gpus": float(count) if count else gpus or demand.gpus,
@@ -215,18 +284,18 @@ class DrawnModes:
             peak = peak_of(device)
             wanted = demand.devices is None or device.name in demand.devices or device.kind in demand.devices
             on_device = [n for n in self.context.cluster.nodes if any(d.type is device for d in n.accelerators)]
-            specs = job_steps.kinds_of(on_device)
+            specs = kinds_of(on_device)
             if not wanted or device.kind == "cpu" or not specs:
                 continue
             if peak is None:
                 refused.append(f"nothing is known of how fast {device.name} is; give it a peak under cluster")
                 continue
             if device.memory is not None and state + kept > device.memory:
-                refused.append(job_steps.too_large(state, kept, device.memory, device.name))
+                refused.append(too_large(state, kept, device.memory, device.name))
                 continue
             exchange = max(
-                (job_steps.training_step(self.context.cluster, spec, nodes, model=model, plan=plan,
-                                         machine=job_steps.machine_of(spec, gpus, device, peak=peak, training=training))
+                (training_step(self.context.cluster, spec, nodes, model=model, plan=plan,
+                                         machine=machine_of(spec, gpus, device, peak=peak, training=training))
                  for spec in specs), key=lambda one: one.nominal)  # fmt: skip
             slowest = exchange.nominal
             narrowest = min(spec.island_size or gpus for spec in specs)
@@ -234,7 +303,7 @@ class DrawnModes:
                 text = f"tensor {plan.tensor} is more than the {min(gpus, narrowest)} GPUs that NVLink joins"
                 inside = plan.tensor <= gpus  # from island to island of one node
                 network = (min(spec.network.upload, spec.network.download) for spec in specs)
-                rates = [job_steps.pcie_of(device)] if inside else list(network)
+                rates = [pcie_of(device)] if inside else list(network)
                 free = f"; {'pcie' if inside else 'network'} has no rate, so that the way beyond takes no time"
                 consequence = f"a step takes {slowest:.4g} s{free if max(rates) == math.inf else ''}"
                 self.context.warnings.append(f"{self.label[0]}: {text}: {consequence}")

@@ -16,7 +16,7 @@ from hetsim.model.tasks import Tasks
 from hetsim.results.formatting import seconds
 from hetsim.scenario.building.site import nodes_named
 from hetsim.scenario.file.document import Document, Path_
-from hetsim.scenario.schema.faults import Fault
+from hetsim.scenario.schema.site import Fault
 from hetsim.workload.distributions import Constant, Uniform
 
 MEANT = "gpu, node, link (with its accelerator), uplink (of a rack), a type, or the name of a device, node or link"

@@ -14,10 +14,9 @@ import numpy as np
 from hetsim import registry
 from hetsim.errors import HetsimError, PolicyError, Problem, ScenarioError
 from hetsim.model.cluster import Cluster
-from hetsim.model.decision_time import DecisionTime
 from hetsim.model.faults import Faults
 from hetsim.model.randomness import JUDGED, RandomTree
-from hetsim.model.record import RunInput
+from hetsim.model.record import DecisionTime, RunInput
 from hetsim.model.tasks import Tasks
 from hetsim.policy import Admission, Batching, IterationPolicy, PlannedScheduler, PlanProblem, Scheduler
 from hetsim.scenario.building.cluster import build_cluster

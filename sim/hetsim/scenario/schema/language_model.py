@@ -14,8 +14,7 @@ from hetsim.model.units import Bytes, Count, Degree, Name, Seconds, Share
 from hetsim.scenario.fields import Mirror, Model, Short, keys_of
 from hetsim.scenario.file.profile_files import Profiled, included
 from hetsim.scenario.schema.cluster import NamedPeak
-from hetsim.scenario.schema.replicas import PolicyName, Replicas, ReplicasOn
-from hetsim.scenario.schema.service import BOTH_WAYS, FrontEndSpec, ServiceSpec
+from hetsim.scenario.schema.service import BOTH_WAYS, FrontEndSpec, PolicyName, Replicas, ReplicasOn, ServiceSpec
 from hetsim.scenario.schema.steps import EngineName, StepTime, Weights, figures_missing, of_engine
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import Peak

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from hetsim import registry
 from hetsim.errors import Problem, UnknownName, suggestion
-from hetsim.model.decision_time import DecisionTime
+from hetsim.model.record import DecisionTime
 from hetsim.scenario.fields import Mirror, keys_of
 from hetsim.scenario.file.document import Document, Path_
 from hetsim.scenario.file.problems import translate

@@ -1,20 +1,56 @@
-"""`service:`: an entry of requests that are launched together in batches."""
+"""`service:`: requests launched together in batches, and keys of its replicas."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from hetsim.errors import KeyProblem
-from hetsim.model.service import ResultCache, Service
+from hetsim.model.service import Autoscaling, ResultCache, Service
 from hetsim.model.tasks import ComputeTime, StageTime
 from hetsim.model.units import Bytes, Count, Fraction, Name, NotNegative, Seconds, forbid
-from hetsim.scenario.fields import Mirror, OneOrMany, Short, inline_of, keys_of
+from hetsim.scenario.fields import Keys, Mirror, Model, OneOrMany, Short, inline_of, keys_of
 from hetsim.scenario.file.profile_files import Profiled
 from hetsim.scenario.schema.batch_tables import INLINE as TABLE
 from hetsim.scenario.schema.batch_tables import MeasuredSpec, short
 from hetsim.scenario.schema.demand import Occupied
-from hetsim.scenario.schema.replicas import PolicyName
 from hetsim.workload.distributions import TimeDistribution
+
+PolicyName = Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})]
+
+
+class ReplicasOn(Model):
+    """Replicas on another type of device."""
+
+    USED: ClassVar = {"replicas": 1}
+
+    device: Name
+    """Type of device."""
+    replicas: Annotated[int, Field(ge=0)] | None = None
+    """How many replicas at the start; with 0 only such as come in place of others."""
+    gpus: Count | None = None
+    """Devices of one node that each replica is on, as many as elsewhere unless given."""
+
+
+class Replicas(Model):
+    """Keys of a service with replicas."""
+
+    device: Name = "gpu"
+    """Type or kind of device of the replicas."""
+    gpus: Count = 1
+    """Devices of one node that each replica is on."""
+    replicas: Count | None = None
+    """How many replicas."""
+    autoscale: Annotated[Autoscaling, Keys(Autoscaling, "Autoscale")] | None = None
+    """Adds and gives up replicas with the load."""
+    routing: PolicyName = None
+    """A policy of which replica serves a request, for this service: a name, or name and parameters."""
+
+    def one_count(self, *others: str) -> None:
+        """Raise KeyProblem where several keys say how many replicas there are."""
+        for other in others:
+            if self.replicas is not None and getattr(self, other) is not None:
+                raise KeyProblem("replicas", f"{other} says how many replicas there are; give one of the two")
+
 
 Kept = Annotated[Count, Field(le=10_000_000)]
 MAX_NOISE = 0.3

@@ -1,15 +1,19 @@
-"""The `site:` part of a scenario: partitions, their rules, and time limits."""
+"""The `site:` and `faults:` parts: partitions, rules, time limits; failures."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from hetsim.errors import KeyProblem
 from hetsim.model.cluster import Partition
+from hetsim.model.faults import FaultProcess, Maintenance
+from hetsim.model.files import record_input
 from hetsim.model.units import Name, Seconds
-from hetsim.scenario.fields import Mirror, Model, Names, Short, keys_of
+from hetsim.scenario.fields import Mirror, Model, Names, Short, SomeNames, keys_of
+from hetsim.workload.distributions import TimeDistribution
 
 
 @keys_of(Partition, users=Names | None, accounts=Names | None)
@@ -45,3 +49,70 @@ class SiteSpec(Model):
         defaults = [name for name, rules in self.partitions.items() if rules.default]
         if len(defaults) > 1:
             raise KeyProblem("partitions", f"{' and '.join(defaults)} are both the default; there is one at most")
+
+
+@keys_of(Maintenance)
+class MaintenanceSpec(Mirror):
+    """A window in which nodes are down.
+
+    Policies are told at `announced`; from then on, with `drain`, the nodes take nothing new.
+    """
+
+    FIRST: ClassVar = ("nodes",)
+
+    nodes: SomeNames
+    """Names of the nodes that go down, or ranges n[0-3] or patterns n* of them."""
+
+
+@keys_of(FaultProcess)
+class Fault(Mirror):
+    """One source of faults: random (`on`), a `maintenance`, or a `file`.
+
+    `on` names kinds (gpu, node, link, uplink), types, or single devices, nodes and links.  `together` is the chance
+    that each other node of the same rack fails along.
+    """
+
+    FIRST: ClassVar = ("name", "on", "every", "repair", "slow", "for", "together")
+
+    on: Names | None = None
+    """What fails: gpu, node, link, uplink, a type of device, or names of devices, nodes or links (r0/uplink)."""
+    every: TimeDistribution | None = None
+    """Time from being sound to the next fault of one device, a distribution."""
+    repair: TimeDistribution | None = None
+    """Time from a failure to its repair, a distribution."""
+    lasting: TimeDistribution | None = Field(None, alias="for")
+    """How long a slowdown lasts, a distribution."""
+    maintenance: MaintenanceSpec | None = None
+    """A window in which nodes are down on purpose."""
+    file: str | None = None
+    """A CSV file, relative to the scenario; columns time (s), device, event (down, up, slow), factor (1 ends slow)."""
+
+    @field_validator("file")
+    @classmethod
+    def _there(cls, value: str | None, info: ValidationInfo) -> str | None:
+        base = (info.context or {}).get("base", ".")
+        if value is not None and not (Path(base) / value).is_file():
+            raise ValueError(f'there is no file "{value}"')
+        if value is not None:
+            record_input(Path(base) / value, "file", value)
+        return value
+
+    def _check_keys(self) -> None:
+        kinds = [key for key in ("on", "maintenance", "file") if getattr(self, key) is not None]
+        if len(kinds) != 1:
+            raise ValueError("a fault is random (on, every, repair), a maintenance, or in a file; give one of them")
+        if kinds[0] != "on":
+            random = {"every": self.every, "repair": self.repair, "slow": self.factor, "for": self.lasting}
+            for key, value in random.items():
+                if value is not None:
+                    raise KeyProblem(key, f"this belongs to random faults, not to a {kinds[0]}")
+            return
+        if self.every is None or self.every.mean == 0:
+            raise KeyProblem("every", "how often? Give a distribution of the time between two faults, above 0")
+        length = self.lasting if self.factor is not None else self.repair
+        if length is None:
+            raise KeyProblem("for" if self.factor else "repair", "how long does it last? Give a distribution")
+        if self.factor is not None and self.factor < 1:
+            raise KeyProblem("slow", f"a factor of at least 1 by which things take longer, not {self.factor:g}")
+        if self.together and any(where != "node" for where in self.on or ()):
+            raise KeyProblem("together", "racks are of nodes: on: node")

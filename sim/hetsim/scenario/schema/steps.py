@@ -18,8 +18,7 @@ from hetsim.scenario.schema.batch_tables import INLINE, short
 from hetsim.scenario.schema.service import StageSpec
 from hetsim.workload.costs import architectures
 from hetsim.workload.costs.architectures import Architecture
-from hetsim.workload.costs.roofline import Peak
-from hetsim.workload.costs.step_costs import Efficiency, roofline_steps
+from hetsim.workload.costs.roofline import Efficiency, Peak, roofline_steps
 
 ENGINES = {
     "named": "hetsim.silicon.engines:engine_of", "steps": "hetsim.silicon.engines:steps_of",

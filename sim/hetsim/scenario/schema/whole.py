@@ -15,9 +15,8 @@ from hetsim.scenario.fields import MAPPING, VALUE, VALUE_OR_MAPPING, Model, OneO
 from hetsim.scenario.file.document import Document
 from hetsim.scenario.file.problems import translate
 from hetsim.scenario.schema.cluster import ClusterSpec
-from hetsim.scenario.schema.faults import Fault
 from hetsim.scenario.schema.policy import DEFAULT_SCHEDULER, DecisionsSpec
-from hetsim.scenario.schema.site import SiteSpec
+from hetsim.scenario.schema.site import Fault, SiteSpec
 from hetsim.scenario.schema.sweep import is_range, read_range
 from hetsim.scenario.schema.workload import DataItem, WorkloadEntry
 

@@ -11,12 +11,27 @@ from pydantic import BeforeValidator, Field
 from hetsim.errors import KeyProblem
 from hetsim.model.clients import Clients, Hedge, Retry, RetryWait
 from hetsim.model.tasks import Item
-from hetsim.model.units import Count, Name, NotNegative, Positive, Seconds, forbid, shown
-from hetsim.scenario.fields import Keys, Mirror, Model, OneOrMany, keys_of
+from hetsim.model.units import Count, Degree, ExistingFile, Flag, Name, NotNegative, Positive, Seconds, forbid, shown
+from hetsim.scenario.fields import Keys, Mirror, Model, OneOrMany, SomeNames, keys_of
 from hetsim.scenario.schema.demand import Demand
 from hetsim.scenario.schema.language_model import AnyService, LanguageModel
-from hetsim.scenario.schema.pipeline import PipelineSpec
 from hetsim.workload.arrivals import Arrivals
+
+
+class PipelineSpec(Model):
+    """A measured network, cut into stages over devices, with items to stream."""
+
+    profile: ExistingFile
+    """Measured layers, as `hetsim plan partition` reads them, relative to the scenario."""
+    devices: SomeNames | None = None
+    """Types or kinds of device that take stages; all accelerators with times in the profile unless given."""
+    items: Degree = 1
+    """Items that each arrival brings: a request, or micro-batches of a training job."""
+    training: Flag = False
+    """Whether items go forward and backward, gradients the way of the activations."""
+    replication: Flag = True
+    """Whether a stage may be on several devices, which take items in turn."""
+
 
 # Another trace from one: rows drawn again by blocks of time, or user by user.
 #
