@@ -35,8 +35,7 @@ from benchmarks.measure import SEED, Row, chosen, parser_of, print_table
 from benchmarks.promises import statement_figures, stationary_figures, verb_figures
 from hetsim.errors import UsageError
 from hetsim.results.many_runs.warmup import PILOT, WarmupSeries
-from hetsim.results.one_run.batch_means import batch_interval
-from hetsim.results.one_run.estimands import ratio_contributions
+from hetsim.results.one_run.estimands import batch_interval, ratio_contributions
 from hetsim.results.statistics import Interval, normal_quantile, student_interval
 from hetsim.scenario.schema.whole import MIN_FOR_PRECISION
 from hetsim.theory import gim1

@@ -21,7 +21,7 @@ def test_every_block_runs(tmp_path, monkeypatch):
     if not tiers.whole:  # no picture is drawn, and a policy is tried on a few systems
         few = all_systems()[::5]
         monkeypatch.setattr("hetsim.testing.conformance.all_systems", lambda: few)
-        monkeypatch.setattr("hetsim.results.pictures.attempt", lambda name, draw: None)
+        monkeypatch.setattr("hetsim.results.panels.attempt", lambda name, draw: None)
     pages.Reader().follow(README)
     assert {block.language for block in pages.blocks(README)} >= {"yaml", "console", "python"}
 

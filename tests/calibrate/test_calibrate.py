@@ -15,8 +15,16 @@ from tiers import examples
 
 import hetsim as hs
 from hetsim.calibrate import example
-from hetsim.calibrate.device import HostDevice, MeasuredDevice, Overlapping
-from hetsim.calibrate.measure import CalibrationError, fit, link_profile, measure, service_profile
+from hetsim.calibrate.measure import (
+    CalibrationError,
+    HostDevice,
+    MeasuredDevice,
+    Overlapping,
+    fit,
+    link_profile,
+    measure,
+    service_profile,
+)
 from hetsim.calibrate.verify import ServiceProfile, poisson, serve_overlapped, verify
 from hetsim.cli import main
 from hetsim.errors import ScenarioError

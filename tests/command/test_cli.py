@@ -63,7 +63,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The quick tier draws no pictures of runs that are written for something else."""
     if not tiers.whole:
-        monkeypatch.setattr("hetsim.results.pictures.write_picture", lambda draw, path: path.write_bytes(b""))
+        monkeypatch.setattr("hetsim.results.panels.write_picture", lambda draw, path: path.write_bytes(b""))
 
 
 @pytest.fixture

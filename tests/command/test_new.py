@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hetsim.cli import main
-from hetsim.cli.new import KINDS
+from hetsim.cli.listing import KINDS
 
 TEMPLATES = Path(__file__).parents[2] / "scenarios" / "hetsim_scenarios" / "templates"
 

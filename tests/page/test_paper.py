@@ -62,7 +62,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def folder(kind: str) -> Path:
         if not (top / kind).exists():
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("hetsim.results.pictures.attempt", lambda name, draw: None)
+                patch.setattr("hetsim.results.panels.attempt", lambda name, draw: None)
                 made = called(*CALLS[kind], top / "mix.yaml", "--out", top / kind, "-q")
             assert made.exit_code == 0, made.output
         return top / kind

@@ -99,7 +99,7 @@ class Folders:
         if not (self.top / kind).exists():
             words = [*CALLS[kind], str(self.top / "mix.yaml"), "--out", str(self.top / kind), "-q"]
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("hetsim.results.pictures.attempt", lambda name, draw: None)  # a page draws its own
+                patch.setattr("hetsim.results.panels.attempt", lambda name, draw: None)  # a page draws its own
                 found = CliRunner().invoke(main, words)
             assert found.exit_code == 0, found.output
         return self.top / kind

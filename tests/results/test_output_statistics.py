@@ -23,7 +23,7 @@ from hetsim.experiment.options import StudyOptions
 from hetsim.experiment.precision import needed
 from hetsim.results.many_runs.selection import Race
 from hetsim.results.many_runs.warmup import WarmupSeries, mser
-from hetsim.results.one_run.batch_means import batch_interval, lag_one, means_of
+from hetsim.results.one_run.estimands import batch_interval, lag_one, means_of
 from hetsim.scenario.schema.workload import by_block, by_user
 
 DAY = 86_400.0

@@ -32,9 +32,8 @@ from hetsim.model.tasks import Item, KernelWork, Mode, Shape
 from hetsim.results import declared, saved_input
 from hetsim.results.many_runs import point_differences
 from hetsim.results.many_runs.difference import Difference, decisions
-from hetsim.results.one_run import batch_means as bm
+from hetsim.results.one_run import estimands, network
 from hetsim.results.one_run import groups as g
-from hetsim.results.one_run import network
 from hetsim.results.one_run.modes import ModeTable, exclusive_time, mode_time, transfers
 from hetsim.results.one_run.network import has_steps
 from hetsim.results.one_run.result import Result
@@ -192,41 +191,41 @@ def test_batches_and_their_correlation_by_loops(seed: int):
     size = len(values) // count
     rest = list(values[len(values) - size * count :])
     means = [sum(rest[size * n : size * (n + 1)]) / size for n in range(count)]
-    assert bm.means_of(values, count).tolist() == pytest.approx(means)
+    assert estimands.means_of(values, count).tolist() == pytest.approx(means)
     middle = sum(means) / count
     around = sum((one - middle) ** 2 for one in means)
     steps = sum((means[n + 1] - means[n]) ** 2 for n in range(count - 1))
-    assert bm.lag_one(np.array(means)) == pytest.approx(1 - steps / (2 * around))
-    assert bm.lag_one(np.ones(5)) == 0.0
+    assert estimands.lag_one(np.array(means)) == pytest.approx(1 - steps / (2 * around))
+    assert estimands.lag_one(np.ones(5)) == 0.0
 
 
 def test_batches_that_are_correlated_are_refused():
     """Of 40 × n batches the lag is tested against 1.2816 × sqrt((m - 2) / (m² - 1)), m = 4 × 10."""
     values = np.tile(np.repeat([1.0, 2.0], 25), 20)  # 40 batches of 25, which alternate
-    assert bm.lag_one(bm.means_of(values, 40)) < 0
-    found = bm.batch_interval(values, "response_mean", 10, 0.9)
-    student = student_interval(bm.means_of(values, 10), 0.9)
+    assert estimands.lag_one(estimands.means_of(values, 40)) < 0
+    found = estimands.batch_interval(values, "response_mean", 10, 0.9)
+    student = student_interval(estimands.means_of(values, 10), 0.9)
     assert (found.mean, found.low, found.high, found.n, found.confidence, found.method, found.metric) == (
         student.mean, student.low, student.high, 10, 0.9, "batch means of one run", "response_mean",
     )  # fmt: skip
     trend = np.repeat(np.arange(40.0), 25)
-    lag, limit = bm.lag_one(np.arange(40.0)), 1.2815515655 * math.sqrt(38 / (40**2 - 1))
+    lag, limit = estimands.lag_one(np.arange(40.0)), 1.2815515655 * math.sqrt(38 / (40**2 - 1))
     with pytest.raises(UsageError, match=f"of 25 tasks are still correlated .lag 1: {lag:.2f}, above {limit:.2f}."):
-        bm.batch_interval(trend, "response_mean", 10)
+        estimands.batch_interval(trend, "response_mean", 10)
     with pytest.raises(UsageError, match="999 tasks are too few for 10 batch means; 1,000 are needed"):
-        bm.batch_interval(values[:999], "response_mean", 10)
+        estimands.batch_interval(values[:999], "response_mean", 10)
     with pytest.raises(UsageError, match="response_mean is infinite for some task"):
-        bm.batch_interval(np.where(np.arange(1000) == 3, INF, values), "response_mean", 10)
+        estimands.batch_interval(np.where(np.arange(1000) == 3, INF, values), "response_mean", 10)
     rng = np.random.default_rng(5)
     for level in np.linspace(-0.1, 0.5, 25):  # around the limit
         noise = rng.normal(0, 1, 40)
         mixed = noise + level * np.concatenate([[0.0], noise[:-1]])
-        lag = bm.lag_one(mixed)
+        lag = estimands.lag_one(mixed)
         if lag > limit:
             with pytest.raises(UsageError, match="still correlated"):
-                bm.batch_interval(np.repeat(mixed, 25), "response_mean", 10)
+                estimands.batch_interval(np.repeat(mixed, 25), "response_mean", 10)
         else:
-            assert bm.batch_interval(np.repeat(mixed, 25), "response_mean", 10).n == 10
+            assert estimands.batch_interval(np.repeat(mixed, 25), "response_mean", 10).n == 10
 
 
 def test_the_values_of_batch_means_are_those_of_the_metric():
@@ -241,23 +240,23 @@ def test_the_values_of_batch_means_are_those_of_the_metric():
     result = Result(rec)
 
     def values(metric: str) -> list[float]:
-        return bm._values(result, metric).tolist()
+        return estimands._values(result, metric).tolist()
 
     assert values("response_mean") == [2.0, 1.0, 8.0] and values("wait_mean") == [1.0, 0.0, 0.0]
     assert values("slowdown_mean") == [2.0, 1.0, 8.0] and values("bounded_slowdown_10s_mean") == [1.0, 1.0, 1.0]
     assert values("ttft_mean") == []
     counted = [name for name in ("slo_attainment", "attainment_admitted") if name]
     assert values(counted[0]) == [0.0, 0.0, 0.0] and values(counted[1]) == [0.0, 0.0]
-    assert bm.candidates(result) == ["response_mean", "wait_mean", "slowdown_mean", "slo_attainment"]
+    assert estimands.candidates(result) == ["response_mean", "wait_mean", "slowdown_mean", "slo_attainment"]
     for metric, why in (("response_p95", "the percentile of a short batch"), ("makespan", "it is no mean over tasks")):
         with pytest.raises(UsageError, match=f"there are no batch means of {metric}: {why}"):
-            bm._values(result, metric)
+            estimands._values(result, metric)
     for batches in (9, 101, True, 10.0):
         with pytest.raises(UsageError, match=f"batch means take 10 to 100 batches, not {batches}"):
-            bm.batch_means(result, "wait_mean", batches)  # type: ignore[arg-type]
+            estimands.batch_means(result, "wait_mean", batches)  # type: ignore[arg-type]
     for batches in (10, 100):
         with pytest.raises(UsageError, match="3 tasks are too few"):
-            bm.batch_means(result, "wait_mean", batches)
+            estimands.batch_means(result, "wait_mean", batches)
 
 
 # Groups ---------------------------------------------------------------------------------------------------------------

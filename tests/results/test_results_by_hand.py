@@ -24,7 +24,7 @@ from hetsim.results.many_runs.replications import Replications
 from hetsim.results.many_runs.selection import Race
 from hetsim.results.one_run.tables import batch_members
 from hetsim.results.one_run.usage import overlap
-from hetsim.results.pictures import attempt, write_picture
+from hetsim.results.panels import attempt, write_picture
 from hetsim.results.stored_files import FORMAT, check_names, digests, sealed, unsealed, verify
 
 

@@ -12,8 +12,8 @@ import pytest
 
 import hetsim as hs
 from hetsim.errors import RunError, UsageError
-from hetsim.experiment import estimate as estimating
-from hetsim.experiment.estimate import START, Estimate
+from hetsim.experiment import precision
+from hetsim.experiment.precision import START, Estimate
 from hetsim.experiment.work import RunOutcome
 from hetsim.results.statistics import half_width
 from hetsim.search import targets
@@ -166,12 +166,12 @@ def test_the_first_the_middle_and_the_last_run_are_tried(monkeypatch: pytest.Mon
             raise RunError("it fails")
         return 10.0 + job
 
-    monkeypatch.setattr(estimating, "_time", timed)
+    monkeypatch.setattr(precision, "_time", timed)
     jobs: Any = range(9)
-    assert estimating.estimate(jobs, 3, NOTHING, 2) == Estimate(9, 3, 2, (10.0, 18.0))
-    assert estimating.estimate(jobs[:2], 0, NOTHING, 1, True) == Estimate(2, 0, 1, (10.0, 11.0), is_bound=True)
-    assert estimating.estimate(jobs[:1], 0, NOTHING, 1).spent == (10.0,)
-    assert estimating.estimate(jobs[:0], 0, NOTHING, 1).spent == ()
+    assert precision.estimate(jobs, 3, NOTHING, 2) == Estimate(9, 3, 2, (10.0, 18.0))
+    assert precision.estimate(jobs[:2], 0, NOTHING, 1, True) == Estimate(2, 0, 1, (10.0, 11.0), is_bound=True)
+    assert precision.estimate(jobs[:1], 0, NOTHING, 1).spent == (10.0,)
+    assert precision.estimate(jobs[:0], 0, NOTHING, 1).spent == ()
 
 
 def test_of_a_long_run_the_rest_is_estimated_from_the_share_done(monkeypatch: pytest.MonkeyPatch):
@@ -180,16 +180,16 @@ def test_of_a_long_run_the_rest_is_estimated_from_the_share_done(monkeypatch: py
 
     scenario = hs.Scenario.load({**SHORT, "warmup": "0 s"})
     setup, job = Setup((scenario,)), RunJob(0, {}, 1, 0)
-    monkeypatch.setattr(estimating, "LONGEST", -1.0)
-    monkeypatch.setattr(estimating, "run_share", lambda simulation: 0.25)
+    monkeypatch.setattr(precision, "LONGEST", -1.0)
+    monkeypatch.setattr(precision, "run_share", lambda simulation: 0.25)
     ticks = iter([10.0, 12.0])
-    monkeypatch.setattr(estimating, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
-    assert estimating._time(job, setup) == 8.0
+    monkeypatch.setattr(precision, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    assert precision._time(job, setup) == 8.0
     # Short enough to be made in full: only that is timed.
-    monkeypatch.setattr(estimating, "LONGEST", 1e9)
+    monkeypatch.setattr(precision, "LONGEST", 1e9)
     clock = iter(range(10**6))
-    monkeypatch.setattr(estimating, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(precision, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     made: list[Any] = []
-    monkeypatch.setattr(estimating, "outcome_of", lambda *given: made.append(given))
-    assert estimating._time(job, setup) == 1
+    monkeypatch.setattr(precision, "outcome_of", lambda *given: made.append(given))
+    assert precision._time(job, setup) == 1
     assert [given[2] for given in made] == [job] and made[0][0] is setup

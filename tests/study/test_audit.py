@@ -27,7 +27,7 @@ from hetsim.model.files import open_input, recorded_inputs, watch_opens
 from hetsim.scenario.file import document
 from hetsim.scenario.file.shipped import shipped
 from hetsim.scenario.scenario import load
-from hetsim.scenario.schema.trace import check_traces
+from hetsim.scenario.schema.workload import check_traces
 
 SAID = "opened files that the scenario does not name: s.txt"
 TUNED = {**BASE, "policy": {"scheduler": "mine"}}

@@ -27,16 +27,15 @@ import pytest
 from stored import stored_runs
 
 from hetsim.errors import DamagedFile, DamageWarning, HetsimError, ScenarioError, UsageError
-from hetsim.experiment import estimate as estimates
-from hetsim.experiment import identity, points, policies, progress
+from hetsim.experiment import identity, points, policies, precision, progress
 from hetsim.experiment.code_digest import code_digest, stated_identity
 from hetsim.experiment.directory import check_target, folder_name
-from hetsim.experiment.estimate import Estimate
 from hetsim.experiment.folder import check_folder, claim, mark_of
 from hetsim.experiment.identity import plain_digest
 from hetsim.experiment.options import StudyOptions
 from hetsim.experiment.points import GridValues, PointRows
 from hetsim.experiment.policies import named_policy
+from hetsim.experiment.precision import Estimate
 from hetsim.experiment.run import tell_all, whole_series
 from hetsim.experiment.segment import Segment, line_of, parse_line, segment_of
 from hetsim.experiment.set_order import takes_order
@@ -88,11 +87,11 @@ def test_the_first_the_middle_and_the_last_run_are_timed(monkeypatch: pytest.Mon
             raise ScenarioError("refused")
         return job + 0.5
 
-    monkeypatch.setattr(estimates, "_time", spent)
+    monkeypatch.setattr(precision, "_time", spent)
     asked: list[Any] = []
     for count in range(7):
         timed.clear()
-        asked.append((estimates.estimate(list(range(count)), 9, NOTHING, 2, is_bound=count > 3), list(timed)))
+        asked.append((precision.estimate(list(range(count)), 9, NOTHING, 2, is_bound=count > 3), list(timed)))
     assert [jobs for _, jobs in asked] == [[], [0], [0, 1], [0, 1, 2], [0, 2, 3], [0, 2, 4], [0, 3, 5]]
     assert asked[4][0] == Estimate(4, 9, 2, (0.5, 3.5), True) and asked[0][0] == Estimate(0, 9, 2, ())
 

@@ -35,7 +35,6 @@ from hetsim.errors import (
     UsageError,
 )
 from hetsim.experiment import directory, precision, progress, run, segment, work, workers
-from hetsim.experiment import estimate as estimates
 from hetsim.experiment import study as studies
 from hetsim.experiment.compare import Refusals, asked_for, select_best
 from hetsim.experiment.directory import comparison_json, first_run, load_any, save, save_comparison
@@ -871,10 +870,10 @@ def test_how_long_a_run_is_tried(monkeypatch: pytest.MonkeyPatch):
     )
     scenario: Any = SimpleNamespace(begin=lambda *_, **__: simulation)
     scenario.with_overrides = lambda _: scenario
-    monkeypatch.setattr(estimates, "time", SimpleNamespace(perf_counter=clock))
-    monkeypatch.setattr(estimates, "run_share", lambda _: 0.1)
+    monkeypatch.setattr(precision, "time", SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr(precision, "run_share", lambda _: 0.1)
     setup: Any = SimpleNamespace(scenarios=[scenario], check=False)
-    assert estimates._time(JOB, setup) == pytest.approx(35.0)
+    assert precision._time(JOB, setup) == pytest.approx(35.0)
     assert now[0] == pytest.approx(3.5)
 
 

@@ -36,7 +36,7 @@ import hetsim as hs
 from hetsim import registry
 from hetsim.cli import hetsim
 from hetsim.errors import DamageWarning, ScenarioError, UnknownName, UsageError
-from hetsim.experiment import identity, study, work
+from hetsim.experiment import identity, precision, study, work
 from hetsim.experiment import sweep as sweeps
 from hetsim.experiment.points import MAX_ROWS, column_of, parse_over, rows
 from hetsim.experiment.shard import ShardOver
@@ -961,12 +961,11 @@ def test_a_dry_run_prints_the_points_and_an_estimate_and_writes_nothing(tmp_path
 
 @pytest.mark.slow
 def test_the_estimate_of_a_long_run_is_from_its_beginning(monkeypatch):
-    from hetsim.experiment import estimate
     from hetsim.experiment.sweep import estimate_sweep
 
     ticks = itertools.count()
-    monkeypatch.setattr(estimate, "LONGEST", 500)
-    monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))  # one a round
+    monkeypatch.setattr(precision, "LONGEST", 500)
+    monkeypatch.setattr(precision, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))  # one a round
     plan = plan_sweep({**SMALL, "workload": [{**SMALL["workload"][0], "count": 20_000}]}, {"seed": [1]})
     found = estimate_sweep(plan, None, False)
     assert next(ticks) < 1000  # stopped after 500 rounds of many more

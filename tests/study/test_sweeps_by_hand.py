@@ -19,8 +19,8 @@ from scipy import stats
 
 import hetsim as hs
 from hetsim.errors import HetsimError, RunError, UsageError
-from hetsim.experiment import estimate as estimates
 from hetsim.experiment import points as points_of_sweeps
+from hetsim.experiment import precision
 from hetsim.experiment import study as studies
 from hetsim.experiment import sweep as sweeps
 from hetsim.experiment.compare import run_policies, select_best
@@ -420,7 +420,7 @@ def test_rows_are_the_same_only_if_all_of_their_digest_is():
 
 def test_the_estimate_of_what_is_left(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     timed: list[RunJob] = []
-    monkeypatch.setattr(estimates, "_time", lambda job, setup: timed.append(job) or 2.0)
+    monkeypatch.setattr(precision, "_time", lambda job, setup: timed.append(job) or 2.0)
     out = tmp_path / "s"
     sweep(SMALL, {COUNT: [3, 5]}, out=out)
     plan = plan_sweep(SMALL, OVER, replications=3)

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from hetsim.cli import main
 from hetsim.errors import ScenarioError
 from hetsim.scenario.file import document
-from hetsim.scenario.schema.trace import check_traces
+from hetsim.scenario.schema.workload import check_traces
 from hetsim.workload.mapped import reader as mapped
 from hetsim.workload.mapped.cells import Instants, clock, duration, guess_form, size
 from hetsim.workload.mapped.propose import form_of, propose

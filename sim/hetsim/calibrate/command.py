@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hetsim.calibrate.device import MeasuredDevice
+from hetsim.calibrate.measure import MeasuredDevice
 from hetsim.calibrate.nccl import nccl
 from hetsim.cli import console
 from hetsim.cli.options import FILE, FOLDER, JSON, PATH, QUIET
@@ -19,8 +19,7 @@ from hetsim.errors import Problem, ScenarioError, UsageError
 from hetsim.report import terminal
 
 if TYPE_CHECKING:
-    from hetsim.calibrate.device import MeasuredDevice
-    from hetsim.calibrate.measure import MeasuredStages
+    from hetsim.calibrate.measure import MeasuredDevice, MeasuredStages
     from hetsim.calibrate.verify import VerifiedRow
 
 DEFAULT_BATCHES = "1,2,4,8,16,32,64"
@@ -333,7 +332,7 @@ def load_device(reference: str, where: str = "auto") -> MeasuredDevice:
             raise UsageError(f"--model {reference}: {type(error).__name__}: {error}") from error
     if isinstance(device, MeasuredDevice):
         return device
-    what = "a PyTorch module, or an object with upload, compute and download (hetsim.calibrate.device.Device)"
+    what = "a PyTorch module, or an object with upload, compute and download (hetsim.calibrate.measure.Device)"
     raise UsageError(f"--model {reference} returned a {type(device).__name__}; it must return {what}")
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hetsim.calibrate.device import HostDevice
+from hetsim.calibrate.measure import HostDevice
 
 LAYERS = (3072, 512, 512, 10)
 """Inputs of the size of a CIFAR-10 image, two hidden layers, ten classes."""

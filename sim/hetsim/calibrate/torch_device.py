@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hetsim.calibrate.device import HostDevice
+from hetsim.calibrate.measure import HostDevice
 
 PIPELINE = 12
 """Batches in a row when two streams are timed; the first two fill the pipeline and do not count."""

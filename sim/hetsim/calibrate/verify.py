@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.calibrate.device import MeasuredDevice, Overlapping
-from hetsim.calibrate.measure import FittedLine
+from hetsim.calibrate.measure import FittedLine, MeasuredDevice, Overlapping
 from hetsim.model.batch_times import StageTable
 from hetsim.results.declared import THROUGHPUT
 

@@ -23,16 +23,16 @@ from hetsim.cli.completion import completed
 from hetsim.errors import HetsimError, InvariantError, RunError, ScenarioError, UnknownName, visible, visible_lines
 
 VERBS = {
-    "new": "hetsim.cli.new:new",
+    "new": "hetsim.cli.listing:new",
     "list": "hetsim.cli.listing:list_",
     "run": "hetsim.cli.run:run",
     "validate": "hetsim.cli.validate:validate",
     "explain": "hetsim.cli.explain:explain",
-    "diff": "hetsim.cli.diff:diff",
+    "diff": "hetsim.cli.compare:diff",
     "theory": "hetsim.queueing.command:theory",
     "compare": "hetsim.cli.compare:compare",
     "sweep": "hetsim.cli.sweep:sweep",
-    "merge": "hetsim.cli.merge:merge",
+    "merge": "hetsim.cli.sweep:merge",
     "tune": "hetsim.search.command:tune",
     "size": "hetsim.search.command:size",
     "plan": "hetsim.planning.command:plan",
@@ -40,7 +40,7 @@ VERBS = {
     "trace": "hetsim.traces.command:trace",
     "calibrate": "hetsim.calibrate.command:calibrate",
     "train": "hetsim.cli.train:train",
-    "schema": "hetsim.cli.schema:schema",
+    "schema": "hetsim.cli.validate:schema",
     "report": "hetsim.page.command:report",
     "gallery": "hetsim.gallery.command:gallery",
 }

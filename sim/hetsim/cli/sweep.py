@@ -1,4 +1,4 @@
-"""`hetsim sweep`: a scenario at many points, under several policies, in one table."""
+"""`hetsim sweep`, `hetsim merge`: a scenario at many points, in one table."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, Unpack
 import click
 
 from hetsim.cli import console
-from hetsim.cli.options import FOLDER, PATH, SCENARIO, TELLING, Whole, study_options
+from hetsim.cli.options import FOLDER, PATH, QUIET, SCENARIO, TELLING, VERBOSITY, Whole, study_options
 from hetsim.errors import UsageError
 from hetsim.experiment.options import StudyKeywords
 from hetsim.report import terminal
@@ -155,3 +155,23 @@ def _best(outcome: Any) -> list[str]:
         where = ", ".join(part for part in (row["policy"], which) if part)
         rows.append([f"best {terminal.metric_name(name)}", terminal.formatter(name)(row[name]), where])
     return terminal.table(rows)
+
+
+@click.command(short_help="Put finished runs of several machines into one folder.")
+@click.argument("sources", nargs=-1, required=True, type=PATH, metavar="DIR...")
+@click.option("--into", required=True, type=FOLDER, metavar="DIR",
+              help="A cache, or the directory of a sweep; it may be one of the others.")  # fmt: skip
+@QUIET
+@VERBOSITY
+def merge(sources: tuple[Path, ...], into: Path, quiet: bool) -> None:
+    """Copy finished runs of caches (--cache) and sweeps (--out) into one folder.
+
+    For shards that had no folder in common. Every run is checked; files with damaged ones are named. The command of the
+    study, with that folder and without --shard, then makes what is missing, and the tables.
+    """
+    from hetsim.experiment.store import merge_stores
+
+    merged = merge_stores(sources, into)
+    said = "is damaged: runs in it that are whole were copied, others left out"
+    console.warnings((f"{path} {said}" for path in merged.damaged), quiet)
+    console.lines([merged.sentence])

@@ -12,7 +12,7 @@ from hetsim.cli.compare import VERDICTS
 from hetsim.cli.options import LEARNED, SCENARIO, TELLING, Whole, study_options
 from hetsim.errors import ScenarioError
 from hetsim.experiment.options import LocalKeywords
-from hetsim.results.pictures import write_picture
+from hetsim.results.panels import write_picture
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,13 +1,16 @@
-"""`hetsim validate`: check scenarios without running them."""
+"""`hetsim validate`, `hetsim schema`: scenarios checked without a run, their keys."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import click
 
 from hetsim.cli import console
-from hetsim.cli.options import QUIET, SET, VERBOSITY, study_options
+from hetsim.cli.options import QUIET, SCHEMA, SET, VERBOSITY, study_options
 from hetsim.errors import Problem, ScenarioError, UnknownName
 from hetsim.experiment.options import StudyOptions
+from hetsim.model.files import write_text, write_whole
 
 VALID = {"(?<=: )valid(?=;)": "good"}
 
@@ -61,3 +64,25 @@ def _breaches(name: str, scenario: Any) -> list[Problem]:
     for system in all_systems():
         all_found += examine(lambda _: make_policy(spec, scenario, []), system, may_reject=True)
     return [Problem(f"{name}: {' '.join(str(breach).split())}") for breach in all_found]
+
+
+@click.command(short_help="Print the JSON Schema of scenario files.")
+@click.option("--file", type=SCHEMA, metavar="JSON", help="Write it to this file instead.")
+@VERBOSITY
+def schema(file: Path | None) -> None:
+    """Print the JSON Schema of scenario files, or write it to a file.
+
+    Editors complete and check with it while you type.  Scenarios begin with a line that names it:
+
+        # yaml-language-server: $schema=hetsim.schema.json
+
+    `hetsim schema --file hetsim.schema.json` writes the file next to a scenario of your own.
+    """
+    from hetsim.scenario.schema.whole import json_schema
+
+    if file is None:
+        console.as_json(json_schema())
+        return
+    text = json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
+    write_whole(file, lambda path: write_text(path, text))
+    console.note(f"schema: {file}")

@@ -1,7 +1,7 @@
 """Directories of experiments: one run, replications, or a comparison.
 
 The tables are written whole or not at all.  The pictures are drawn once these are safe: one that fails is a warning
-that names it (`hetsim.results.pictures`), and the tables stay.
+that names it (`hetsim.results.panels`), and the tables stay.
 
 One run         what `Result.save` writes (tables, summary.json, scenario.yaml, run.json)
 replications    run.json, scenario.yaml, summary.json, replications.parquet (a row each, a column a metric),
@@ -37,7 +37,7 @@ from hetsim.results.many_runs.sweep import MARK as SWEPT
 from hetsim.results.many_runs.sweep import Sweep
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.store import MARK, versions, write_csv, write_directory, write_json, write_mark, write_table
-from hetsim.results.pictures import drawn, write_picture
+from hetsim.results.panels import drawn, write_picture
 from hetsim.scenario.scenario import Overrides, Scenario
 from hetsim.scenario.scenario import load as load_scenario
 

@@ -16,12 +16,12 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UsageError
-from hetsim.experiment.estimate import Estimate, estimate
 from hetsim.experiment.folder import Directory, check_folder, claim, mark_of
 from hetsim.experiment.identity import Identity, fingerprint, plain_digest
 from hetsim.experiment.options import StudyKeywords, StudyOptions, with_options
 from hetsim.experiment.points import PointRow, PointRows, Points, check_all, column_of, rows, shown_value
 from hetsim.experiment.policies import PolicyLike
+from hetsim.experiment.precision import Estimate, estimate
 from hetsim.experiment.progress import Meter
 from hetsim.experiment.run import prepare
 from hetsim.experiment.shard import Shard, ShardOver, ShardReport, make_all, make_part, part_of

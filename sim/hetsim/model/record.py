@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import KeyProblem
-from hetsim.model.clients import Calls
 from hetsim.model.cluster import Cluster
 from hetsim.model.faults import Faults
 from hetsim.model.randomness import RandomTree
-from hetsim.model.service import LanguageService, Service
+from hetsim.model.service import Calls, LanguageService, Service
 from hetsim.model.tasks import Tasks
 from hetsim.model.units import Count, Seconds
 

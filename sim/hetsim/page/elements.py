@@ -19,8 +19,7 @@ import numpy as np
 from hetsim.errors import UsageError, visible_lines
 from hetsim.model.files import write_whole
 from hetsim.results.colors import GRID, INK, MUTED, PALETTE
-from hetsim.results.panels import Picture, settled
-from hetsim.results.pictures import attempt
+from hetsim.results.panels import Picture, attempt, settled
 
 LONG_FIGURE = 12
 """Longer figures on cards are written smaller."""

@@ -14,7 +14,7 @@ from hetsim.model.files import write_text
 from hetsim.page.common import sentence_case
 from hetsim.page.elements import Cell, made_by
 from hetsim.results.many_runs.groups import SHOWN_MARK
-from hetsim.results.pictures import attempt
+from hetsim.results.panels import attempt
 
 MAX_ROWS = 40
 """A float has to fit on a page; the files of the results have all rows."""

@@ -18,7 +18,7 @@ from hetsim.results.one_run.bounds import offered_load
 from hetsim.results.one_run.metrics import by_name, expanded
 from hetsim.results.one_run.plans import NOT_PROVEN, forecasts, has_plan, reservations
 from hetsim.results.one_run.result import Result
-from hetsim.results.one_run.stages import SECONDS_COLUMNS
+from hetsim.results.one_run.steps import SECONDS_COLUMNS
 
 Outcome = Result | Replications
 

@@ -1,23 +1,29 @@
-"""Pictures as data: panels of marks along two axes.
+"""Pictures as data: panels of marks along two axes; one that fails is a warning.
 
 Nothing is drawn here: `hetsim.plots.draw` draws a picture for print, the script of a report's page on a canvas.  Limits
 and ticks are settled here, so that both show the same.  `rows` of marks name what each of their points or boxes stands
 for, a row of the page's tables or a task: the page shows it there, and a click leads to it.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hetsim import registry
+from hetsim.errors import PictureWarning
+from hetsim.model.files import write_whole
 from hetsim.results.colors import BLUE, INK
 from hetsim.results.formatting import SECONDS, fitting, seconds
 
-DRAWING = "hetsim.plots.draw"
-"""Above this module: loaded by name when a picture is drawn, so that other programs need no matplotlib."""
+PLOTS = "hetsim.plots"
+"""A package above this one: loaded by name when a picture is asked for, so that other programs need no matplotlib."""
 
 
 @dataclass
@@ -184,12 +190,12 @@ class Picture:
 
     def figure(self) -> Any:
         """Return a new matplotlib figure of it, independent of pyplot."""
-        return registry.load_object(f"{DRAWING}:drawing")(self)
+        return registry.load_object(f"{PLOTS}.draw:drawing")(self)
 
     def draw(self, *axes: Any) -> None:
         """Draw its panels on these axes of matplotlib, one each."""
         for panel, ax in zip(self.panels, axes, strict=True):
-            registry.load_object(f"{DRAWING}:draw_panel")(panel, ax)
+            registry.load_object(f"{PLOTS}.draw:draw_panel")(panel, ax)
 
     def save(self, file: Any, **options: Any) -> None:
         """Write it; the file's suffix says the format, options are of `savefig`."""
@@ -367,3 +373,27 @@ def highest(time: np.ndarray, value: np.ndarray, edges: np.ndarray) -> np.ndarra
     seen = inside >= 0
     np.maximum.at(greatest, inside[seen], value[:last][seen])
     return greatest
+
+
+def drawn(name: str, results: Any, **options: Any) -> Picture:
+    """Draw the picture of this name in `hetsim.plots`."""
+    return registry.load_object(f"{PLOTS}:{name}")(results, **options)
+
+
+def attempt(name: str, draw: Callable[[], Any]) -> str | None:
+    """Draw a picture; on failure warn by PictureWarning and return its message."""
+    try:
+        draw()
+    except Exception as error:  # matplotlib, fonts, a full disk: tables without a picture are better than none
+        said = " ".join(str(error).split()) or "no message"
+        reason = isinstance(error, OSError) and error.strerror
+        message = f"the picture {name} could not be drawn: {reason or f'{type(error).__name__}: {said}'}"
+        warnings.warn(message, PictureWarning, stacklevel=2)
+        return message
+    return None
+
+
+def write_picture(draw: Callable[[], Any], path: Path) -> bool:
+    """Write a picture to a file; return whether it was drawn."""
+
+    return attempt(str(path), lambda: write_whole(path, lambda file: draw().save(file))) is None

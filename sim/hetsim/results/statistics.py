@@ -32,7 +32,7 @@ SHARE_KURTOSIS = 24.0
 class Interval:
     """A confidence interval of a metric (Student t).
 
-    `method` says whether the n values are of replications or batches of one run (`hetsim.results.one_run.batch_means`).
+    `method` says whether the n values are of replications or batches of one run (`hetsim.results.one_run.estimands`).
     """
 
     metric: str

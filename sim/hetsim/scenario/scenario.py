@@ -20,8 +20,8 @@ from hetsim.scenario import overrides as setting
 from hetsim.scenario.file import document as documents
 from hetsim.scenario.file.document import Document
 from hetsim.scenario.schema.policy import Policies, check_policies
-from hetsim.scenario.schema.trace import TraceSpec, check_traces
 from hetsim.scenario.schema.whole import ScenarioModel, check
+from hetsim.scenario.schema.workload import TraceSpec, check_traces
 from hetsim.workload.traces import TaskTable
 
 if TYPE_CHECKING:

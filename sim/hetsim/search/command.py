@@ -12,7 +12,7 @@ from hetsim.errors import NothingMeets, UsageError
 from hetsim.experiment.options import SearchKeywords
 from hetsim.report import terminal
 from hetsim.results.declared import DEFAULT_METRIC
-from hetsim.results.pictures import write_picture
+from hetsim.results.panels import write_picture
 
 MARK = "decision.json"
 MAX_ROWS = 60

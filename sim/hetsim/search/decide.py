@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,14 +36,11 @@ from hetsim.results.formatting import json_number, metric_name, several, units_o
 from hetsim.results.many_runs.selection import MAX_REPLICATIONS, Race
 from hetsim.results.one_run.estimands import weight_of
 from hetsim.results.one_run.metrics import metric
-from hetsim.results.pictures import drawn
+from hetsim.results.panels import Picture, drawn
 from hetsim.scenario.building.cluster import build_cluster
 from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.sweep import Range, is_range, read_range
 from hetsim.search.targets import MET, NO_SIZES, OPEN, UNDEFINED, Judge, Target, TargetsTrial
-
-if TYPE_CHECKING:
-    from hetsim.results.panels import Picture
 
 PRICE, TOTAL = "price", "total"
 """Objectives that are known before anything runs."""

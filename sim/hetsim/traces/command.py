@@ -21,7 +21,7 @@ from hetsim.report import terminal
 from hetsim.traces.node_lists import convert_nodes, format_of_nodes
 
 if TYPE_CHECKING:
-    from hetsim.scenario.schema.trace import TraceSpec
+    from hetsim.scenario.schema.workload import TraceSpec
     from hetsim.traces.waits_command import Subject
     from hetsim.workload.traces import TaskTable
 
@@ -412,7 +412,7 @@ def read(file: str, form: str | None, options: tuple[str, ...]) -> TaskTable:
 def _spec(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
     """The trace of a log, of a scenario, or of a mapping that `trace map` wrote."""
     from hetsim.scenario.file import document
-    from hetsim.scenario.schema.trace import check_traces
+    from hetsim.scenario.schema.workload import check_traces
 
     if not _in_yaml(file):
         data = {"workload": [{"trace": _trace_of(file, form, options)}]}

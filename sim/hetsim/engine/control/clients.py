@@ -15,9 +15,9 @@ import numpy as np
 from hetsim.engine.control.arrivals import Arrivals
 from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.kernel.clock import ARRIVAL, Later
-from hetsim.model.clients import MAX_TOKENS, Calls, Cause
-from hetsim.model.clients import Clients as Behavior
 from hetsim.model.record import ABORTED, COMPLETED, FAILED, NOT_ARRIVED, Record
+from hetsim.model.service import MAX_TOKENS, Calls, Cause
+from hetsim.model.service import Clients as Behavior
 from hetsim.model.task import FUTURE, RUNNING, WAITING, Task
 
 

@@ -66,7 +66,6 @@ from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.policy import long_form
 
 if TYPE_CHECKING:
-    from hetsim.results.panels import Picture
     from hetsim.scenario.scenario import Scenario
 
 REWARD = {SCHEDULING: Slowdown.name, ADMISSION: Goodput.name}

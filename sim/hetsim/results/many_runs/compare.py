@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,12 +30,9 @@ from hetsim.results.one_run.groups import checked
 from hetsim.results.one_run.metrics import metric
 from hetsim.results.one_run.plans import PLAN_COLUMNS, plans_table, reservations
 from hetsim.results.one_run.result import Result
-from hetsim.results.pictures import drawn
+from hetsim.results.panels import Picture, drawn
 from hetsim.results.statistics import student_interval
 from hetsim.results.stored_files import check_names, read_json, reading_stored
-
-if TYPE_CHECKING:
-    from hetsim.results.panels import Picture
 
 COMPARISON = "comparison.json"
 PLAN_TITLES = ("planned makespan", "simulated makespan", "lower bound", "ratio", "planning time")

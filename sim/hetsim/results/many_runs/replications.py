@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,12 +18,9 @@ from hetsim.results.one_run import store
 from hetsim.results.one_run.estimands import contributions, weight_of, weights
 from hetsim.results.one_run.groups import Grouping, checked, kept_values
 from hetsim.results.one_run.result import Result, html_table
-from hetsim.results.pictures import drawn
+from hetsim.results.panels import Picture, drawn
 from hetsim.results.statistics import Interval, deviation, student_interval
 from hetsim.results.stored_files import read_frame, reading_stored
-
-if TYPE_CHECKING:
-    from hetsim.results.panels import Picture
 
 COMMON_END = (ENERGY, "energy_idle_j")
 """What is taken to one common end where policies are compared."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -27,17 +27,12 @@ from hetsim.results.one_run.modes import ModeTable
 from hetsim.results.one_run.network import has_steps, links_table
 from hetsim.results.one_run.plans import NOT_PROVEN, plain_note
 from hetsim.results.one_run.rows import TableRows
-from hetsim.results.one_run.stages import stage_figures
-from hetsim.results.one_run.steps import steps_table, token_gaps
+from hetsim.results.one_run.steps import stage_figures, steps_table, token_gaps
 from hetsim.results.one_run.tables import due_times, observed_until, stages_table, tasks_table
 from hetsim.results.one_run.usage import Usage, devices_table, timeline_table, usage
-from hetsim.results.pictures import drawn
+from hetsim.results.panels import Picture, drawn
 from hetsim.results.statistics import Interval
 from hetsim.results.stored_files import reading_stored
-
-if TYPE_CHECKING:
-    from hetsim.results.panels import Picture
-
 
 UNFINISHED_WARNING = 0.01
 
@@ -148,7 +143,7 @@ class Result:
 
     @cached_property
     def by_stage(self) -> pd.DataFrame:
-        """The table of pipeline stages (`hetsim.results.one_run.stages`)."""
+        """The table of pipeline stages (`hetsim.results.one_run.steps`)."""
         return stage_figures(self)
 
     @cached_property
@@ -318,7 +313,7 @@ class Result:
         Returns: the interval.
         Raises: UsageError: the run is too short for that, or its batches are correlated.
         """
-        from hetsim.results.one_run.batch_means import batch_means
+        from hetsim.results.one_run.estimands import batch_means
 
         return batch_means(self, metric, batches, confidence)
 

@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.clients import Calls
 from hetsim.model.ragged import Ragged
 from hetsim.model.record import ClosedStream
-from hetsim.model.service import LanguageService, Service
+from hetsim.model.service import Calls, LanguageService, Service
 from hetsim.model.tasks import Item, KernelWork, StagedRequests, Tasks
 from hetsim.scenario.building.language_model import language_of
 from hetsim.scenario.building.served import service_of

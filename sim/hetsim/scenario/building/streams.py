@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import Problem, ScenarioError, suggestion
-from hetsim.model.clients import Calls, Clients
 from hetsim.model.cluster import MILLI, Cluster, DeviceType
 from hetsim.model.ragged import Ragged
 from hetsim.model.randomness import RandomTree
+from hetsim.model.service import Calls, Clients
 from hetsim.model.tasks import KernelWork, Mode, Stopping, Tasks
 from hetsim.model.tasks import KernelWork as Known
 from hetsim.scenario.building.modes import ModeBook

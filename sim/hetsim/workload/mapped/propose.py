@@ -16,11 +16,14 @@ from hetsim.workload.mapped.mapping import BLANKS, NO_DEFAULT, NO_LIMIT, blanks_
 from hetsim.workload.mapped.proposed_columns import (
     DURATIONS,
     INSTANTS,
+    NAMES,
     TEXTS,
     UNIT_OF,
+    WIDTHS,
     Column,
     Proposal,
     amounts,
+    by_words,
     choose,
     column_of,
     durations,
@@ -29,7 +32,6 @@ from hetsim.workload.mapped.proposed_columns import (
 )
 from hetsim.workload.mapped.proposed_contents import Contents
 from hetsim.workload.mapped.rows import LOOKED_AT, Csv, FileRows, beginning, rows_of
-from hetsim.workload.rows.column_names import NAMES, WIDTHS, by_words
 from hetsim.workload.rows.json_rows import first_sign
 from hetsim.workload.rows.rows_of_a_job import CHOICES
 from hetsim.workload.rows.text_rows import NUMBER, PARQUET
