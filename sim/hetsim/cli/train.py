@@ -12,7 +12,6 @@ from hetsim.cli.compare import VERDICTS
 from hetsim.cli.options import LEARNED, SCENARIO, TELLING, Whole, study_options
 from hetsim.errors import ScenarioError
 from hetsim.experiment.options import LocalKeywords
-from hetsim.results.panels import write_picture
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,6 +66,7 @@ def train(
     from hetsim.learning.training.train import check_writable, make_agent
     from hetsim.learning.training.train import train as learn
     from hetsim.results.one_run.metrics import metric
+    from hetsim.results.panels import write_picture
     from hetsim.scenario.scenario import load
 
     chosen = _settings(settings)

@@ -12,16 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from hetsim.formulas.collectives import Rate, capped, message, rate_at, ring_over_nodes
 from hetsim.model.bandwidth import BandwidthCurve
 from hetsim.model.cluster import NO_KEY
 from hetsim.model.exchange import Phase, StepPipeline
 from hetsim.model.tasks import OPTIONAL
-
-if TYPE_CHECKING:
-    from hetsim.model.units import Degree
+from hetsim.model.units import Degree
 
 Recomputation = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved"]

@@ -11,26 +11,25 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from hetsim.errors import KeyProblem
 from hetsim.model.bandwidth import BandwidthCurve
 from hetsim.model.slices import Layout, Slice
+from hetsim.model.units import (
+    Bytes,
+    BytesPerSecond,
+    Count,
+    Fraction,
+    Name,
+    NotNegative,
+    PerSecond,
+    Positive,
+    Seconds,
+    Watts,
+    Whole,
+)
 
-if TYPE_CHECKING:
-    from hetsim.model.units import (
-        Bytes,
-        BytesPerSecond,
-        Count,
-        Fraction,
-        Name,
-        NotNegative,
-        PerSecond,
-        Positive,
-        Seconds,
-        Watts,
-        Whole,
-    )
 
 @dataclass(frozen=True)
 class Fabric:

@@ -10,10 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from hetsim.model.cluster import Cluster, Device
+from hetsim.model.cluster import Cluster, Device
 
 KNOWN = 20_000
 """Maximum number of sets of nodes for which the profile is kept."""

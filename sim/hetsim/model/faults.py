@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hetsim.errors import KeyProblem
 from hetsim.model.cluster import NO_KEY, REQUIRED
-
-if TYPE_CHECKING:
-    from hetsim.model.units import Fraction, Name, Positive, Seconds
+from hetsim.model.units import Fraction, Name, Positive, Seconds
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 """So many times, in seconds."""

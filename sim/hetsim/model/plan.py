@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from hetsim.model.cluster import Cluster, Device, Node
 from hetsim.model.fusion import fusible
 from hetsim.model.tasks import Mode, Tasks
-
-if TYPE_CHECKING:
-    import numpy as np
 
 PLANNED_MAKESPAN = "planned_makespan"
 

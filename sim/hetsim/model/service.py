@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -12,9 +12,8 @@ from hetsim.errors import KeyProblem
 from hetsim.model.cluster import DeviceType
 from hetsim.model.step_times import StepTimes
 from hetsim.model.tasks import Shape
+from hetsim.model.units import Count, Fraction, Positive, Seconds
 
-if TYPE_CHECKING:
-    from hetsim.model.units import Count, Fraction, Positive, Seconds
 
 @dataclass(frozen=True, slots=True)
 class ResultCache:

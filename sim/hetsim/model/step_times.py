@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hetsim.model.batch_times import StageTable
 from hetsim.model.cluster import NO_KEY
 from hetsim.model.tasks import StageTime
-
-if TYPE_CHECKING:
-    from hetsim.model.units import Seconds
+from hetsim.model.units import Seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from hetsim.errors import NothingMeets, UsageError
 from hetsim.experiment.options import SearchKeywords
 from hetsim.report import terminal
 from hetsim.results.declared import DEFAULT_METRIC
-from hetsim.results.panels import write_picture
 
 MARK = "decision.json"
 MAX_ROWS = 60
@@ -102,6 +101,7 @@ def _tell(one: Any) -> None:
 
 def _write(found: Any, out: Path, quiet: bool) -> None:
     from hetsim.results.one_run.store import write_csv, write_directory
+    from hetsim.results.panels import write_picture
     from hetsim.results.stored_files import sealed
 
     if not hasattr(found, "candidates"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,7 @@ from hetsim.model.randomness import RandomTree
 from hetsim.model.record import RunInput
 from hetsim.model.slices import Slice
 from hetsim.model.tasks import Item, Mode, Shape, StageTime, Stopping, Tasks
-
-if TYPE_CHECKING:
-    from hetsim.scenario.scenario import Scenario
+from hetsim.scenario.scenario import Scenario
 
 GB = 10**9
 CPU = DeviceType("cpu", kind="cpu", power=Power(idle=1, busy=10))

@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -64,9 +64,6 @@ from hetsim.results.panels import Axis, Line, Panel, Picture, Points, Texts
 from hetsim.scenario.file.document import parse_value
 from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.policy import long_form
-
-if TYPE_CHECKING:
-    from hetsim.scenario.scenario import Scenario
 
 REWARD = {SCHEDULING: Slowdown.name, ADMISSION: Goodput.name}
 """Unless another is named; of admission `value` where no task has a deadline, and goodput is therefore no metric."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, ValidationInfo, model_validator
 
 from hetsim.errors import KeyProblem
@@ -18,9 +19,6 @@ from hetsim.scenario.schema.service import BOTH_WAYS, FrontEndSpec, PolicyName, 
 from hetsim.scenario.schema.steps import EngineName, StepTime, Weights, figures_missing, of_engine
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import Peak
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class Disaggregated(Model):

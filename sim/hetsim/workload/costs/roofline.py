@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -41,9 +41,6 @@ from hetsim.model.described import Frozen, shipped
 from hetsim.model.step_times import RooflineSteps
 from hetsim.model.units import Bytes, BytesPerSecond, Fraction, Hertz, Operations, OperationsPerSecond, Seconds
 from hetsim.workload.costs.architectures import CONTEXT, Architecture
-
-if TYPE_CHECKING:
-    from hetsim.model.units import Fraction, Seconds
 
 Whole = Annotated[int, Field(ge=1, strict=True)]
 
