@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hetsim.calibrate.measure import MeasuredDevice
 from hetsim.calibrate.nccl import nccl
 from hetsim.cli import console
 from hetsim.cli.options import FILE, FOLDER, JSON, PATH, QUIET
@@ -316,6 +315,8 @@ FORM = "package.module:factory, such as hetsim.calibrate.example:network"
 
 def load_device(reference: str, where: str = "auto") -> MeasuredDevice:
     """Return the factory's device, or its PyTorch module on this machine."""
+    from hetsim.calibrate.measure import MeasuredDevice
+
     module_name, colon, attribute = reference.partition(":")
     if not colon or not module_name or not attribute.isidentifier():
         raise UsageError(f'--model is {FORM}; not "{reference}"')
@@ -332,7 +333,7 @@ def load_device(reference: str, where: str = "auto") -> MeasuredDevice:
             raise UsageError(f"--model {reference}: {type(error).__name__}: {error}") from error
     if isinstance(device, MeasuredDevice):
         return device
-    what = "a PyTorch module, or an object with upload, compute and download (hetsim.calibrate.measure.Device)"
+    what = "a PyTorch module, or an object with upload, compute and download (hetsim.calibrate.measure.MeasuredDevice)"
     raise UsageError(f"--model {reference} returned a {type(device).__name__}; it must return {what}")
 
 
