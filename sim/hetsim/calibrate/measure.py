@@ -253,7 +253,6 @@ class FittedLine:
 
     @property
     def worst(self) -> float:
-        """The largest residual."""
         return max(map(abs, self.residuals), default=0.0)
 
 

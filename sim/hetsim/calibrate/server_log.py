@@ -93,7 +93,6 @@ class Server:
         return change
 
     def times_of(self, numbers: dict[str, float]) -> StepTimes:
-        """The step times with these numbers."""
         step, change = self.service.step, self.step_of(numbers)
         if step.roofline is not None:
             change["roofline"] = step.roofline.model_copy(update=change["roofline"])

@@ -163,7 +163,6 @@ def _judged(settings: list[MeasuredSetting], shape: str) -> JudgedShape:
 
 
 def profile(found: StepProfile) -> dict[str, Any]:
-    """The service profile, as scenarios include it."""
     fixed = min(found.prefill.seconds_at(found.prefill.sizes[0]), found.decode.seconds_at(found.decode.sizes[0]))
     fixed = min(fixed, *found.prefill.seconds, *found.decode.seconds)
     if found.prefill.floor is not None:

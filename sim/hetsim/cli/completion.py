@@ -36,7 +36,6 @@ def policies(context: click.Context, parameter: click.Parameter, incomplete: str
 
 
 def metrics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Metrics by name, with their units."""
     from hetsim.results.formatting import unit_of
     from hetsim.results.one_run.metrics import metrics as known
 

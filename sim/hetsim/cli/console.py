@@ -48,7 +48,6 @@ def lines(texts: Iterable[str], verdicts: Mapping[str, str] | None = None) -> No
 
 
 def as_json(value: Any) -> None:
-    """Print data as JSON on stdout."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     # A name of a file cannot write to the terminal here either: in JSON such characters stand only in texts.
     click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))

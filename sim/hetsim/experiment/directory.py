@@ -148,7 +148,6 @@ def save_comparison(
 def _draw_comparison(
     comparison: Comparison, runs: Mapping[str, Result | Replications], groups: Groups, folder: Path
 ) -> None:
-    """Draw each policy, all of them together, and the groups of tasks."""
     first = {label: kept_runs[0] for label, outcome in runs.items() if (kept_runs := _whole_runs(outcome))}
     # Gantt charts of plans have a common end of their time axes.
     until = None if comparison.plans.empty else max(run.end for run in first.values())

@@ -53,7 +53,6 @@ class Directory:
         return self.folder / RUNS
 
     def finish(self, tables: SweepTables) -> None:
-        """Write the tables."""
         tables.write(self.folder / TABLE, self.folder / EACH)
         # The digests last: they say that all is there.
         text = sealed({"files": digests(self.folder, (MARK, SCENARIO, EACH, TABLE))}, 1)
@@ -66,7 +65,6 @@ class Directory:
 
 
 def mark_of(about: Mapping[str, Any]) -> str:
-    """The contents of `sweep.json`."""
     return sealed(about, 1 if len(about["points"]) <= MAX_INDENTED else None)
 
 
@@ -138,7 +136,6 @@ def _rows(about: Mapping[str, Any]) -> set[str]:
 
 
 def _differences(there: Mapping[str, Any], about: Mapping[str, Any]) -> list[str]:
-    """In which parts two sweeps differ."""
     other = [text for part, text in _PARTS.items() if there.get(part) != about.get(part)]
     if not other and _row_text(there) != about["rows"]:
         own, theirs = about.get("inputs", {}), there.get("inputs")

@@ -137,7 +137,6 @@ _ENCODER = json.JSONEncoder(sort_keys=True, default=str)
 
 
 def plain_digest(value: Any) -> str:
-    """The digest of plain data."""
     return hashlib.sha256(_ENCODER.encode(value).encode()).hexdigest()
 
 

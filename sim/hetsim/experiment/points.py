@@ -332,7 +332,6 @@ def _listed(points: Points) -> tuple[list[str], list[dict[str, Any]]]:
 
 
 def _made(axes: dict[str, Axis], sample: str, n: int | None, seed: int) -> PointValues:
-    """The points of a grid or a sample."""
     if sample not in SAMPLES:
         raise UsageError(f'unknown sample "{sample}"{suggestion(sample, SAMPLES) or "; " + ", ".join(SAMPLES)}')
     if sample == "grid":

@@ -34,7 +34,6 @@ _SUM = 32
 
 
 def plain(run: str, outcome: RunOutcome) -> dict[str, Any]:
-    """Convert an outcome to plain data for JSON."""
     marks: dict[str, Any] = {"refused": True} if outcome.refused else {}
     marks |= {"unknown": outcome.unknown} if outcome.unknown else {}
     marks |= {"reduced": True} if outcome.reduced else {}
@@ -71,7 +70,6 @@ def parse_line(path: Path, text: bytes) -> tuple[str, RunOutcome]:
 
 
 def segment_of(outcomes: Mapping[str, RunOutcome]) -> bytes:
-    """The contents of a segment with these runs."""
     order = sorted(outcomes)
     names = list(dict.fromkeys(name for run in order for name in outcomes[run].values or ()))
     place = {name: number for number, name in enumerate(names)}

@@ -182,7 +182,6 @@ class Pilot(Replicates):
         return study.identity.run(f"{study.digest(self.case)} warmup", self.case.own_seed, self.size)
 
     def look(self) -> None:
-        """Take in the next replication."""
         outcome = self.taken[-1]
         if outcome.series is None:
             number = len(self.taken) - 1
@@ -201,7 +200,6 @@ class Pilot(Replicates):
                 self.error, self.too_short = RunOutcome(None, error=str(error)), error
 
     def restore(self, kept: RunOutcome) -> None:
-        """Read the result of the pilot from the store."""
         if kept.values is None:
             self.error = kept
         else:
@@ -210,7 +208,6 @@ class Pilot(Replicates):
 
     @property
     def outcome(self) -> RunOutcome:
-        """The outcome to be stored."""
         if self.cut is None:
             assert self.error is not None
             return self.error

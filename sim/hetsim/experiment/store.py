@@ -131,7 +131,6 @@ class Store:
         self._incomplete.add(block)
 
     def seal(self, block: Hashable = None) -> None:
-        """Write the finished runs of a block as a segment."""
         pending = self._pending.pop(block, {})
         if (journal := self._journals.pop(block, None)) is not None:
             journal.close()
@@ -160,7 +159,6 @@ class Store:
         self._journals.clear()
 
     def tell(self) -> None:
-        """Warn about damaged files."""
         if self.damaged:
             said = f"files of finished runs that are damaged: {len(self.damaged):,}, such as {self.damaged[0]}"
             warnings.warn(f"{said}; what was lost was made again", DamageWarning, stacklevel=3)
@@ -285,7 +283,6 @@ class _StoredFiles:
         return copied
 
     def all(self) -> Iterator[tuple[str, RunOutcome]]:
-        """Every run."""
         for number, segment in enumerate(self.segments):
             if self._load(number):
                 for row in range(len(segment)):

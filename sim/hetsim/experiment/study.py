@@ -99,7 +99,6 @@ class Replicates:
         return any(outcome.values is None for outcome in self.taken)
 
     def add(self, outcome: RunOutcome) -> None:
-        """Add a finished replication."""
         number = len(self.taken)
         outcome = outcome.packed()
         self.taken.append(outcome)

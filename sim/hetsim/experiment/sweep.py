@@ -299,7 +299,6 @@ class SweepPlan:
         return Case(self.base, row.overrides, self.checked.seeds[number], scenario)
 
     def _cuts(self) -> dict[int, Warmup]:
-        """The warm-up of each point that has pilots."""
         of_point: dict[int, list[Pilot]] = {}
         if self.pilots:
             for number, row in enumerate(self.rows):
@@ -330,7 +329,6 @@ class SweepPlan:
 
     @property
     def about(self) -> dict[str, Any]:
-        """The contents of the file `sweep.json`."""
         return {
             "name": self.base.name,
             "seed": self.seed,

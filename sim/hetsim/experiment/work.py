@@ -195,7 +195,6 @@ def simulate(
 
 
 def outcome_of(setup: Setup, scenario: Scenario, job: RunJob, meter: Meter | None = None) -> RunOutcome:
-    """The figures of a run."""
     result = simulate(scenario, job, check=setup.check, meter=meter, described=False)
     if job.pilot:
         return RunOutcome({}, series=response_series(result))

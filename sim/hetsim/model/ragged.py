@@ -17,18 +17,15 @@ class Ragged:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[int]]) -> Ragged:
-        """Make it from lists of integers."""
         starts = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
         return cls(np.array([value for row in rows for value in row], dtype=np.int64), starts)
 
     @classmethod
     def empty(cls, count: int) -> Ragged:
-        """Make this number of empty rows."""
         return cls(np.zeros(0, np.int64), np.zeros(count + 1, np.int64))
 
     @classmethod
     def joined(cls, parts: Iterable[Ragged]) -> Ragged:
-        """The rows of all parts, one part after the other."""
         listed = list(parts)
         sizes = np.concatenate([[0], *(np.diff(part.starts) for part in listed)])
         return cls(np.concatenate([part.values for part in listed]), np.cumsum(sizes, dtype=np.int64))
@@ -45,7 +42,6 @@ class Ragged:
         return (self[row] for row in range(len(self)))
 
     def take(self, rows: np.ndarray) -> Ragged:
-        """These rows, in this order."""
         lengths = np.diff(self.starts)[rows]
         starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         # Where each value stands: the beginning of its row, and how far it is into it.

@@ -56,7 +56,6 @@ def arrangements(family: str) -> tuple[Layout, ...]:
 
 @lru_cache(None)
 def full_layouts(family: str) -> tuple[Layout, ...]:
-    """The arrangements to which no slice can be added."""
     every = arrangements(family)
     extended = {layout[:at] + layout[at + 1 :] for layout in every for at in range(len(layout))}
     return tuple(layout for layout in every if layout not in extended)

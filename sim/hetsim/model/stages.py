@@ -34,7 +34,6 @@ def way_to_host(cluster: Cluster, device: Device) -> Way:
 
 
 def download_rate(link: Link) -> float:
-    """Bytes per second from a device to its host."""
     return link.upload if link.duplex == "half" else link.download
 
 

@@ -371,7 +371,6 @@ _COUNTS = {
 
 
 def scaled(times: Any, factor: float) -> Any:
-    """Step times with all seconds multiplied by a factor."""
     if is_dataclass(times) and not isinstance(times, type):
         seconds = {one.name: getattr(times, one.name) for one in fields(times) if one.name not in _COUNTS}
         emptied: dict[str, Any] = {"_known": {}} if hasattr(times, "_known") else {}

@@ -407,7 +407,6 @@ class KernelWork:
         return self.overhead, self.operations, self.traffic, self.bytes
 
     def take(self, rows: np.ndarray) -> KernelWork:
-        """The columns of some rows."""
         return KernelWork(*(column[rows] for column in self.columns))
 
 

@@ -53,7 +53,6 @@ class Cuts:
 
 
 def chain(layers: Sequence[Layer]) -> Cuts:
-    """The cuts of a network whose layers form a chain."""
     n = len(layers)
     sets = tuple(frozenset(range(last + 1)) for last in range(n))
     return Cuts(tuple(layers), sets, np.array([one.activations for one in layers]), np.triu(np.ones((n, n), bool), 1))

@@ -420,7 +420,6 @@ class _Unlike:
 
 
 def memory_of(cuts: Cuts, found: PipelinePartition, inference: bool) -> list[float]:
-    """Bytes that each stage needs on each of its devices."""
     memory = StageMemory(cuts, inference)
     devices = [stage.replicas for stage in found.stages]
     return [

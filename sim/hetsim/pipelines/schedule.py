@@ -96,7 +96,6 @@ class PipelineSchedule:
 
     @property
     def makespan(self) -> float:
-        """When the last stage is free."""
         return max(slot.free for slot in self.slots) + sum(seconds for _, seconds in self.after)
 
     @property

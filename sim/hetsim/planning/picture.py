@@ -90,7 +90,6 @@ def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedul
 
 
 def has_pipelines(result: Result) -> bool:
-    """Return True if a job with stages ran."""
     return bool(_exchanges(result))
 
 

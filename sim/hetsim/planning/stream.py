@@ -44,7 +44,6 @@ class _Place:
 
 
 def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.ndarray, context: Context) -> TaskStream:
-    """The stream of an entry with `pipeline`."""
     spec = entry.pipeline
     assert spec is not None
     where = (*path, "pipeline")

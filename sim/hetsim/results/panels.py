@@ -185,7 +185,6 @@ class Picture:
 
     @property
     def panels(self) -> list[Panel]:
-        """All panels, row by row."""
         return [panel for row in self.rows for panel in row if panel is not None]
 
     def figure(self) -> Any:

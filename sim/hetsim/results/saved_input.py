@@ -23,7 +23,6 @@ OBJECTS, ARRAYS, RANDOM = "input.json", "arrays.parquet", ("seed", "replication"
 
 
 def save_input(run: RunInput, folder: Path) -> None:
-    """Write the two files of a run's input."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -102,8 +101,6 @@ class _Writer:
 
 
 class _Reader:
-    """The objects again."""
-
     def __init__(self, arrays: list[np.ndarray], version: int):
         self.arrays, self.version = arrays, version
         self._read: dict[int, Any] = {}

@@ -107,7 +107,6 @@ def freedom(kurtosis: Floats, count: int) -> Floats:
 
 
 def student_quantile(share: float, freedom: float) -> float:
-    """The quantile of Student's t distribution."""
     return float(student_quantiles(share, freedom))
 
 
@@ -127,14 +126,12 @@ def student_tail(value: float, freedom: float) -> float:
 
 
 def normal_quantile(share: float) -> float:
-    """The quantile of the standard normal distribution."""
     from scipy.special import ndtri
 
     return float(ndtri(share))
 
 
 def chi_square_quantile(share: float, freedom: int) -> float:
-    """The quantile of the chi-square distribution."""
     from scipy.special import gammaincinv
 
     return 2 * float(gammaincinv(freedom / 2, share))

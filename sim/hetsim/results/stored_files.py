@@ -138,7 +138,6 @@ def check_parquet(path: Path) -> None:
 
 
 def _check_text(path: Path, column: str, most: int) -> None:
-    """Raise DamagedFile if a text column takes more than `most` bytes."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -212,13 +211,11 @@ def _dumps(value: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of a file."""
     with open_stored(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """SHA-256 of files in a folder, by name."""
     return {name: digest_of(folder / name) for name in names}
 
 

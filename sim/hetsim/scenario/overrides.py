@@ -58,7 +58,6 @@ def _long_policy(document: Document) -> None:
 
 
 def _forget_placement(document: Document) -> None:
-    """Remove the placement of a scheduler that is replaced."""
     policy = document.data.get("policy")
     scheduler = policy.get("scheduler") if isinstance(policy, dict) else None
     if isinstance(scheduler, dict):

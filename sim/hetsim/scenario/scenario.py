@@ -252,8 +252,6 @@ def from_document(document: Document, base: Path, overrides: Overrides = ()) -> 
 
 
 def _in_order(problems: list[Problem]) -> ScenarioError:
-    """All problems by their place."""
-
     def place(problem: Problem) -> tuple[str, int, int]:
         return problem.file or "", problem.line or 0, problem.column or 0
 

@@ -113,7 +113,6 @@ class Divided:
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of the replica."""
         return self.tensor * self.attention
 
     @property
@@ -333,7 +332,6 @@ def far(one: tuple[int, ...], other: tuple[int, ...]) -> float:
 
 
 def family_of(model: Architecture) -> str:
-    """Family of a model, by its attention or its experts."""
     if model.latent is not None:
         return "latent"
     if model.linear is not None:

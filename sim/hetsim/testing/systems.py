@@ -30,7 +30,6 @@ class System:
     seed: int = 0
 
     def run_input(self, scheduler: Any, admission: Any = None) -> RunInput:
-        """The input of a run under this policy."""
         name = type(scheduler).__name__
         random = RandomTree(self.seed)
         return RunInput(
@@ -72,7 +71,6 @@ def node(**parts: Any) -> NodeSpec:
 
 
 def cpu_mode(cores: float = 1, **more: Any) -> Mode:
-    """A mode on the cores of a node."""
     return Mode(f"{cores:g} cores", CPU, millicores=round(cores * 1000), **more)
 
 
@@ -84,7 +82,6 @@ def gpu_mode(kind: DeviceType, gpus: float = 1, **more: Any) -> Mode:
 
 
 def small_systems() -> list[System]:
-    """Make all systems of the conformance suite."""
     return [build() for build in _BUILDERS]
 
 

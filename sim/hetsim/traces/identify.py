@@ -181,7 +181,6 @@ def fitted(found: Identified) -> list[str]:
 
 
 def lines(found: Identified) -> list[str]:
-    """The result as lines for a terminal."""
     shown = max(SHOWN, sum(one.alike for one in found.rules))
     table = [[*row[:2], *row[5:]] for row in (list(HEADS), *rows(found)[:shown])]
     return [*conclusion(found), places_text(found), "", *terminal.table(table, right=range(2, 7)), "",
@@ -205,7 +204,6 @@ def mapping(found: Identified) -> dict[str, Any]:
 
 
 def write_page(path: Path, name: str, found: Identified, notes: Iterable[str]) -> None:
-    """Write the page of the result."""
     from hetsim.page import elements
     from hetsim.page.elements import Section, items, table, warnings
 

@@ -30,7 +30,6 @@ MAX_SHOWN = 8
 
 
 def meaning(explained: Explained, reason: str) -> str:
-    """The meaning of a reason."""
     kind = explained.limits.kind if explained.limits is not None else "user"
     return MEANING[reason].format(kind=kind)
 
@@ -116,7 +115,6 @@ def conclusion(compared: Compared) -> str:
 
 
 def policy_of(compared: Compared) -> str:
-    """The policy under which waits were simulated."""
     policy = compared.variants[0].document.get("policy")
     if isinstance(policy, Mapping):
         policy = policy.get("scheduler", policy)
@@ -165,12 +163,10 @@ SHORTEST = 1.0
 def write_waits(
     path: Path, name: str, explained: Explained, compared: Compared | None, simulated: bool, notes: Iterable[str] = ()
 ) -> None:
-    """Write the page of waits."""
     write_page(path, waits_page(name, explained, compared if simulated else None, notes))
 
 
 def waits_page(name: str, explained: Explained, compared: Compared | None, notes: Iterable[str] = ()) -> str:
-    """The page of waits as text."""
     mean = terminal.several([explained.mean_wait], terminal.SECONDS)[0]
     of_capacity = f"{explained.capacity:,.6g} {explained.jobs.unit}"
     said = [f"Mean recorded wait {mean} over {len(explained.jobs):,} jobs, on {of_capacity}."]

@@ -273,7 +273,6 @@ class Path:
     end: float = 0.0
 
     def returns(self, horizon: float) -> np.ndarray:
-        """Discounted reward from each decision onward."""
         values = np.zeros(len(self.times))
         after = np.append(self.times[1:], self.end)
         factors = np.exp((np.array(self.times) - after) / horizon)

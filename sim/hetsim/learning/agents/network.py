@@ -39,7 +39,6 @@ class ScoreNetwork:
         return ScoreNetwork([array.copy() for array in self.arrays])
 
     def scores(self, rows: np.ndarray) -> np.ndarray:
-        """One score per row."""
         return self._layers(rows)[1]
 
     def forward(self, rows: np.ndarray) -> np.ndarray:

@@ -62,7 +62,6 @@ class Practice:
         return ENVIRONMENTS[self.decides].from_episodes(self.episodes)
 
     def reset(self, episode: int) -> None:
-        """Begin the training episode of this number."""
         self.episodes.reset(self.seed, episode, TRAINING)
 
     def passed(self, steps: int, network: ScoreNetwork) -> None:
@@ -113,7 +112,6 @@ class Practice:
         return Played(scenario, self.episodes.window, self.parts, self.scale)
 
     def table(self) -> pd.DataFrame:
-        """The learning curve."""
         return pd.DataFrame(self.curve, columns=["steps", "reward_per_task"])
 
 

@@ -189,7 +189,6 @@ class Acting(Window):
         return observation, mask
 
     def _masked(self) -> np.ndarray:
-        """Which of the extended actions are possible."""
         actions, view = self.actions, self.view
         mask = np.zeros(actions.count, np.bool_)
         tasks = self.shown()

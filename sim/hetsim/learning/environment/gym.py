@@ -190,7 +190,6 @@ def _box(shape: tuple[int, ...]) -> spaces.Box:
 
 
 def _replication(value: Any) -> int:
-    """The number of a replication; UsageError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < APART:
         raise UsageError(f"replication is a whole number from 0 to {APART - 1:,}, not {value!r}")
     return int(value)

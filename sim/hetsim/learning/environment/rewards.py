@@ -138,7 +138,6 @@ class Several(Reward):
 
 
 def _notify(hooks: Sequence[Callable[..., None]], *what: Any) -> None:
-    """Notify all parts of an event."""
     for hook in hooks:
         hook(*what)
 

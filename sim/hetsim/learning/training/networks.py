@@ -69,7 +69,6 @@ class ActionScores(nn.Module):
         return layers
 
     def load_arrays(self, arrays: Sequence[np.ndarray]) -> None:
-        """Load weights and biases."""
         with torch.no_grad():
             for layer, weights, biases in zip(self.layers, arrays[::2], arrays[1::2], strict=True):
                 layer.weight.copy_(torch.as_tensor(weights.T.copy()))

@@ -79,7 +79,6 @@ class ScoringPolicy(MaskableActorCriticPolicy):
 
     @property
     def scores(self) -> ActionScores:
-        """The network that scores actions."""
         network: ActionScores = self.mlp_extractor.actor
         return network
 

@@ -214,7 +214,6 @@ def _rivals(
 
 
 def _usual_reward(scenario: Scenario, decides: str) -> str:
-    """The reward used unless another is named."""
     if decides == ADMISSION:
         deadline = scenario.build().tasks.deadline
         if deadline is None or not np.isfinite(deadline).any():
@@ -292,7 +291,6 @@ PATIENCE = 3
 
 
 def with_admission(scenario: Scenario, admission: Mapping[str, Any]) -> dict[str, Any]:
-    """The scenario's policy with another admission."""
     return {**long_form(scenario.raw.get("policy")), "admission": dict(admission)}
 
 
@@ -315,7 +313,6 @@ def with_admissions(scenario: Scenario, policies: Iterable[PolicyLike] | Mapping
 
 
 def _named(scenario: Scenario, policy: PolicyLike) -> tuple[str, Any]:
-    """Label and value of one of them."""
     if isinstance(policy, str) and policy.lstrip().startswith("{"):
         try:
             policy = parse_value(policy)
@@ -381,7 +378,6 @@ def _threshold(tasks: Tasks, reward: Mapping[str, float]) -> dict[str, Any] | No
 
 
 def _possible(scenario: Scenario, policy: dict[str, Any]) -> bool:
-    """Return True if the scenario can run under this policy."""
     try:
         prepare(scenario, policy).begin()
     except ScenarioError:

@@ -249,7 +249,6 @@ def compare(
 
 
 def _check_asked(runs: Mapping[str, Any], baseline: str | None, confidence: float) -> None:
-    """Raise UsageError for a comparison that cannot be made."""
     if len(runs) < 2:
         raise UsageError("a comparison needs at least two policies")
     if baseline is not None and baseline not in runs:

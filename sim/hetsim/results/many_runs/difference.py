@@ -296,7 +296,6 @@ def _some(actions: tuple[str, ...]) -> str:
 
 
 def _flat(run: Result) -> dict[str, Any]:
-    """The values of the scenario of a run by their paths."""
     by_path: dict[str, Any] = {}
 
     def walk(value: Any, path: str) -> None:
@@ -314,7 +313,6 @@ def _flat(run: Result) -> dict[str, Any]:
 
 
 def _plain(row: dict[Any, Any]) -> dict[str, Any]:
-    """A row as JSON can hold it."""
     return {
         str(name): json_number(value) if isinstance(value, int | float | np.integer | np.floating) else str(value)
         for name, value in row.items()

@@ -128,7 +128,6 @@ def tables_of_groups(outcomes: Mapping[str, Result | Several], by: Iterable[str]
 
 
 def metrics_in(table: pd.DataFrame) -> list[str]:
-    """The metrics of a table of groups, in order."""
     return [str(name) for name in table.columns.get_level_values(0).unique()]
 
 
@@ -259,7 +258,6 @@ def difference_note(found: pd.DataFrame, confidence: float, identical: bool = Fa
 
 
 def differences_json(found: pd.DataFrame) -> list[dict[str, object]]:
-    """One mapping per row."""
     return [
         {str(key): value if isinstance(value, str | bool) else json_number(value) for key, value in row.items()}
         for row in found.astype(object).to_dict("records")

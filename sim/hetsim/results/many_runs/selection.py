@@ -172,7 +172,6 @@ class Race:
         return all(self._margin(a, b, r) == 0 for a in self.left for b in self.left if a != b)
 
     def outcome(self) -> Selection:
-        """The outcome so far."""
         tied = tuple(self.left) if self.over and len(self.left) > 1 else ()
         return Selection(
             metric=self.metric, probability=self.probability, delta=self.delta,

@@ -55,7 +55,6 @@ class SweepTables:
         self._files = None if self._folder is None else [GrowingTable(self._folder, name) for name in ("table", "each")]
 
     def add(self, rows: Sequence[SweepRow]) -> None:
-        """Add the next rows."""
         self.names |= dict.fromkeys(name for row in rows for run in row.runs if run is not None for name in run)
         here = {key: column[self.rows : self.rows + len(rows)] for key, column in self.columns.items()}
         self.rows += len(rows)
@@ -76,7 +75,6 @@ class SweepTables:
         ]
 
     def write(self, *targets: Path) -> None:
-        """Move both tables to their final places."""
         for number, target in enumerate(targets):
             if self._files is not None:
                 write_whole(target, self._files[number].move, durable=True)

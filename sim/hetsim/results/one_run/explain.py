@@ -220,7 +220,6 @@ def explain(result: Run, task_id: Any) -> pd.DataFrame:
 
 
 def _stretches(waits: _Waits, at: int) -> pd.DataFrame:
-    """The stretches of one wait."""
     part, cause = waits.stretches(at)
     lines: list[list[Any]] = []
     for begin, code, head in zip(waits.grid[part], cause, waits.head_of(at)[part], strict=True):

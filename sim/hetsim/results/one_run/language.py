@@ -10,7 +10,6 @@ from hetsim.model.record import COMPLETED, PREEMPTIONS, UNFINISHED, Record, RunI
 
 
 def rows_of(run: RunInput) -> np.ndarray:
-    """The rows of requests to language models."""
     rows = [service.rows for service in run.language]
     return np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
 
@@ -52,7 +51,6 @@ def counts(record: Record) -> dict[str, np.ndarray]:
 
 
 def _output(record: Record, rows: np.ndarray) -> np.ndarray:
-    """Tokens that these requests generate."""
     given = np.asarray(record.input.tasks.extra["output_tokens"], dtype=float)[rows]
     return np.maximum(1.0, np.rint(np.nan_to_num(given)))
 

@@ -123,7 +123,6 @@ class Measured:
         return int(np.count_nonzero(self.status == status))
 
     def series(self, name: str) -> pd.Series:
-        """A column of the measured tasks, as a series."""
         all_tasks = self.result.tasks[name]
         return all_tasks if self.rows is None else all_tasks.iloc[self.rows]
 

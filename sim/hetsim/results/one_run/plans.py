@@ -179,7 +179,6 @@ def _alone(mode: Mode, wide: bool) -> bool:
 
 
 def _homes(table: ModeTable, mode: Mode) -> list[Node]:
-    """The nodes with devices of a mode's type."""
     return [
         node
         for node in table.cluster.nodes

@@ -77,7 +77,6 @@ class TableRows:
 
     @cached_property
     def size(self) -> np.ndarray:
-        """Number of tasks of each row."""
         if self.staged is None:
             return np.ones(self.count, np.int64)
         return np.diff(np.append(self.begin, len(self.members)))

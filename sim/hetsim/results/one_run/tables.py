@@ -108,7 +108,6 @@ def _ratios(
 def _placed(
     found: pd.DataFrame, frame: pd.DataFrame, rows: TableRows, position: np.ndarray, of_stages: np.ndarray
 ) -> None:
-    """Where the stages of each request ran."""
     batch = found["batch"].array
     found["batch"] = pd.arrays.IntegerArray(
         np.where(of_stages, 0, batch.to_numpy(dtype=np.int32, na_value=0)).astype(np.int32),

@@ -85,7 +85,6 @@ def _in_racks(
 
 
 def _uplinks(cluster: Cluster, racks: schema.Racks, document: Document) -> dict[str, float]:
-    """Rates of the uplinks by rack."""
     rates: dict[str, float] = {}
     for node in cluster.nodes:
         if node.spec.rack is not None:
@@ -106,7 +105,6 @@ def _uplinks(cluster: Cluster, racks: schema.Racks, document: Document) -> dict[
 def _prices_without_type(
     cluster: schema.ClusterSpec, known: dict[str, tuple[DeviceType, str]], document: Document
 ) -> Iterator[Problem]:
-    """Problems of prices of unknown types, or of types with a price."""
     for name in cluster.prices:
         path: Path_ = ("cluster", "prices", name)
         if name not in known:

@@ -52,7 +52,6 @@ class DrawnRequests(Generic[S]):
         """The tokens of the requests drawn last, if they have some."""
 
     def _tokens_of(self, demand: Any, n: int, label: tuple[str, ...]) -> dict[str, np.ndarray]:
-        """The tokens of prompts and answers of n requests, drawn."""
         keys, stream = ("prompt", "output"), self.context.random.stream
         drawn = [getattr(demand.tokens, key).sample(stream("tokens", *label, key), n) for key in keys]
         return {f"{key}_tokens": whole_tokens(values) for key, values in zip(keys, drawn, strict=True)}

@@ -203,7 +203,6 @@ class ModeBook:
         return self._why_no_cores(mode, " or ".join(way for task, way in ways.items() if task in spreads))
 
     def _why_no_cores(self, mode: Mode, nodes_by: str) -> str:
-        """The same of a mode on the cores of one node."""
         device = mode.type
         kinds = [(node, count) for node, count in self._kinds_for(mode).values() if node.cpu.type is device]
         cores = max((node.cpus for node, _ in kinds), default=0)
@@ -216,7 +215,6 @@ class ModeBook:
         return f"{mode.millicores / 1000:g} cores are more than {limit_text}{way_out}"
 
     def _why_no_gpus(self, mode: Mode, nodes_by: str) -> str:
-        """The same of a mode on accelerators."""
         device, kinds = mode.type, self._kinds_for(mode).values()
         within, wanted = _within(mode.partition), f"{mode.gpus} × {mode.type.name}"
         present = [(sum(one.type is device for one in node.accelerators), count) for node, count in kinds]
@@ -234,7 +232,6 @@ class ModeBook:
         return f"no node with {wanted} has {' and '.join(needs)}"
 
     def _why_no_gang(self, mode: Mode, unit: Mode) -> str:
-        """The same of a gang over a number of nodes, or of one of cores."""
         there = sum(self._parts(node, mode) * count for node, count in self._kinds_for(mode).values())
         where = _within(mode.partition)[4:] or "the cluster"
         if mode.node_count == 1:

@@ -92,7 +92,6 @@ def _check_estimates(entry: WorkloadEntry, path: Path_, table: TaskTable, contex
 
 
 def _name_partitions(stream: TaskStream, bound: list[Partition | None], codes: np.ndarray) -> None:
-    """Give the tasks the names of their partitions, where any has one."""
     if any(bound):
         names = ["" if one is None else one.name for one in bound]
         stream.partitions = list(dict.fromkeys(["", *names]))
@@ -189,7 +188,6 @@ def _of(values: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
 def _served(
     entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, context: Context
 ) -> DrawnService | ServedLanguage | None:
-    """The service of the requests of the table; None for tasks."""
     if table.requests and entry.service is None:
         text = "says when requests came, not what they take: add a service: to this entry"
         raise context.fail((*path, "trace"), f"the trace {table.source} {text}")
@@ -202,7 +200,6 @@ def _served(
 def _requests(
     entry: WorkloadEntry, served: DrawnService | ServedLanguage, table: TaskTable, kept: np.ndarray, context: Context
 ) -> RowModes:
-    """Shape and times of the requests of a trace."""
     n = len(kept)
     if isinstance(served, ServedLanguage):
         check_tokens(table, kept)

@@ -43,7 +43,6 @@ class TraceRows:
     partitions: list[Partition | None]
 
     def types(self, row: int) -> list[str]:
-        """The types of device to which each row is limited."""
         named = "" if self.table.devices is None else str(self.table.devices[row])
         return named.split("|") if named else []
 
@@ -62,7 +61,6 @@ class RowModes:
     """What is to be said of the others."""
 
     def without(self, lost: np.ndarray, told: str) -> RowModes:
-        """The same without the lost rows."""
         fits = ~lost
         estimate = None if self.estimate is None else self.estimate[fits]
         work = None if self.work is None else self.work.take(np.flatnonzero(fits))
@@ -386,6 +384,5 @@ def _left_out(rows: TraceRows, lost: list[_Group], context: Context) -> str:
 
 
 def _where(table: TaskTable, row: int) -> str:
-    """Where a row stands in its file."""
     line = table.line(row)
     return f"row {row + 1}" if line is None else f"line {line}"

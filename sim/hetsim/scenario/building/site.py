@@ -134,7 +134,6 @@ def recorded_partitions(
 
 
 def _named_partition(name: str, path: Path_, context: Context) -> Partition:
-    """The partition that an entry names."""
     if name not in context.cluster.partitions:
         raise context.fail((*path, "partition"), unknown_partition(name, context.cluster))
     return context.cluster.partitions[name]

@@ -85,7 +85,6 @@ def entry_names(entries: list[Any]) -> list[str | None]:
 
 
 def _repeated(entries: list[Any], document: Document) -> Iterator[Problem]:
-    """Entries of one name."""
     first: dict[str, int] = {}
     for number, name in enumerate(entry_names(entries)):
         if name is not None and first.setdefault(name, number) != number:
@@ -148,7 +147,6 @@ def _absurd(stream: TaskStream, context: Context) -> list[Problem]:
 
 
 def _items(data: list[DataItem], context: Context) -> tuple[list[Item], list[Problem]]:
-    """The items of the `data:` section, and what is wrong with them."""
     homes = {node.name: node.index for node in context.cluster.nodes}
     items: list[Item] = []
     names: set[str] = set()

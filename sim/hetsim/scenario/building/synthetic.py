@@ -220,7 +220,6 @@ def _draw(
 
 
 def _labels(demand: Demand, n: int) -> dict[str, np.ndarray]:
-    """Texts that the tasks of a class carry."""
     texts = {"qos": demand.qos, "account": demand.account}
     return {key: np.full(n, text, dtype=object) for key, text in texts.items() if text is not None}
 
@@ -228,7 +227,6 @@ def _labels(demand: Demand, n: int) -> dict[str, np.ndarray]:
 def _assemble(
     drawn: list[tuple[np.ndarray | slice, _Drawn]], name: str, path: Path_, arrival: np.ndarray
 ) -> TaskStream:
-    """One stream from its classes."""
     n = len(arrival)
     if len(drawn) == 1 and isinstance(drawn[0][0], slice):
         time = drawn[0][1].time
@@ -266,7 +264,6 @@ def _fill_estimate(stream: TaskStream, rows: np.ndarray | slice, drawn: _Drawn) 
 
 
 def _fill_work(stream: TaskStream, rows: np.ndarray | slice, drawn: _Drawn) -> None:
-    """Fill the work of the kernels of a class by mode."""
     for position, mode in enumerate(drawn.modes):
         peak = peak_of(mode.type) if mode in drawn.work and one_lane(mode) else None
         if peak is None:
@@ -278,7 +275,6 @@ def _fill_work(stream: TaskStream, rows: np.ndarray | slice, drawn: _Drawn) -> N
 
 
 def _fill_data(stream: TaskStream, rows: np.ndarray | slice, demand: Demand) -> None:
-    """The data that the tasks of a class read and write."""
     for key in ("reads", "writes"):
         if names := getattr(demand, key):
             lists = getattr(stream, key) or [()] * len(stream)

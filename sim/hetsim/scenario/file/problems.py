@@ -215,7 +215,6 @@ def _fields(models: Iterable[type[BaseModel]]) -> list[str]:
 
 
 def _models_at(model: type[BaseModel], location: Iterable[Any]) -> list[type[BaseModel]]:
-    """The models that may stand at a location."""
     here: list[tuple[type[BaseModel], Any]] = [(model, None)]
     for part in location:
         inner: list[tuple[type[BaseModel], Any]] = []

@@ -117,7 +117,6 @@ class MeasuredSpec(Model):
 
     @property
     def measured(self) -> StageTable | None:
-        """The table of measured times, or None."""
         return self._built
 
     def _file(self, base: Path) -> StageTable:

@@ -177,7 +177,6 @@ def _check_curve(curve: list[tuple[int, float]] | None) -> None:
 
 
 def bandwidth_curve(curve: list[tuple[int, float]] | None) -> BandwidthCurve | None:
-    """The bandwidth curve of some rows."""
     return None if curve is None else BandwidthCurve(*(tuple(map(float, one)) for one in zip(*curve, strict=True)))
 
 
@@ -202,7 +201,6 @@ class GpuLink(Profiled):
         _check_curve(self.curve)
 
     def link(self) -> Link:
-        """The link, from its rate or its curve."""
         curve = bandwidth_curve(self.curve)
         return self.made(upload=self.rate if curve is None else curve.top, curve=curve)
 
@@ -244,7 +242,6 @@ class NodeNetworkSpec(Profiled):
             _check_curve(self.curve)
 
     def link(self) -> Link:
-        """The link, from its rates or its curve."""
         curve = bandwidth_curve(self.curve)
         out, into = ((self.out, self.into) if curve is None else (curve.top, curve.top))
         rates = {"upload": self.upload if out is None else out, "download": self.download if into is None else into}

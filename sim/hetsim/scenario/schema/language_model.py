@@ -54,7 +54,6 @@ class Drift(Model):
     """Coefficient of variation of the factor on all steps of a replication: lognormal, with mean 1."""
 
     def factor(self, generator: np.random.Generator) -> float:
-        """The random factor of a replication."""
         variance = math.log1p(self.cv**2)
         return math.exp(generator.normal(-variance / 2, math.sqrt(variance)))
 
@@ -167,7 +166,6 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def weights(self) -> int:
-        """Bytes of the weights of a replica."""
         return self.model.bytes if isinstance(self.model, Architecture) else self.model
 
     @property
@@ -225,11 +223,9 @@ class LanguageModel(Profiled, Replicas):
 
     @property
     def times(self) -> StepTimes:
-        """Step times."""
         return self.times_of(1.0)
 
     def times_of(self, factor: float) -> StepTimes:
-        """Step times, multiplied by a factor."""
         times: StepTimes = self.step.times(self.figures)
         if self.engine is not None and self.figures is not None:
             times = of_engine("steps")(*self.figures, self.engine)

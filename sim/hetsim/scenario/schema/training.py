@@ -44,11 +44,9 @@ class TransformerSpec(Mirror):
 
     @property
     def experts(self) -> int:
-        """Number of experts of a layer."""
         return 1 if self.name is None else architectures.MODELS[self.name].experts
 
     def described(self) -> training.Transformer:
-        """The transformer for computing its training time."""
         if self.name is None:
             return self.made()
         shape = architectures.MODELS[self.name]

@@ -171,7 +171,6 @@ def json_schema() -> dict[str, Any]:
 
 
 def _with_titles(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with definitions called by their titles."""
     names = {name: titled.get("title", name) for name, titled in schema.get("$defs", {}).items()}
     twice = {title for title in names.values() if list(names.values()).count(title) > 1}
     names = {name: name if title in twice else title for name, title in names.items()}

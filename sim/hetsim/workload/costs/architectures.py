@@ -301,7 +301,6 @@ class Architecture(Frozen):
 
     @property
     def bytes(self) -> int:
-        """Bytes of all weights."""
         first = 0.0 if self.tied else self.head * KEPT
         return round(self.dense_bytes + self.experts * self.expert * self.expert_width + first)
 

@@ -130,17 +130,14 @@ class LayerNetwork:
 
     @property
     def output(self) -> Shape:
-        """Shape of the network's output."""
         return self.layers[-1].output if self.layers else self.input
 
     @property
     def parameters(self) -> int:
-        """Number of trainable parameters."""
         return sum(layer.parameters for layer in self.layers)
 
     @property
     def flops(self) -> int:
-        """Operations of the forward pass."""
         return sum(layer.flops for layer in self.layers)
 
     @property
@@ -209,7 +206,6 @@ class Profile:
 
     @property
     def parameters(self) -> int:
-        """Number of trainable parameters of all networks."""
         return sum(passes.network.parameters for passes in self._passes(self.kind))
 
     @property
@@ -225,7 +221,6 @@ class Profile:
 
     @property
     def activation_memory(self) -> int:
-        """Bytes of activations of one sample."""
         return sum(passes.network.activation_memory for passes in self._passes(self.kind))
 
     def _passes(self, kind: Kind) -> tuple[Passes, ...]:
@@ -248,7 +243,6 @@ class Profile:
         return Work(flops=f"{flops} FLOP", bytes=f"{moved} B", kernels=kernels, efficiency=efficiency)
 
     def input_bytes(self, batch: int = BATCH, kind: Kind | None = None) -> int:
-        """Bytes that a step's batch uploads."""
         return batch * (self.training_input if (kind or self.kind) == "training" else self.inference_input)
 
     def gpu_memory(self, batch: int = BATCH, kind: Kind | None = None) -> int:
@@ -336,7 +330,6 @@ class ProfileUse:
 
     @property
     def work(self) -> Work:
-        """The work of one step."""
         return profile(self.profile).step(batch=self.batch, efficiency=self.efficiency)
 
     def seconds_per_step(self, peak: Peak, share: float = 1.0) -> float:
@@ -345,10 +338,8 @@ class ProfileUse:
 
     @property
     def input_bytes(self) -> int:
-        """Bytes that each step uploads."""
         return profile(self.profile).input_bytes(self.batch)
 
     @property
     def gpu_memory(self) -> int:
-        """Bytes of GPU memory that are needed."""
         return profile(self.profile).gpu_memory(self.batch)

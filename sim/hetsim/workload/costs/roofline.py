@@ -168,12 +168,10 @@ class KernelLaunch(Frozen):
 
     @property
     def blocks(self) -> int:
-        """Thread blocks in the grid."""
         return math.prod(self.grid)
 
     @property
     def threads(self) -> int:
-        """Threads in a block."""
         return math.prod(self.block)
 
 
@@ -303,7 +301,6 @@ class Work(Frozen):
         return overhead, operations, traffic, float(self.steps * self.bytes)
 
     def seconds(self, peak: Peak, share: float | None = None) -> float:
-        """Seconds of all steps."""
         return self.steps * self.step_seconds(peak, share)
 
 

@@ -44,7 +44,6 @@ class Renewal(ArrivalProcess):
 
     @property
     def gaps(self) -> Hyperexponential | Gamma:
-        """Distribution of the gaps."""
         mean, cv = 1 / self.rate, math.sqrt(self.scv)
         if self.family == "hyperexponential" or (self.family == "auto" and self.scv > 1):
             # model_construct: the figures are validated and in base units already.

@@ -295,7 +295,6 @@ class Examined:
                 self.remove(job)
 
     def _order(self, here: Round, heads: list[LoggedJob]) -> Iterator[LoggedJob]:
-        """The waiting jobs in order."""
         waiting = [entry[3] for entry in self.queue]
         if self.rule.order == "share":
             return self._turns(here, heads, waiting)
@@ -390,7 +389,6 @@ class Examined:
 
 
 def logged_jobs(jobs: Jobs, limits: Limits | None, order: Order | None) -> list[LoggedJob]:
-    """The jobs of a log, with all that rules use."""
     parts, count = jobs.nodes, len(jobs)
     nodes: list[list[int]] = [[0]] * count
     if parts is not None:

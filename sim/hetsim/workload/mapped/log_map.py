@@ -77,7 +77,6 @@ class LogMap:
     def _of_fold(
         self, key: str, fold: Fold, names: Sequence[str] | None, file: str, missing: Sequence[str]
     ) -> Problems:
-        """Problems of the folding of rows into jobs."""
         if fold.by not in self.columns and fold.by in missing:
             names_here = [*self.columns, *(names or ())]
             near = suggestion(fold.by, names_here) or _listed(names or ())
@@ -167,7 +166,6 @@ class LogMap:
         return problems + self._of_zone([form for form in forms.values() if form is not None])
 
     def _of_zone(self, written: list[str]) -> list[tuple[str, str]]:
-        """Problems of a zone, from how instants are written."""
         if self.zone is None:
             return []
         if written and all(form.startswith("epoch") or form in TIMES for form in written):

@@ -92,7 +92,6 @@ def propose(path: Path, form: str, rows: FileRows) -> Proposal:
 
 
 def _columns_in(source: Any) -> list[str]:
-    """The columns that a source names."""
     if not isinstance(source, dict):
         return [source]
     return [name for key in ("column", "difference", "sum", "product") if key in source
@@ -248,7 +247,6 @@ def _form_of_numbers(column: Column) -> str:
 
 
 def _zones(columns: list[Column], forms: list[str], found: Proposal) -> None:
-    """In which zone dates are read."""
     shares = [(column, sum(_zoned(cell) for cell in column.cells)) for column in columns if column.cells]
     for column in [column for column, count in shares if 0 < count < len(column.cells)]:
         text = f'zone: of "{column.name}" some dates carry a zone and others none, which are taken as UTC'
@@ -267,7 +265,6 @@ def _other_way(target: str, column: Column, found: Proposal) -> None:
 
 
 def _zoned(cell: Any) -> bool:
-    """Return True if a date has a zone."""
     if isinstance(cell, str):
         return bool(re.search(r"(?:Z|[+-]\d{2}:?\d{2})$", cell)) and ":" in cell
     return getattr(cell, "tzinfo", None) is not None

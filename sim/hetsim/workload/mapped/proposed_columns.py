@@ -138,7 +138,6 @@ class Column:
 
     @property
     def examples(self) -> str:
-        """The first cells, as examples."""
         line = ", ".join(list(dict.fromkeys(str(cell) for cell in self.cells))[:3])
         return line if len(line) <= 80 and line.isprintable() else line[:77].replace("\n", " ") + "..."
 
@@ -281,7 +280,6 @@ def _reads(target: str, cell: Any) -> bool:
 
 
 def _no_dates(column: Column) -> str:
-    """Why no way of writing dates fits a column."""
     texts = [str(cell) for cell in column.cells]
     ways: dict[str, int] = {}
     forms = {text: [form.partition(".%f")[0] for form in guess_form([text])][:1] for text in dict.fromkeys(texts)}

@@ -87,7 +87,6 @@ class Csv(FileRows):
             yield number, [None if place is None else cells[place] for place in places]
 
     def _uneven(self, count: int) -> str:
-        """The problem of a row with this number of cells."""
         has = "1 cell" if count == 1 else f"{count} cells"
         width = len(self.names)
         named = "the header has" if not self._header else "the key header names"

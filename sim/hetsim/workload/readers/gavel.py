@@ -67,7 +67,6 @@ def read(log: JobLog, *, throughputs: ExistingFile) -> JobLog:
 
 
 def _width(log: JobLog) -> int:
-    """How many columns the first row has."""
     for line, text in numbered_lines(log.path, 1_000_000):
         if text.strip():
             count = text.count("\t") + 1

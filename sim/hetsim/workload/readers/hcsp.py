@@ -56,8 +56,6 @@ def read(
 
 
 class _Reader(ReadFile):
-    """Reads one file, collecting problems."""
-
     def __init__(self, path: Path, unit: str, types: list[str] | None, machines: int | None, header: bool | None):
         super().__init__(path)
         self.unit = unit

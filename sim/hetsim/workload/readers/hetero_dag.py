@@ -47,8 +47,6 @@ def read(
 
 
 class _Reader(text_rows.ReadFile):
-    """Reads one file, collecting problems."""
-
     def __init__(self, path: Path, unit: str, types: list[str] | None, independent: bool):
         super().__init__(path)
         self.unit = unit

@@ -123,7 +123,6 @@ def _pods(log: JobLog) -> Iterator[tuple[int, Any]]:
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    """The JSON object in a line; None where it is none."""
     try:
         value = json.loads(text)
     except (json.JSONDecodeError, RecursionError):
@@ -176,12 +175,10 @@ def _pod(
 
 
 def _makes(held: dict[str, float]) -> list[str]:
-    """The makes of GPUs among the requests."""
     return [key for key in GPUS if held.get(key)]
 
 
 def _unread(held: dict[str, float]) -> list[str]:
-    """Requests that nothing here knows."""
     return sorted(key for key, value in held.items() if value and key not in READ)
 
 

@@ -66,7 +66,6 @@ def _column(raw: str, place: int) -> int | None:
 
 
 def _table(text: str, file: str) -> Cuts:
-    """A chain of layers from CSV."""
     lines = text.splitlines()
     reader = csv.DictReader(lines)
     header = list(reader.fieldnames or [])

@@ -70,7 +70,6 @@ def _pod(log: JobLog, line: int, cells: list[str]) -> None:
 
 
 def _has_times(path: Path) -> bool:
-    """Return True if the header names any of the three times."""
     header = next((text for _, text in numbered_lines(path, LONGEST_LINE) if text.strip()), "").casefold()
     return any(name in header for name in TIMES)
 

@@ -84,7 +84,6 @@ class Keyed:
             self._merge()
 
     def find(self, key: str) -> tuple[float, ...] | None:
-        """The columns of a key's row."""
         if self._keys:
             self._merge()
         high, low = unpack("=qq", blake2b(key.encode(), digest_size=16).digest())

@@ -80,7 +80,6 @@ def _application(folder: Path, local_limit: int | None) -> Application:
 
 
 def _table(path: Path, columns: tuple[str, ...]) -> np.ndarray:
-    """Columns of numbers of a CSV file with a header."""
     if not path.is_file():
         raise file_error(path, "is missing")
     file = ReadFile(path)

@@ -94,7 +94,6 @@ def read(
 
 
 def _row(log: JobLog, line: int, cells: list[str]) -> dict[str, Any] | None:
-    """The row of a job; None where it is left out."""
     cell = dict(zip((*NEEDED, *OPTIONAL), cells, strict=True))
     name, nodes = cell["JobID"], cell["NodeList"]
     if "." in name:
@@ -250,7 +249,6 @@ def _is_down(log: JobLog, line: int, text: str) -> bool:
 
 
 def _blocks(log: JobLog) -> Any:
-    """Line and keys of each node."""
     words: dict[str, str] = {}
     start = 0
     for line, text in numbered_lines(log.path, LONGEST_LINE):

@@ -111,7 +111,6 @@ class SlurmConf:
             self.nodes += [{"name": name, **node} for name in names]
 
     def text(self, key: str, usual: str = "") -> str:
-        """The value of a key."""
         return self.keys.get(key.lower(), (0, usual))[1]
 
     def seconds(self, line: int, key: str, text: str) -> float:

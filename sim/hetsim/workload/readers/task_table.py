@@ -126,8 +126,6 @@ def to_frame(table: TaskTable) -> pd.DataFrame:
 
 
 class _Reader:
-    """Reads one file, collecting problems."""
-
     def __init__(self, path: Path, names: dict[str, str]):
         self.path = path
         self.names = names

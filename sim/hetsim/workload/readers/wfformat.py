@@ -189,7 +189,6 @@ class _Reader(ReadFile):
         return [names if len(set(names)) == len(names) else tuple(dict.fromkeys(names)) for names in row_names]
 
     def _items(self, table: TaskTable) -> None:
-        """Sizes of all files that tasks name."""
         sizes = {name: round(self._number(size, "sizeInBytes", name, 0.0)) for name, size in self.sizes.items()}
         self.sizes = {}
         unknown: dict[str, None] = {}

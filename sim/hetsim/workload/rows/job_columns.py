@@ -59,7 +59,6 @@ class RowBlock:
             self._identify(id_)
 
     def _identify(self, id_: Any) -> None:
-        """The id of the last row."""
         ids, before = self.ids, len(self.lines) - 1
         if isinstance(ids, array):
             if type(id_) is int and len(ids) == before and -(2**63) <= id_ < 2**63:

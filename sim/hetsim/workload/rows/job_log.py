@@ -250,7 +250,6 @@ def out_of_order(came: float, began: float, ended: float) -> str:
 
 
 def _written(given: float | None) -> str:
-    """A bound of the window, for people."""
     if isinstance(given, Date):
         return f"{datetime.fromtimestamp(given, UTC):%Y-%m-%d %H:%M:%S}"
     return f"{given:g} s"

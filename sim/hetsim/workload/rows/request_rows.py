@@ -270,7 +270,6 @@ class RequestColumns:
         self.columns = [(*column, self.table.names.index(column.name)) for column in columns]
 
     def has(self, name: str) -> bool:
-        """Return True if the file has a column of this name."""
         return self.table.has[name]
 
     def __iter__(self) -> Iterator[tuple[int, list[Any]]]:

@@ -152,7 +152,6 @@ def _decoded(raw: bytes, number: int, file: str) -> str:
 
 
 def _no_utf8(error: UnicodeDecodeError) -> str:
-    """The problem of bytes that are not UTF-8."""
     wide = error.object.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) or b"\0" in error.object[:100]
     what = "it looks like UTF-16" if wide else f"byte 0x{error.object[error.start]:02x}"
     return f"is not UTF-8 text ({what}); save it as UTF-8"
