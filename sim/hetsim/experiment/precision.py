@@ -1,4 +1,4 @@
-"""What studies cost: a precision, from a pilot; a sweep, from a few of its runs."""
+"""Costs of studies: a precision, from a pilot; a sweep, from a few of its runs."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""Request traces, one row a request (`azure_llm`, `burstgpt`, `requests`, `mooncake`)."""
+"""Request traces, a row each (`azure_llm`, `burstgpt`, `requests`, `mooncake`)."""
 
 import json
 import math
@@ -49,7 +49,10 @@ def mooncake(path: ExistingFile, **cut: Any) -> TaskTable:
 
 
 class _Reader:
-    """Lines such as {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}."""
+    """Lines of JSON.
+
+        {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 2353, 2354]}
+    """
 
     def __init__(self, requests: RequestRows):
         self.requests = requests
