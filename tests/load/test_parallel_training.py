@@ -12,8 +12,7 @@ from scipy.optimize import minimize
 
 import hetsim as hs
 from hetsim.errors import ScenarioError
-from hetsim.formulas.collectives import Rate, ring_over_nodes
-from hetsim.formulas.training import ParallelPlan, TrainingMachine, Transformer, memory, step
+from hetsim.formulas.training import ParallelPlan, Rate, TrainingMachine, Transformer, memory, ring_over_nodes, step
 
 GIB = 2**30
 MEASURED = Path(__file__).parents[3] / "shared" / "data" / "training" / "megatron.csv"

@@ -111,9 +111,8 @@ def pipeline_partition(
     solved: list[_Solved] = []
     within, total = 1, math.prod(level.count for level in levels)
     for number, level in enumerate(levels, 1):
-        room = None
-        if number == 1 and memory < math.inf:
-            room = _Room(StageMemory(cuts, inference=False), memory, total)
+        bounded = number == 1 and memory < math.inf
+        room = _Room(StageMemory(cuts, inference=False), memory, total) if bounded else None
         solved.append(
             _level(
                 cuts, times, weights, level=level, within=within, last=number == len(levels), activations=activations,

@@ -171,9 +171,8 @@ def _model_of(source: Any, name: str, types: dict[str, Any], only: Sequence[str]
         if not field.metadata.get("key", True) or (only and field.name not in only):
             continue
         kind = types.get(field.name, PLAIN.get(hints[field.name], hints[field.name]))
-        default: Any = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
+        made = field.default_factory
+        default: Any = field.default if made is dataclasses.MISSING else made()
         if field.metadata.get("optional") or default == math.inf:
             used[field.name] = default
             kind, default = kind | None, None

@@ -27,7 +27,7 @@ from pydantic import Field
 from hetsim.workload.logs.history import DAY, JobHistory
 from hetsim.workload.logs.recorded_log import SLACK
 from hetsim.workload.readers.snapshot import SnapshotJob
-from hetsim.workload.rows.held import MOMENT, HeldOverTime
+from hetsim.workload.rows.job_times import MOMENT, HeldOverTime
 
 NAME = "slurm_multifactor"
 NONE = dict.fromkeys(("age", "fair_share", "size", "partition", "priority", "service"), 0.0)

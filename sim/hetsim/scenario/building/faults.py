@@ -70,8 +70,7 @@ def _process(entry: Fault, number: int, cluster: Cluster, document: Document, pa
             raise ScenarioError(document.problem((*path, "on"), f'the cluster has no "{where}"{near}'))
         devices.update(dict.fromkeys(chosen))
     length = entry.lasting if entry.factor is not None else entry.repair
-    assert entry.every is not None
-    assert length is not None
+    assert entry.every is not None and length is not None
     every = entry.every
     return entry.made(
         name=entry.name or f"fault{number}", devices=tuple(devices), between=every.sample, lasting=length.sample,

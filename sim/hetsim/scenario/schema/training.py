@@ -7,7 +7,7 @@ from pydantic import Field
 
 from hetsim.errors import KeyProblem, UnknownName
 from hetsim.formulas import training
-from hetsim.formulas.collectives import WAYS, Pattern, Rate, capped, message, rate_at, ring_over_nodes
+from hetsim.formulas.training import WAYS, Pattern, Rate, capped, message, rate_at, ring_over_nodes
 from hetsim.model.cluster import NodeSpec
 from hetsim.model.exchange import Phase
 from hetsim.model.units import Bytes, Degree, Fraction, Name, NotNegative, Seconds

@@ -348,11 +348,10 @@ class Efficiency:
 
 def roofline_steps(model: Architecture, gpu: Peak, devices: int, reached: Efficiency) -> RooflineSteps:
     """Step times of a model on some GPUs of a node; needs `matrix_flops` and `link`."""
-    assert gpu.matrix_flops is not None
+    fast = gpu.matrix_peak(model.number_format.arithmetic)
+    assert gpu.matrix_flops is not None and fast is not None
     read = 1.0 / (devices * gpu.bandwidth * reached.memory)
     peak = devices * gpu.matrix_flops
-    fast = gpu.matrix_peak(model.number_format.arithmetic)
-    assert fast is not None
     multiply = 2.0 / (devices * fast * reached.compute)
     attends = peak * reached.attention
     # A token of context in that of `CONTEXT`: read, or computed where latent attention is bound by it.

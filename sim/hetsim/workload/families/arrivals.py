@@ -306,16 +306,14 @@ class Burst(ArrivalProcess):
         return None if self.every is None else self.size.mean / self.every
 
     def events(self, until: float) -> float:
-        if self.at is not None:
-            return self.size.mean * len(self.at)
-        assert self.every is not None
+        if self.every is None:
+            return self.size.mean * len(self.at or ())
         return (1 + self.size.mean) / self.every * until
 
     def _starts(self) -> Iterator[float]:
-        if self.at is not None:
-            yield from sorted(self.at)
+        if self.every is None:
+            yield from sorted(self.at or ())
             return
-        assert self.every is not None
         for number in count():
             yield number * self.every
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hetsim.workload.logs.summary import durations, held_amounts
-from hetsim.workload.rows.held import MOMENT, HeldOverTime
+from hetsim.workload.rows.job_times import MOMENT, HeldOverTime
 from hetsim.workload.traces import TaskTable
 
 # The capacity of a cluster as a log of its jobs shows it, and excesses of it.

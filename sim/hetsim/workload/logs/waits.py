@@ -24,7 +24,7 @@ import numpy as np
 
 from hetsim.workload.logs.inferred import Limits, Order, at_limit_of, capacity_curve, limited, limits_of, order_of
 from hetsim.workload.logs.recorded_log import SLACK, Capacity, HeldSteps, Jobs, chosen_of, jobs_of, level_of
-from hetsim.workload.rows.held import HeldOverTime
+from hetsim.workload.rows.job_times import HeldOverTime
 from hetsim.workload.traces import TaskTable
 
 REASONS = ("no room", "nodes down", "before the log", "limit", "priority", "order", "fragmented", "held back")
