@@ -525,7 +525,7 @@ def test_the_blocks_that_need_torch_do_what_the_page_says(own, monkeypatch):
 @pytest.mark.parametrize("name", ["makespan", "mine", "slowdown"])
 def test_the_curve_of_every_reward_can_be_drawn(name):
     """Ours say what they are per task; one's own, and those without a figure per task, are a reward per task."""
-    from hetsim.learning.picture import learning_curve
+    from hetsim.learning.training.train import learning_curve
 
     curve = pd.DataFrame({"steps": [100, 200], "reward_per_task": [-3.0, -2.0]})
     policy = SimpleNamespace(agent="ppo", training={"reward": {name: 1.0}, "kept_after": 200, "scenario": "s"})
