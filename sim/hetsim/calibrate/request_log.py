@@ -1,7 +1,6 @@
 """A server's log of requests, and the steps of the server read off it.
 
-The steps of a server read off a log of requests, without simulating the server.
-
+The steps are read off without simulating the server.
 Requests with first tokens at one instant were read in one step.  Between the first token of a request and its last the
 server took output - 1 steps that decoded, and read the prompts of the first tokens that came meanwhile.  So the seconds
 between the two are a sum of known counts: steps, sequences and context in them, and tokens of each step that read.

@@ -6,8 +6,7 @@ Korthikanti et al., Reducing Activation Recomputation in Large Transformer Model
 Two constants are fitted to measured steps: `efficiency`, the share of their peak that matrix products reach, and
 `passes`, how often the bytes of the stored activations pass through memory in element-wise kernels of a forward pass.
 
-Times of collectives and messages on idle links: the alpha-beta model.
-
+Times of collectives and messages are those on idle links, by the alpha-beta model.
 `ranks` take part with `size` bytes each; `rate` is the bus bandwidth of a rank's slowest hop in one direction, bytes
 a second; `latency` seconds a hop.
 Reference: Thakur, Rabenseifner, Gropp, Optimization of Collective Communication Operations in MPICH (2005).

@@ -3,8 +3,7 @@
 `RunInput` is what a scenario becomes before the clock starts; `Record` is what the engine wrote down.
 Tables with names, metrics and files are made from a Record by `hetsim.results`.
 
-States of devices from a device log: up, asleep, waking or down.
-
+`DeviceStates` makes the states of devices from a device log: up, asleep, waking or down.
 A device sleeps on through a failure and its repair; an accelerator is down while its node is.
 """
 

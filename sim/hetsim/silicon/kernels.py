@@ -5,10 +5,8 @@ sends its tokens through experts.  Each kernel's time comes from a measured surf
 not measured for a model is refused (`NotMeasured`), but for experts of another shape: those have the times of the
 nearest measured shape, in proportion to their operations.
 
-Measured times of kernels on regular grids, by GPU and engine.
-
-`surfaces.parquet` is distilled from the kernel tables of aiconfigurator-core (Apache-2.0; NOTICE names source and
-changes) by `benchmarks/distil.py`.
+`surfaces.parquet` has measured times on regular grids, by GPU and engine.  It is distilled from the kernel tables of
+aiconfigurator-core (Apache-2.0; NOTICE names source and changes) by `benchmarks/distil.py`.
 """
 
 import io

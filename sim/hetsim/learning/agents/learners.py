@@ -1,7 +1,6 @@
 """Agents: deep Q-learning and a policy gradient in NumPy, and PPO in PyTorch.
 
-Proximal policy optimization, by MaskablePPO of stable-baselines3.
-
+`Ppo` is proximal policy optimization, by MaskablePPO of stable-baselines3.
 Reference: Schulman, Wolski, Dhariwal, Radford, Klimov, Proximal Policy Optimization Algorithms (2017), with invalid
 actions masked as in Huang and Ontañón, A Closer Look at Invalid Action Masking in Policy Gradient Algorithms (FLAIRS
 2022).  The policy network is the one of the other agents, which scores each action from its row; the value network

@@ -4,8 +4,7 @@ There are three kinds of load, on separate branches of the tree of seeds (`hetsi
 from replications of its `TRAINING` loads; intermediate networks are validated on `VALIDATION` loads (the best is kept);
 and the final comparison is that of `hetsim compare`, with replications of the scenario's own seed.
 
-Admission policies written by hand, to compare with a learned one.
-
+A learned admission policy is compared with some written by hand (`hand_written`).
 All of them go with the scenario's own scheduler, placement and batching:
 
 accept_all      no task is rejected

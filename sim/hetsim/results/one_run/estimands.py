@@ -10,8 +10,7 @@ what means, intervals, paired differences, stopping rules and selections are mad
 Everything else (percentiles, maxima, time averages, counts, energy, cost) is for the expectation of a replication's
 value, and there a replication contributes its value.
 
-Intervals from one long run by batch means of its tasks in order of arrival.
-
+Intervals from one long run are made by batch means of its tasks in order of arrival.
 Conway, "Some tactical problems in digital simulation", 1963; Schmeiser, "Batch size effects in the analysis of
 simulation output", 1982 (10 to 30 batches are enough).  Means of long batches are almost independent and normal, so
 Student's t applies to them; of short ones they are not, and the interval is too narrow.  Therefore the run is first

@@ -2,10 +2,8 @@
 
 `summary_names` names those of every summary; the others are computed when asked for by name.
 
-Names of sets of metrics, in place of metrics: `usual`, `cluster`, `all`.
-
-Of a set a comparison shows what tells something of the runs at hand; a metric asked for by its own name is always
-shown.
+The names of sets (`usual`, `cluster`, `all`) stand in place of metrics.  Of a set a comparison shows what tells
+something of the runs at hand; a metric asked for by its own name is always shown.
 """
 
 from collections.abc import Callable, Iterable

@@ -7,8 +7,7 @@ one that its planner sees.  Transfers that it counts are the tasks' own, which n
 It then bounds the runs that launch every task by itself, complete it and finish it in one piece: with work kept across
 a stop the makespan can be shorter than that of any plan.
 
-A policy's notes on its forecasts as text: how far they were from the outcome.
-
+`forecasts` tells a policy's notes on its forecasts as text: how far they were from the outcome.
 The notes are NAME_count, NAME_mape, NAME_pinball and NAME_quantile (`hetsim_policies.prediction.durations` makes them),
 where NAME is forecast (of a load, in devices) or duration (of jobs, in seconds), and forecast_fallback: the part of
 them that was made by the predictor's fall-back.

@@ -3,8 +3,7 @@
 Columns and their meanings are those of docs ("Result tables", "Metrics"); the other tables are in `launches`
 (one row a launch) and `usage` (devices, timeline).
 
-Requests with stages as rows of the table of tasks, each counted once.
-
+A request with stages is one row of the table of tasks and counts once (`request_rows`).
 A stage is a task of its own in the engine; in results a request is what was sent.  Of its row
 
 - `ready` and `start` are those of its first stage, `finish` is when its last one ended; it has completed when all its

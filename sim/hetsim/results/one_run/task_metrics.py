@@ -4,8 +4,6 @@ A metric takes a `Measured` run and gives a number; NaN says that it is not defi
 tasks unfinished, an attainment without deadlines).  Task metrics cover the tasks that arrive in the window
 [warmup, horizon), device metrics the time in it.
 
-Deadlines: which tasks they are judged by, and the metrics of those.
-
 A run with a horizon ends with tasks that have a deadline still to come.  To count them as misses is wrong, and to leave
 out only those that are unfinished favors fast tasks: what finished early would count and what takes longer would not.
 So all tasks with a deadline after the end leave every share, whatever became of them: the tasks that remain are

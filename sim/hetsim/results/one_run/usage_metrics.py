@@ -1,7 +1,6 @@
 """Metrics of devices and queues: utilization, energy, cost, numbers in system.
 
-The cost of a run, in the money of the cluster's prices.
-
+The cost of a run is in the money of the cluster's prices.
 A device costs its price for as long as it is up, held by a task or not, and its price asleep (the same unless the
 scenario says otherwise) while it sleeps; while it is down it costs nothing.  The price of a node is carried by its
 accelerators in equal parts, without any by its cores.  So `cost` is the bill for the whole cluster, from the beginning

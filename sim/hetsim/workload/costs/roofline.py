@@ -19,8 +19,7 @@ peaks), divided by the saturation min(1, resident warps / warps_to_saturate).  T
 caches, nor that one multiprocessor can draw somewhat more than its part of an otherwise idle memory;
 `efficiency` is there to calibrate.
 
-Steps of a language model from figures of its architecture and its GPUs.
-
+`roofline_steps` makes the steps of a language model from figures of its architecture and its GPUs.
 Each kernel of a step is bound by arithmetic or by memory (Williams, Waterman and Patterson, Roofline, CACM 2009), and
 reaches a share of the peak, its efficiency.  With tensor parallelism each of `devices` GPUs has its part of every
 matrix, and each layer adds up partial results twice; a ring moves 2 (n - 1) / n of them over each link (Shoeybi et al.,
