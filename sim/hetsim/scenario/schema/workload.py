@@ -53,14 +53,14 @@ def check_traces(document: Document, base: Path) -> tuple[dict[int, TraceSpec], 
     problems: list[Problem] = []
     for number, path, trace in document.in_entries("trace"):
         if isinstance(trace, dict) and isinstance(trace.get("format"), str):
-            spec, wrong = _check(document, path, trace, base)
+            spec, wrong = _checked_trace(document, path, trace, base)
             problems += wrong
             if spec:
                 specs[number] = spec
     return specs, problems
 
 
-def _check(
+def _checked_trace(
     document: Document, path: Path_, trace: dict[str, Any], base: Path
 ) -> tuple[TraceSpec | None, list[Problem]]:
     try:
@@ -81,11 +81,11 @@ def _check(
         except ScenarioError as error:
             return None, error.problems
         if wrong:
-            return None, [document.problem((*path, *_parts(key, trace)), message) for key, message in wrong]
+            return None, [document.problem((*path, *_path_in_trace(key, trace)), message) for key, message in wrong]
     return TraceSpec(trace["format"], values), []
 
 
-def _parts(key: str, trace: dict[str, Any]) -> tuple[str, ...]:
+def _path_in_trace(key: str, trace: dict[str, Any]) -> tuple[str, ...]:
     """The path of a key such as columns.gpu_time.v100 within the trace."""
     first, _, rest = key.partition(".")
     inside = trace.get(first)
