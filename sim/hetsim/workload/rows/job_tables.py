@@ -23,6 +23,7 @@ import numpy as np
 from hetsim.model.units import ExistingFile
 from hetsim.workload.rows.job_columns import RowBlock
 from hetsim.workload.rows.job_log import JobLog, LogCut
+from hetsim.workload.rows.job_times import by_ids, numbers_in
 from hetsim.workload.rows.rows_of_a_job import refuse_repeated
 from hetsim.workload.traces import NUMBERS, TaskTable
 
@@ -194,10 +195,10 @@ class Assembly:
     def _table(self, block: RowBlock, kept: np.ndarray) -> TaskTable:
         """The kept rows of a block, column after column, each freed early."""
         log, columns = self.log, self.columns
-        every = bool(kept.all())
+        rows = self._in_order(block, kept)
 
         def chosen(values: np.ndarray) -> np.ndarray:
-            return values if every else values[kept]
+            return values if rows is None else values[rows]
 
         def numbers_of(name: str) -> np.ndarray:
             values = chosen(block.number(name))
@@ -228,9 +229,21 @@ class Assembly:
             elif there:
                 self._text(table, name, np.zeros(len(table), np.int32), [""])
         if columns.ids != "none":
-            table.id = self._by_turn(self._ids(block, kept, columns.ids))
+            table.id = self._by_turn(chosen(self._ids(block, np.True_, columns.ids)))
             block.ids = []
         return table
+
+    def _in_order(self, block: RowBlock, kept: np.ndarray) -> np.ndarray | None:
+        """The kept rows (None: all); of a file in another order than submissions, those of one instant by id."""
+        arrival = np.frombuffer(block.arrival)
+        if not (np.diff(arrival) < 0).any():
+            return None if kept.all() else np.flatnonzero(kept)
+        rank = numbers_in(block.names_of(len(block)))
+        _, slack = by_ids(rank, arrival)
+        came = np.argsort(arrival, kind="stable")
+        rows = np.arange(len(kept))
+        rows[came] = came if slack is None else np.lexsort((rank, arrival))
+        return rows[kept[rows]]
 
     def _times(self, table: TaskTable, numbers: dict[str, np.ndarray], estimate: np.ndarray | None) -> None:
         """Times by device, and what policies know of them."""

@@ -122,7 +122,7 @@ class JobTimes:
             else:
                 self._tell(HOUR, "by the order of their times and the duration", line)
             return options[0]
-        return self._contradicting(line, float(arrival), _plain(start), end=_plain(end), took=took)
+        return self._contradicting(line, given, took)
 
     def _fits(self, arrival: float, start: float | None, end: float | None, took: float | None) -> bool:
         if start is None:
@@ -131,9 +131,9 @@ class JobTimes:
             return False
         return took is None or end is None or abs(end - start - took) <= self.tolerance
 
-    def _contradicting(
-        self, line: int, arrival: float, start: float | None, end: float | None, took: float | None
-    ) -> Times | None:
+    def _contradicting(self, line: int, given: list[Times], took: float | None) -> Times | None:
+        """Times of which no choice fits; the earliest choice counts until the rest of the log is known."""
+        arrival, start, end = float(given[0][0]), _plain(given[0][1]), _plain(given[0][2])
         backwards = start is not None and end is not None and end < start
         if (took is not None and took < 0) or (took is None and backwards):
             self.log.leave_out("ended before they began", line)
@@ -141,7 +141,9 @@ class JobTimes:
         if start is not None and end is not None and took is not None:
             self.compared += 1
             if abs(end - start - took) > self.tolerance:
-                options: list[Times] = [(arrival, begin, took) for begin in (start, end - took) if begin >= arrival]
+                pairs = [(came, begin) for came, began, ended in given if began is not None and ended is not None
+                         for begin in (began, ended - took) if begin >= came]  # fmt: skip
+                options: list[Times] = [(float(came), float(begin), took) for came, begin in dict.fromkeys(pairs)]
                 if len(options) == 1:
                     self._last = _Open(JUMP, options, line)
                     return options[0]
@@ -224,7 +226,7 @@ class JobTimes:
                 # No wait at all is the likeliest one, if the next id allows it.
                 came = start if start <= high else (low + high) / 2
                 self.log.blocks.patches[one.position] = (float(came), start, took)
-        hours = [one for one in self._open if one.what == HOUR and len({way[0] for way in one.options}) > 1]
+        hours = [one for one in self._open if len({way[0] for way in one.options}) > 1]
         before, flipped = -np.inf, False
         ordered = sorted(hours, key=lambda one: (rest.rank[one.position], one.line)) if rest.slack is not None else []
         decided: list[tuple[_Open, float]] = []
@@ -272,17 +274,12 @@ class _Rest:
         self.pool = np.array([name for block in blocks for name in _texts(block, "recorded_node")], dtype=object)
         names = [name for block in blocks for name in block.names_of(len(block))]
         self.keys = np.fromiter(map(hash, names), np.int64, len(names))
-        self.rank = np.array([_number(name) for name in names])
+        self.rank = numbers_in(names)
         self.settled = np.ones(len(names), dtype=bool)
         self.settled[[one.position for one in opened]] = False
         self.placed: dict[int, Times] = {}
         self._limits: dict[Any, float] = {}
-        rows = np.flatnonzero(self.settled & np.isfinite(self.rank))
-        self._by_rank = rows[np.argsort(self.rank[rows], kind="stable")]
-        drops = -np.diff(self.arrival[self._by_rank])
-        ordered = len(drops) >= ENOUGH and (drops <= ROUNDED).mean() >= IN_ORDER
-        self.slack: float | None = max(0.0, float(np.quantile(drops, IN_ORDER))) if ordered else None
-        """By how much a submission may come before that of a lower id; None where ids are not evidence."""
+        self._by_rank, self.slack = by_ids(np.where(self.settled, self.rank, np.nan), self.arrival)
 
     def around(self, position: int) -> tuple[float, float]:
         """Submissions of the settled jobs with the next lower and the next higher id."""
@@ -330,9 +327,19 @@ def _texts(block: Any, name: str) -> list[str]:
     return [names[code] for code in block.codes(name).tolist()]
 
 
-def _number(name: str) -> float:
-    match = re.search(r"\d+", name)
-    return float(match[0]) if match and not name.startswith("line ") else np.nan
+def numbers_in(names: list[str]) -> np.ndarray:
+    """The number in each id, with the element of an array behind the point; NaN without one."""
+    found = [None if name.startswith("line ") else re.search(r"(\d+)(?:[\[_](\d+))?", name) for name in names]
+    return np.array([np.nan if one is None else float(one[1]) + float(one[2] or 0) / 1e7 for one in found])
+
+
+def by_ids(rank: np.ndarray, arrival: np.ndarray) -> tuple[np.ndarray, float | None]:
+    """Rows by rank, and by how much one may come before that of a lower rank; None where ranks are no evidence."""
+    rows = np.flatnonzero(np.isfinite(rank))
+    rows = rows[np.argsort(rank[rows], kind="stable")]
+    drops = -np.diff(arrival[rows])
+    ordered = len(drops) >= ENOUGH and (drops <= ROUNDED).mean() >= IN_ORDER
+    return rows, max(0.0, float(np.quantile(drops, IN_ORDER))) if ordered else None
 
 
 def _plain(value: float | None) -> float | None:
