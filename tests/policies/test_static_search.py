@@ -13,14 +13,14 @@ import hetsim as hs
 from hetsim.engine.simulation import Simulation
 from hetsim.model.cluster import Cluster, DeviceType, Link
 from hetsim.model.record import COMPLETED
-from hetsim.model.tasks import Item, Shape
+from hetsim.model.tasks import Item, Shape, StagedRequests
 from hetsim.policy import PlanProblem
 from hetsim.testing import System, audit
 from hetsim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
 from hetsim_policies.static.common.instance import runnable
 from hetsim_policies.static.common.search import Loads, Ranked, Search, bound_together, seed_of
 from hetsim_policies.static.greedy_best_fit import GreedyBestFit
-from hetsim_policies.static.insertion import Heft, Prioritized, by_criterion, prioritized
+from hetsim_policies.static.insertion import Heft, Prioritized, by_criterion, missed, prioritized
 from hetsim_policies.static.lists import LoadBalance, Mct, load_balance, speeds
 from hetsim_policies.static.random_search import Genetic, SimulatedAnnealing, ends_after, propose
 from hetsim_policies.static.two_sides import GreedyDual
@@ -300,6 +300,14 @@ def test_missed_deadlines_are_told_and_not_refused():
         "workload": [{"arrivals": {"process": "all_at_once", "count": 2}, "cpu_time": "4 s", "slo": "5 s"}],
     }  # fmt: skip
     assert hs.run(scenario).record.notes["deadlines_missed"] == 1
+
+
+def test_a_request_with_stages_is_late_where_any_of_them_is():
+    """Two stages side by side: the one in the last row ends first, and two tasks without stages follow."""
+    given = problem([[4.0], [1], [1], [1]], [2], deadline=np.array([3.0, 3, 1, 9]))
+    staged = (np.array([0, 0, 2, 3]), np.array([0, 1, -1, -1]), ["a", "b"])
+    given.tasks.staged = StagedRequests(*staged, id=np.arange(4), alone=np.array([4.0, 4, np.nan, np.nan]))
+    assert missed(np.array([4.0, 1, 2, 3]), given.tasks) == {"deadlines_missed": 2, "deadline_missed_by": 1.0}
 
 
 def memory_problem(needs, capacities, times=None, **columns):

@@ -370,10 +370,10 @@ def missed(finish: np.ndarray, tasks: Tasks) -> dict[str, float]:
     """Number of missed deadlines, and maximum lateness; {} without any."""
     if tasks.deadline is None or np.isnan(tasks.deadline).all():
         return {}
-    # A request with stages ends with its last one, and counts once.
-    ends = slice(len(tasks)) if tasks.staged is None else tasks.staged.last
-    finish = finish[ends]
-    late = finish - tasks.deadline[ends]
+    # A request with stages ends with whichever ends last, and counts once.
+    first = np.arange(len(tasks)) if tasks.staged is None else np.unique(tasks.staged.first)
+    finish = np.maximum.reduceat(finish, first)
+    late = finish - tasks.deadline[first]
     late = late[late > 1e-9 * np.abs(finish)]  # NaN, no deadline, is not
     return {"deadlines_missed": len(late), "deadline_missed_by": float(late.max(initial=0.0))}
 
