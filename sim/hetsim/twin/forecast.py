@@ -80,7 +80,7 @@ class TwinForecast:
         """Quantiles of a job's start, widened if known; inf: later."""
         if self.widening is None:
             return self.drawn(job, shares)
-        moved = self.widening.moved(self.drawn(job, SHARES), self.horizon, self.group(job)).tolist()
+        moved = self.widening.moved(self.ends(job), self.horizon, self.group(job)).tolist()
         by_share = dict(zip(SHARES, (value if value < self.horizon else math.inf for value in moved), strict=True))
         return [by_share[share] if share in by_share else self.drawn(job, [share])[0] for share in shares]
 
@@ -91,6 +91,17 @@ class TwinForecast:
     def drawn(self, job: int, shares: Sequence[float]) -> list[float]:
         """Quantiles of a job's start as sampled, not widened."""
         return np.quantile(self.starts[:, job], shares, method="inverted_cdf").tolist()
+
+    def ends(self, job: int) -> list[float]:
+        """The ends of a job's intervals before they are moved, and its median: quantiles as sampled.
+
+        One that reaches the horizon holds all later starts, so that all it may miss lies below it.
+        """
+        values = self.drawn(job, SHARES)
+        for low, high in ((0, -1), (1, -2)):
+            if values[high] >= self.horizon:
+                values[low] = self.drawn(job, [2 * SHARES[low]])[0]
+        return values
 
     def within(self, job: int) -> float:
         """The share of samples in which a job starts within the horizon."""

@@ -168,7 +168,7 @@ def earlier_instants(first: float, now: float, horizon: float, count: int) -> li
 
 def _past(told: TwinForecast, rows: dict[str, int], history: JobHistory, now: float) -> Past:
     actual = np.array([float(history.start[rows[job.id]]) - now for job in told.jobs])
-    quantiles = np.array([told.drawn(place, TOLD) for place in range(len(told.jobs))]).reshape(-1, len(TOLD))
+    quantiles = np.array([told.ends(place) for place in range(len(told.jobs))]).reshape(-1, len(TOLD))
     groups = [told.group(place) for place in range(len(told.jobs))]
     return Past(now + told.horizon, np.minimum(quantiles, told.horizon), np.minimum(actual, told.horizon), groups)
 

@@ -8,6 +8,7 @@ still waits then started at the horizon or later, and one that was canceled befo
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -26,9 +27,12 @@ from hetsim.twin.forecast import TwinForecast
 from hetsim.twin.report import moment
 from hetsim.twin.rules import Positive, Rules, Weights
 from hetsim.twin.widening import SHARES, Past
+from hetsim.workload.logs.history import DAY
 
 WIDTH = 2 * len(SHARES) + 1
 ROWS = TypeAdapter(list[list[float]], config=ConfigDict(strict=True, allow_inf_nan=False))
+MAX_AGE = 30 * DAY
+"""Age of a forecast above which nothing is learned from it: neither weights of priority nor errors."""
 MAX_ROWS = 20
 """Forecasts of the table, the latest."""
 
@@ -37,7 +41,7 @@ class Kept(BaseModel):
     """A stored forecast of the log.
 
     policy: what the forecast was made under; only forecasts of one policy err alike.
-    table: by job the quantiles as drawn, those told, and the start by time limits; at most the horizon.
+    table: by job the ends of intervals as drawn, those told, and the start by time limits; at most the horizon.
     actual: by job the start that came, at most the horizon; NaN if unknown.
     """
 
@@ -71,9 +75,11 @@ class ShadowLog:
             raise ScenarioError(Problem("is not a folder that can be written, as --shadow needs one", file=str(place)))
         files = [] if folder is None else sorted(folder.glob("forecast-*.json"))
         self.forecasts = sorted(map(_read, files), key=lambda one: one.now)
+        self._oldest = -math.inf
 
     def learn(self, starts: Mapping[str, float], now: float) -> None:
         """Add the known starts of jobs; inf: still waiting."""
+        self._oldest = now - MAX_AGE
         for one in self.forecasts:
             begun = [starts.get(name, np.nan) - one.now for name in one.ids]
             complete = one.now + one.horizon <= now
@@ -85,14 +91,15 @@ class ShadowLog:
         return [one for one in self.forecasts if len(one.rows)]
 
     def pasts(self, horizon: float, policy: str = "") -> list[Past]:
-        """Forecasts of a horizon and policy, for widening intervals."""
+        """Forecasts of a horizon and policy that are not too old, for widening intervals."""
         return [Past(one.now + horizon, one.table[one.rows, : len(SHARES)], one.actual[one.rows],
                      groups=[one.groups[row] for row in one.rows])
-                for one in self.judged if (one.horizon, one.policy) == (horizon, policy)]  # fmt: skip
+                for one in self.judged if (one.horizon, one.policy) == (horizon, policy)
+                and one.now >= self._oldest]  # fmt: skip
 
     def weights(self, now: float) -> Weights | None:
-        """The weights of priority of the latest earlier forecast that has any."""
-        earlier = (one.rules.weights for one in reversed(self.forecasts) if one.now < now)
+        """The weights of priority of the latest earlier forecast that has any and is not too old."""
+        earlier = (one.rules.weights for one in reversed(self.forecasts) if now - MAX_AGE <= one.now < now)
         return next((weights for weights in earlier if weights is not None), None)
 
     def keep(self, told: TwinForecast, now: float, policy: str = "") -> None:
@@ -100,7 +107,7 @@ class ShadowLog:
         if self.folder is None:
             return
         jobs, rules = range(len(told.jobs)), told.rules
-        table = [[*told.drawn(job, SHARES), *told.quantiles(job, SHARES), float(told.by_limits[job])] for job in jobs]
+        table = [[*told.ends(job), *told.quantiles(job, SHARES), float(told.by_limits[job])] for job in jobs]
         document = {
             "now": now, "horizon": told.horizon, "policy": policy, "ids": [job.id for job in told.jobs],
             "groups": [told.group(job) for job in jobs], "rules": asdict(rules),
