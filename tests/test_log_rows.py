@@ -149,6 +149,30 @@ def test_hours_that_clocks_show_twice_by_the_order_of_ids(tmp_path: Path) -> Non
                for note in table.notes)  # fmt: skip
 
 
+def test_jobs_of_one_second_are_in_the_order_of_ids_where_rows_are_not_by_submission(tmp_path: Path) -> None:
+    """Accounts are written as jobs end: elements of an array came by their number, whatever ended first."""
+    rows = [f"{i},{10 * i},{10 * i},{2000 - i},1,\n" for i in range(30)]  # in which the last to come ends first
+    rows += ["40[10],400,400,450,1,\n", "40[2],400,400,460,1,\n", "39,400,400,470,1,\n"]
+    table = read(tmp_path, "".join(reversed(rows)))
+    assert [str(one) for one in table.id[table.arrival == 400].tolist()] == ["39", "40[2]", "40[10]"]
+    assert table.line(int(np.flatnonzero(table.id == "39")[0])) == 2
+    plain = read(tmp_path, "".join(sorted(rows[:30], key=lambda row: float(row.split(",")[1]))) + rows[31] + rows[32])
+    assert plain.id[-2:].tolist() == ["40[2]", "39"]  # a file by submission is its own evidence
+    told = read(tmp_path, "7,5,5,9,1,\n9,4,4,8,1,\n8,4,4,8,1,\n")
+    assert told.id.tolist() == [7, 9, 8]  # three ids are none
+
+
+def test_a_jump_in_the_hour_that_clocks_show_twice(tmp_path: Path) -> None:
+    """An end before its start tells nothing of the hour of the submission; the ids next to it do."""
+    head, columns = "id,at,start,end,took,gpus\n", {**COLUMNS, "duration": "took"}
+    rows = "".join(f"{i},2026-10-25 0{i // 6 - 1 if i > 17 else i // 6}:{i % 6}0:00,2026-10-25 06:00:00,"
+                   f"2026-10-25 0{5 if i == 20 else 7}:00:00,60,1\n" for i in range(36))  # fmt: skip
+    table = read(tmp_path, rows, head, columns, time="iso", zone="Europe/Berlin", units={"duration": "min"})
+    assert table.arrival.tolist() == [600.0 * i for i in range(36)]
+    assert any("1 jobs have a duration that is not end - start" in n or "1 of 36 jobs have a duration" in n
+               for n in table.notes)  # fmt: skip
+
+
 # Kubernetes ---------------------------------------------------------------------------------------------------------
 
 

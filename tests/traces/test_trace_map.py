@@ -236,6 +236,18 @@ def test_a_log_in_another_language_is_mapped_by_its_content(tmp_path: Path) -> N
                for one in found.unsure)  # fmt: skip
 
 
+def test_nodes_are_the_names_on_which_least_is_held_at_once(tmp_path: Path) -> None:
+    """Users with numbers in their names look like nodes; jobs of one user run side by side, those of a node do not."""
+    rows = ["vorgang;wer;beginn;schluss;wo"]
+    rows += [f"{k};u{k // 2 % 5};01.03.2026 {k // 4:02}:00:00;01.03.2026 {k // 4:02}:50:00;r{k % 4}" for k in range(40)]
+    for order in ((0, 1, 2, 3, 4), (0, 4, 2, 3, 1)):
+        text = "\n".join(";".join(row.split(";")[place] for place in order) for row in rows) + "\n"
+        found = proposed(tmp_path / "log.csv", text.replace("beginn", "start").replace("schluss", "end"))
+        columns = found.keys["columns"]
+        assert (columns["recorded_node"], columns.get("user")) == ("wo", "wer")
+    assert any("4 names with numbers, which come again, on which at most 1" in one for one in found.unsure)
+
+
 def test_ids_that_come_again_are_told_with_the_choices(tmp_path: Path) -> None:
     log = f"id,submit_time,runtime_s,num_gpus\na,{JOB}\nb,{JOB}\na,2024-01-01 00:05:00,9,2\n"
     found = proposed(tmp_path / "log.csv", log)

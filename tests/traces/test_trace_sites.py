@@ -266,6 +266,13 @@ def test_a_byte_order_mark_hides_no_format(file, form):
     assert len(read(form, path)) == len(read(form, file(text, "u.log"))) > 0
 
 
+def test_pods_without_their_kind_are_recognized(file):
+    items = json.loads(PODS_JSON)["items"]
+    lines = "\n".join(map(json.dumps, items))
+    forms = [recognize(file(text, f"{k}.json")) for k, text in enumerate((PODS_JSON, json.dumps(items), lines))]
+    assert forms == ["kubernetes"] * 3
+
+
 def test_the_last_ending_counts(file):
     assert recognize(file("arrival,cpu_time\n0,1\n", "x.swf.csv")) is None
     assert command("trace", "inspect", file("arrival,cpu_time\n0,1\n", "x.swf.csv")).exit_code == 0

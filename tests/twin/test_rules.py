@@ -16,7 +16,7 @@ from hetsim.errors import ScenarioError
 from hetsim.twin.command import _history, _ruled, _site_rules, _snapshot
 from hetsim.twin.forecast import SnapshotCluster, Twin
 from hetsim.twin.rules import Rules, Weights, learned, with_policy
-from hetsim.twin.shadow import ShadowLog
+from hetsim.twin.shadow import MAX_AGE, ShadowLog
 from hetsim.twin.widening import Past, widening
 from hetsim.workload.readers.snapshot import SnapshotJob
 
@@ -157,8 +157,8 @@ def test_weights_of_an_earlier_forecast_are_taken_where_evidence_is_thin(seen, t
         one = Twin([of("a")], now, log, cluster).forecast(1)
         one.rules = Rules(weights=weights)
         shadow.keep(one, now + 60.0 * number)
-    kept = [ShadowLog(tmp_path).weights(now + later) for later in (60.0, 61.0, 500.0)]
-    assert kept == [None, WEIGHTS, WEIGHTS]
+    kept = [ShadowLog(tmp_path).weights(now + later) for later in (60.0, 61.0, 500.0, 60.0 + MAX_AGE, 61.0 + MAX_AGE)]
+    assert kept == [None, WEIGHTS, WEIGHTS, WEIGHTS, None]
 
 
 def test_an_order_that_weights_do_not_explain_is_not_taken(seen):
@@ -436,7 +436,9 @@ def test_only_forecasts_of_the_same_policy_and_horizon_widen(tmp_path):
         text = json.dumps(STORED | {"now": 1.7e9 + number, "policy": policy})
         (tmp_path / f"forecast-{number}.json").write_text(text)
     log = ShadowLog(tmp_path)
-    log.learn({"1": 1.7e9 + 60.0}, 1.8e9)
+    log.learn({"1": 1.7e9 + 60.0}, 1.7e9 + MAX_AGE + 0.5)  # the first is too old
+    assert len(log.judged) == 2
+    log.learn({"1": 1.7e9 + 60.0}, 1.7e9 + 4000.0)
     counts = [len(log.pasts(*asked)) for asked in ((3600.0, ""), (3600.0, "sjf"), (3600.0, "fcfs"), (60.0, ""))]
     assert counts == [2, 1, 0, 0]
 

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from hetsim.cli.program import hetsim
 from hetsim.errors import ScenarioError
 from hetsim.traces.command import read as read_log
-from hetsim.twin.forecast import SnapshotCluster, Twin
+from hetsim.twin.forecast import SnapshotCluster, Twin, TwinForecast
 from hetsim.twin.judge import earlier_instants, judge, look_back
-from hetsim.twin.widening import ENOUGH_STARTS, SHARES, Past, widening
+from hetsim.twin.widening import ENOUGH_STARTS, SHARES, Past, Widening, widening
 from hetsim.workload.logs.history import DAY, ArrivalTimes, JobHistory, RunTimes, history_of
 from hetsim.workload.readers.snapshot import SnapshotJob, gpus_of, read
 
@@ -307,6 +307,22 @@ def test_widened_quantiles_stay_in_order_and_within_the_horizon():
         some = [Past(0.0, np.sort(random.exponential(5000.0, (40, 5)), axis=1), random.exponential(5000.0, 40))]
         moved = widening(some, 0.0).moved(np.sort(random.exponential(5000.0, (30, 5)), axis=1), 9000.0)
         assert (np.diff(moved, axis=1) >= 0).all() and (moved >= 0).all() and (moved <= 9000.0).all()
+
+
+def test_an_interval_up_to_the_horizon_misses_below_it_alone():
+    """Of twenty samples two are later: the interval of 90 % begins at the second, and 18 of them are not before it."""
+    nothing = np.zeros(0)
+    starts = np.concatenate([np.arange(1.0, 19.0), [math.inf, math.inf]])
+    told = TwinForecast(
+        [job("w")] * 2, horizon=100.0, starts=np.column_stack([starts, np.arange(1.0, 21.0)]), by_limits=nothing,
+        times=nothing, occupied=nothing, capacity=1.0, unit="GPUs", free={}, came=nothing
+    )
+    assert told.drawn(0, SHARES) == [1, 5, 10, 15, math.inf] and told.ends(0) == [2, 5, 10, 15, math.inf]
+    assert told.ends(1) == told.drawn(1, SHARES) == [1, 5, 10, 15, 19]
+    told.starts[5:, 0] = math.inf
+    assert told.ends(0) == [2, math.inf, math.inf, math.inf, math.inf] and told.quantiles(0, SHARES)[0] == 1
+    told.widening = Widening((0.0,) * 5, 30, 1)
+    assert told.quantiles(0, [0.05, 0.95]) == [2, math.inf] and told.quantiles(1, [0.05, 0.95]) == [1, 19]
 
 
 @pytest.mark.slow

@@ -98,10 +98,8 @@ class TwinForecast:
         One that reaches the horizon holds all later starts, so that all it may miss lies below it.
         """
         values = self.drawn(job, SHARES)
-        for low, high in ((0, -1), (1, -2)):
-            if values[high] >= self.horizon:
-                values[low] = self.drawn(job, [2 * SHARES[low]])[0]
-        return values
+        return [self.drawn(job, [2 * share])[0] if share < 0.5 and other >= self.horizon else value
+                for share, value, other in zip(SHARES, values, values[::-1], strict=True)]  # fmt: skip
 
     def within(self, job: int) -> float:
         """The share of samples in which a job starts within the horizon."""

@@ -2,13 +2,13 @@
 
 One file per forecast, named by its instant and written whole, so that runs at the same time do not disturb each other
 and the same forecast gives the same bytes.  A forecast counts as soon as all of its horizon has passed; a job that
-still waits then started at the horizon or later, and one that was canceled before its start is left out.
+still waits then started at the horizon or later, and one that was canceled before its start is left out.  A site
+changes: after `MAX_AGE` a forecast counts no more.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -32,7 +32,7 @@ from hetsim.workload.logs.history import DAY
 WIDTH = 2 * len(SHARES) + 1
 ROWS = TypeAdapter(list[list[float]], config=ConfigDict(strict=True, allow_inf_nan=False))
 MAX_AGE = 30 * DAY
-"""Age of a forecast above which nothing is learned from it: neither weights of priority nor errors."""
+"""Seconds after which a forecast counts no more: neither its weights of priority nor its errors."""
 MAX_ROWS = 20
 """Forecasts of the table, the latest."""
 
@@ -75,14 +75,12 @@ class ShadowLog:
             raise ScenarioError(Problem("is not a folder that can be written, as --shadow needs one", file=str(place)))
         files = [] if folder is None else sorted(folder.glob("forecast-*.json"))
         self.forecasts = sorted(map(_read, files), key=lambda one: one.now)
-        self._oldest = -math.inf
 
     def learn(self, starts: Mapping[str, float], now: float) -> None:
-        """Add the known starts of jobs; inf: still waiting."""
-        self._oldest = now - MAX_AGE
+        """Add the known starts of jobs, inf for one that waits; forecasts that are too old are left out."""
         for one in self.forecasts:
             begun = [starts.get(name, np.nan) - one.now for name in one.ids]
-            complete = one.now + one.horizon <= now
+            complete = one.now + one.horizon <= now <= one.now + MAX_AGE
             one.actual = np.clip(begun, 0.0, one.horizon) if complete else np.full(len(one.ids), np.nan)
 
     @property
@@ -91,11 +89,10 @@ class ShadowLog:
         return [one for one in self.forecasts if len(one.rows)]
 
     def pasts(self, horizon: float, policy: str = "") -> list[Past]:
-        """Forecasts of a horizon and policy that are not too old, for widening intervals."""
+        """Forecasts of a horizon and policy, for widening intervals."""
         return [Past(one.now + horizon, one.table[one.rows, : len(SHARES)], one.actual[one.rows],
                      groups=[one.groups[row] for row in one.rows])
-                for one in self.judged if (one.horizon, one.policy) == (horizon, policy)
-                and one.now >= self._oldest]  # fmt: skip
+                for one in self.judged if (one.horizon, one.policy) == (horizon, policy)]  # fmt: skip
 
     def weights(self, now: float) -> Weights | None:
         """The weights of priority of the latest earlier forecast that has any and is not too old."""

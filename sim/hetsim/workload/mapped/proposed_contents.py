@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.workload.mapped.proposed_columns import GPU_NAME, INSTANTS, UNIT_OF, Column, Proposal, seconds_of
+from hetsim.workload.rows.held import HeldOverTime
 
 SURE = 0.98
 """The share of rows that must bear a finding out."""
@@ -143,8 +144,12 @@ class Contents:
         for one in texts:
             if "devices" not in self.chosen and all(GPU_NAME.search(str(cell)) for cell in one.cells):
                 self._take("devices", one, "all values look like names of GPUs")
-            elif "recorded_node" not in self.chosen and kinds[one.name] > 1 and _like_nodes(one):
-                self._take("recorded_node", one, f"{kinds[one.name]} names with numbers, which come again")
+        nodes = [one for one in texts if one in self.left and kinds[one.name] > 1 and _like_nodes(one)]
+        if "recorded_node" not in self.chosen and nodes:
+            most = [self._most_held(one) for one in nodes]
+            node, held = min(zip(nodes, most, strict=True), key=lambda pair: pair[1])
+            least = f", on which at most {held:g} are held at once" if max(most) > held else ""
+            self._take("recorded_node", node, f"{kinds[node.name]} names with numbers, which come again{least}")
         rest = sorted((one for one in texts if one in self.left and 1 < kinds[one.name] <= 0.5 * self.rows),
                       key=lambda one: -kinds[one.name])  # fmt: skip
         for target in ("user", "status", "class"):
@@ -153,6 +158,18 @@ class Contents:
             pick = fits[-1] if target != "user" and fits else pick
             if pick is not None and target not in self.chosen and not (target == "class" and "queue" in self.chosen):
                 self._take(target, pick, f"{kinds[pick.name]} different texts in {self.rows:,} rows")
+
+
+    def _most_held(self, column: Column) -> float:
+        """The most that jobs under one of a column's names hold at once: no more than a node has."""
+        if (took := self._seconds()) is None or column.blank:
+            return 0.0
+        start, held = self.instants[self.chosen["start"].name], self.chosen.get("gpus", self.chosen.get("cpus"))
+        amount = np.ones(len(took)) if held is None or held.name not in self.numbers else self.numbers[held.name]
+        names, known = np.array(list(map(str, column.cells))), np.isfinite(start + took + amount)
+        rows = [np.flatnonzero(known & (names == name)) for name in sorted(set(column.cells))]
+        return max(float(HeldOverTime(start[one], start[one] + took[one], amount[one]).level.max(initial=0.0))
+                   for one in rows)  # fmt: skip
 
 
 def _by_row(column: Column, values: Sequence[float] | None) -> np.ndarray:
