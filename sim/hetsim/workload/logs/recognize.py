@@ -31,8 +31,8 @@ RECORDS = (
 )  # fmt: skip
 """Formats of records by how these begin."""
 TEXTS = (
-    ("ray", '"required_resources"'), ("ray", '"entrypoint"'), ("kubernetes", '"Pod"'),
-    ("kubernetes", '"containerStatuses"'), ("wfformat", '"workflow"'), ("philly", '"attempts"'), ("mooncake", '"hash_ids"'),
+    ("ray", '"required_resources"'), ("ray", '"entrypoint"'), ("kubernetes", '"Pod"'), ("wfformat", '"workflow"'),
+    ("philly", '"attempts"'), ("mooncake", '"hash_ids"'), ("kubernetes", '"containerStatuses"'),
 )  # fmt: skip
 """Formats in JSON by a word that they have near their beginning."""
 

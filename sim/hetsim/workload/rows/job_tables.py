@@ -229,16 +229,17 @@ class Assembly:
             elif there:
                 self._text(table, name, np.zeros(len(table), np.int32), [""])
         if columns.ids != "none":
-            table.id = self._by_turn(chosen(self._ids(block, np.True_, columns.ids)))
+            table.id = self._by_turn(chosen(self._ids(block, np.ones(1, dtype=bool), columns.ids)))
             block.ids = []
         return table
 
     def _in_order(self, block: RowBlock, kept: np.ndarray) -> np.ndarray | None:
         """The kept rows (None: all); of a file in another order than submissions, those of one instant by id."""
         arrival = np.frombuffer(block.arrival)
-        if not (np.diff(arrival) < 0).any():
+        if not (np.diff(arrival) < 0).any() or len(np.unique(arrival)) == len(arrival):
             return None if kept.all() else np.flatnonzero(kept)
-        rank = numbers_in(block.names_of(len(block)))
+        numbers = np.array(block.ids, dtype=float) if isinstance(block.ids, array) else np.empty(0)
+        rank = numbers if len(numbers) == len(block) else numbers_in(block.names_of(len(block)))
         _, slack = by_ids(rank, arrival)
         came = np.argsort(arrival, kind="stable")
         rows = np.arange(len(kept))
