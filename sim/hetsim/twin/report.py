@@ -37,7 +37,7 @@ def job_rows(told: TwinForecast, now: float) -> list[list[str]]:
     return rows
 
 
-HEADS = ["job", "user", "partition", "start, 5 %", "median", "95 %", "within", "by time limits"]
+HEADS = ["job", "user", "partition", "start, from", "median", "to (90 %)", "within", "by time limits"]
 
 
 def free_rows(told: TwinForecast, now: float) -> list[list[str]]:
