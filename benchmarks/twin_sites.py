@@ -1,25 +1,29 @@
 """Forecasts of `hetsim twin` on made-up Slurm sites: coverage, width and error, against a twin told the true rules.
 
-    python -m benchmarks.twin_sites [--sites 0 1 2 3] [--snapshots 40] [--samples 20] [--rules learned true none]
+    python -m benchmarks.twin_sites [--sites 0 1 2 3] [--seeds] [--snapshots 40] [--samples 20] [--rules learned true]
 
 Each site has three partitions, fair share, a cap of GPUs per user in each QOS, and time limits of 1.1 to 12 times the
 run time.  `slurm_multifactor` runs it for 24 days; from day 10 on it is stopped every few hours, and what Slurm would
 print then (squeue with REASON and PRIORITY, sacct, scontrol) is what the twin reads.  Forecasts go 24 h ahead; a start
 that lies beyond counts as 24 h.  Intervals are widened by the errors of the site's earlier forecasts that are known.
+Rules are learned, true or none; with `floor` the twin is told the true rules and draws run times from the distribution
+that made them, given all that is known of a job and of those submitted with it; with `told` it knows run times as well.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import norm
 
 import hetsim as hs
 from hetsim.twin.command import _history as history_and_table
@@ -82,6 +86,11 @@ class Site:
     limit: np.ndarray
     start: np.ndarray
     node: np.ndarray
+    campaign: np.ndarray
+    usual: np.ndarray
+    """The median of the distribution from which the usual run time of each campaign was drawn, in hours."""
+    longest: np.ndarray
+    """The longest limit of the job's partition, in hours."""
 
     @property
     def end(self) -> np.ndarray:
@@ -105,7 +114,8 @@ def nodes_of(kind: Kind) -> list[dict[str, Any]]:
 def made(kind: Kind, days: float = 24.0, site: dict[str, Any] | None = None) -> Site:
     """Draw the jobs of a site and run it.  site: further keys of its partitions."""
     random = np.random.default_rng(kind.seed)
-    rows: list[tuple[float, int, str, int, float, float]] = []
+    rows: list[tuple[float, int, str, int, float, float, int, float, float]] = []
+    campaign = 0
     home: dict[str, list[float]] = {name: [0.0] for name in PARTITIONS}
     for _, count, inside in kind.nodes:
         for name in inside:
@@ -123,11 +133,13 @@ def made(kind: Kind, days: float = 24.0, site: dict[str, Any] | None = None) -> 
             width = int(random.choice([1, 2, 4], p=[0.6, 0.25, 0.15]))
             usual = typical * mean[user] * random.lognormal(0.0, 0.4)
             factor = random.uniform(1.1, 12.0)
-            for _ in range(int(random.geometric(0.25))):  # a campaign
+            campaign += 1
+            for _ in range(int(random.geometric(0.25))):
                 took = float(np.clip(usual * random.lognormal(0.0, 0.6), 1 / 60, longest / 1.1))
                 limit = min(longest, math.ceil(max(took * 1.1, usual * factor) * 4) / 4)
                 at += float(random.exponential(120.0))
-                rows.append((at, user, name, width, round(took * HOUR), limit * HOUR))
+                of = campaign, typical * mean[user], longest
+                rows.append((at, user, name, width, round(took * HOUR), limit * HOUR, *of))
                 work += width * took
     rows.sort()
     arrival = np.floor([row[0] for row in rows])
@@ -145,7 +157,7 @@ def made(kind: Kind, days: float = 24.0, site: dict[str, Any] | None = None) -> 
     return Site(
         kind, np.array(names), np.array([row[2] for row in rows]), qos, np.array([row[3] for row in rows], dtype=float),
         arrival, np.array([row[4] for row in rows]), np.array([row[5] for row in rows]),
-        tasks["start"].to_numpy(), tasks["node"].to_numpy(),
+        tasks["start"].to_numpy(), tasks["node"].to_numpy(), *(np.array([row[k] for row in rows]) for k in (6, 7, 8)),
     )  # fmt: skip
 
 
@@ -236,6 +248,37 @@ def true_rules(site: Site) -> Rules:
     return Rules({name: {"max_gpus_per_user": cap} for name, cap in kind.caps.items()}, weights, kind.bf_interval)
 
 
+def run_times(site: Site, now: float, count: int) -> dict[int, np.ndarray]:
+    """By job present: run times in seconds from the distribution that made them, given all that is known by now.
+
+    The usual time of a campaign is weighted by its limits and by what its jobs took or have run so far (importance
+    sampling); sample k of all jobs of a campaign is of one usual time.
+    """
+    random, found = np.random.default_rng(int(now)), dict[int, np.ndarray]()
+    here = np.flatnonzero((site.arrival <= now) & (site.end > now))
+    for campaign in sorted(set(site.campaign[here].tolist())):
+        jobs = np.flatnonzero((site.campaign == campaign) & (site.arrival <= now))
+        limit, longest = site.limit[jobs] / HOUR, site.longest[jobs[0]]
+        took, ran = site.runtime[jobs] / HOUR, np.maximum(now - site.start[jobs], 0.0) / HOUR
+        usual = site.usual[jobs[0]] * random.lognormal(0.0, 0.4, 3000)
+        # The least limit is that of the factor, of which all values are as likely, rounded up to quarters of an hour.
+        highest = np.inf if limit.min() >= longest else limit.min()
+        share = np.clip(highest / usual, 1.1, 12.0) - np.clip((limit.min() - 0.25) / usual, 1.1, 12.0)
+        weight = np.log(np.maximum(share, 1e-12))
+        for row, job in enumerate(jobs.tolist()):
+            done = site.end[job] <= now
+            scaled = (np.log(max(took[row] if done else ran[row], 1 / 60)) - np.log(usual)) / 0.6
+            weight += norm.logpdf(scaled) if done else norm.logsf(scaled) if ran[row] else 0.0
+        chance = np.exp(weight - weight.max())
+        drawn = np.log(random.choice(usual, count, p=chance / chance.sum()))
+        for row, job in enumerate(jobs.tolist()):
+            high = limit[row] / 1.1
+            low = min(high, max(ran[row], high - 0.25 / 1.1 if limit[row] > limit.min() else 1 / 60))
+            place = random.uniform(*norm.cdf((np.log([low, high])[:, None] - drawn) / 0.6))
+            found[job] = np.clip(np.exp(drawn + 0.6 * norm.ppf(np.clip(place, 1e-9, 1 - 1e-9))), low, high) * HOUR
+    return found
+
+
 @dataclass
 class Judged:
     """Forecasts of one instant: quantiles by job (told and as drawn), and what came, in seconds from it."""
@@ -259,13 +302,17 @@ def forecasts(site: Site, instants: Iterable[float], samples: int, rules: str, f
         starts = np.where(site.start <= now, EPOCH + site.start, math.inf).tolist()
         past.learn({str(row + 1): start for row, start in enumerate(starts)}, EPOCH + now)
         given = Rules()
-        if rules == "true":
+        if rules in ("true", "floor", "told"):
             given = true_rules(site)
         elif rules == "learned":
             given = learned(snapshot.jobs, EPOCH + now, log, past.weights(EPOCH + now))
         policy, ruled = with_policy(None, given) if given.caps or given.weights else ("easy_backfill", Rules())
         cluster = SnapshotCluster(listed)
         twin = Twin(snapshot.jobs, EPOCH + now, log, cluster, policy=policy, rules=ruled)
+        if rules in ("floor", "told"):
+            times = run_times(site, now, samples) if rules == "floor" else dict(enumerate(site.runtime[:, None]))
+            turns = {job: itertools.cycle(values.tolist()) for job, values in times.items()}
+            twin._drawn = lambda job, random, elapsed=0.0, turns=turns: next(turns[int(job.id) - 1])  # type: ignore[method-assign]
         told = twin.forecast(samples, int(now))
         told.widening = widening(past.pasts(DAY), EPOCH + now)
         past.keep(told, EPOCH + now)
@@ -296,13 +343,14 @@ def row_of(name: str, judged: Iterable[Judged]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sites", type=int, nargs="*", default=range(len(SITES)))
+    parser.add_argument("--seeds", type=int, default=0, help="added to the seed of each site: others of its kind")
     parser.add_argument("--snapshots", type=int, default=40)
     parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--rules", nargs="*", default=("learned", "true", "none"))
     asked = parser.parse_args()
     print(f"{'':14} starts  in 90 %    width  (drawn)    width    error")
     for number in asked.sites:
-        site = made(SITES[number])
+        site = made(replace(SITES[number], seed=SITES[number].seed + asked.seeds))
         for rules in asked.rules:
             with tempfile.TemporaryDirectory() as folder:
                 instants = instants_of(0, asked.snapshots + OPEN)
