@@ -93,7 +93,7 @@ class TwinForecast:
         return np.quantile(self.starts[:, job], shares, method="inverted_cdf").tolist()
 
     def ends(self, job: int) -> list[float]:
-        """The ends of a job's intervals before they are moved, and its median: quantiles as sampled.
+        """Sampled quantiles that are the ends of intervals before these are moved.
 
         One that reaches the horizon holds all later starts, so that all it may miss lies below it.
         """

@@ -77,7 +77,7 @@ class ShadowLog:
         self.forecasts = sorted(map(_read, files), key=lambda one: one.now)
 
     def learn(self, starts: Mapping[str, float], now: float) -> None:
-        """Add the known starts of jobs, inf for one that waits; forecasts that are too old are left out."""
+        """Add the known starts of jobs, inf while waiting; old forecasts have none."""
         for one in self.forecasts:
             begun = [starts.get(name, np.nan) - one.now for name in one.ids]
             complete = one.now + one.horizon <= now <= one.now + MAX_AGE
@@ -95,7 +95,7 @@ class ShadowLog:
                 for one in self.judged if (one.horizon, one.policy) == (horizon, policy)]  # fmt: skip
 
     def weights(self, now: float) -> Weights | None:
-        """The weights of priority of the latest earlier forecast that has any and is not too old."""
+        """The weights of priority of the latest earlier forecast with any, if not old."""
         earlier = (one.rules.weights for one in reversed(self.forecasts) if now - MAX_AGE <= one.now < now)
         return next((weights for weights in earlier if weights is not None), None)
 

@@ -146,10 +146,10 @@ class Contents:
                 self._take("devices", one, "all values look like names of GPUs")
         nodes = [one for one in texts if one in self.left and kinds[one.name] > 1 and _like_nodes(one)]
         if "recorded_node" not in self.chosen and nodes:
-            most = [self._most_held(one) for one in nodes]
-            node, held = min(zip(nodes, most, strict=True), key=lambda pair: pair[1])
-            least = f", on which at most {held:g} are held at once" if max(most) > held else ""
-            self._take("recorded_node", node, f"{kinds[node.name]} names with numbers, which come again{least}")
+            peaks = [self._peak(one) for one in nodes]
+            node, peak = min(zip(nodes, peaks, strict=True), key=lambda pair: pair[1])
+            reason = f", on which at most {peak:g} are held at once" if max(peaks) > peak else ""
+            self._take("recorded_node", node, f"{kinds[node.name]} names with numbers, which come again{reason}")
         rest = sorted((one for one in texts if one in self.left and 1 < kinds[one.name] <= 0.5 * self.rows),
                       key=lambda one: -kinds[one.name])  # fmt: skip
         for target in ("user", "status", "class"):
@@ -160,14 +160,14 @@ class Contents:
                 self._take(target, pick, f"{kinds[pick.name]} different texts in {self.rows:,} rows")
 
 
-    def _most_held(self, column: Column) -> float:
-        """The most that jobs under one of a column's names hold at once: no more than a node has."""
+    def _peak(self, column: Column) -> float:
+        """The maximum that jobs with one of a column's names hold at once."""
         if (took := self._seconds()) is None or column.blank:
             return 0.0
-        start, held = self.instants[self.chosen["start"].name], self.chosen.get("gpus", self.chosen.get("cpus"))
-        amount = np.ones(len(took)) if held is None or held.name not in self.numbers else self.numbers[held.name]
-        names, known = np.array(list(map(str, column.cells))), np.isfinite(start + took + amount)
-        rows = [np.flatnonzero(known & (names == name)) for name in sorted(set(column.cells))]
+        start, devices = self.instants[self.chosen["start"].name], self.chosen.get("gpus", self.chosen.get("cpus"))
+        amount = np.ones(len(took)) if devices is None else self.numbers.get(devices.name, np.ones(len(took)))
+        names, there = np.array(list(map(str, column.cells))), np.isfinite(start + took + amount)
+        rows = [np.flatnonzero(there & (names == name)) for name in sorted(set(column.cells))]
         return max(float(HeldOverTime(start[one], start[one] + took[one], amount[one]).level.max(initial=0.0))
                    for one in rows)  # fmt: skip
 

@@ -234,7 +234,10 @@ class Assembly:
         return table
 
     def _in_order(self, block: RowBlock, kept: np.ndarray) -> np.ndarray | None:
-        """The kept rows (None: all); of a file in another order than submissions, those of one instant by id."""
+        """The kept rows (None: all), those of one instant by id.
+
+        A file in the order of submissions is evidence by itself.
+        """
         arrival = np.frombuffer(block.arrival)
         if not (np.diff(arrival) < 0).any() or len(np.unique(arrival)) == len(arrival):
             return None if kept.all() else np.flatnonzero(kept)

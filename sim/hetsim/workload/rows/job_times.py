@@ -132,7 +132,7 @@ class JobTimes:
         return took is None or end is None or abs(end - start - took) <= self.tolerance
 
     def _contradicting(self, line: int, given: list[Times], took: float | None) -> Times | None:
-        """Times of which no choice fits; the earliest choice counts until the rest of the log is known."""
+        """Settle times of which no choice fits; the earliest counts for now."""
         arrival, start, end = float(given[0][0]), _plain(given[0][1]), _plain(given[0][2])
         backwards = start is not None and end is not None and end < start
         if (took is not None and took < 0) or (took is None and backwards):
@@ -328,13 +328,13 @@ def _texts(block: Any, name: str) -> list[str]:
 
 
 def numbers_in(names: list[str]) -> np.ndarray:
-    """The number in each id, with the element of an array behind the point; NaN without one."""
-    found = [None if name.startswith("line ") else re.search(r"(\d+)(?:[\[_](\d+))?", name) for name in names]
-    return np.array([np.nan if one is None else float(one[1]) + float(one[2] or 0) / 1e7 for one in found])
+    """The number in each id, elements of arrays as a fraction; NaN without one."""
+    matches = [None if name.startswith("line ") else re.search(r"(\d+)(?:[\[_](\d+))?", name) for name in names]
+    return np.array([np.nan if one is None else float(one[1]) + float(one[2] or 0) / 1e7 for one in matches])
 
 
 def by_ids(rank: np.ndarray, arrival: np.ndarray) -> tuple[np.ndarray, float | None]:
-    """Rows by rank, and by how much one may come before that of a lower rank; None where ranks are no evidence."""
+    """Rows by rank, and the slack of their submissions; None without evidence."""
     rows = np.flatnonzero(np.isfinite(rank))
     rows = rows[np.argsort(rank[rows], kind="stable")]
     drops = -np.diff(arrival[rows])
