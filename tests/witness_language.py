@@ -161,7 +161,7 @@ class LanguageLives:
         record, rows = self.record, service.rows
         if record.input.tasks.estimate is not record.input.tasks.time or record.device_log or service.autoscale:
             return False
-        if service.timeout < math.inf or (record.status[rows] != COMPLETED).any() or record.preemptions is not None:
+        if record.attempt_of is not None or (record.status[rows] != COMPLETED).any() or record.preemptions is not None:
             return False
         return bool((record.ready[rows] + service.request_delay < now).all())
 

@@ -144,7 +144,58 @@ class Replay:
         self.call_end[call] = self.now
 
 
-def compare(given, replay_of, limit=None):
+class Replicas(Replay):
+    """Replicas of a language model, whose steps all take equally long; a request of n tokens takes part in n steps."""
+
+    def __init__(self, *arguments, seats, replicas, step, **clients):
+        self.seats, self.step = seats, step
+        self.members, self.line = [{} for _ in range(replicas)], [[] for _ in range(replicas)]
+        self.busy_until = [None] * replicas
+        super().__init__(*arguments, servers=0, **clients)
+
+    def join(self, who):
+        sent = [len(inside) + len(waiting) for inside, waiting in zip(self.members, self.line, strict=True)]
+        self.line[sent.index(min(sent))].append(who)
+
+    def serve(self):
+        for number, (inside, waiting) in enumerate(zip(self.members, self.line, strict=True)):
+            if self.busy_until[number] is not None:
+                continue
+            while waiting and len(inside) < self.seats:
+                who = waiting.pop(0)
+                inside[who], self.start[who] = self.sizes[who], self.now
+            if inside:
+                self.busy_until[number] = self.now + self.step
+                heapq.heappush(self.heap, (self.busy_until[number], FINISH, number, number))
+
+    def end(self, number):
+        self.busy_until[number], inside = None, self.members[number]
+        for who in list(inside):
+            inside[who] -= 1
+        over = sorted(who for who in inside if not inside[who] or (who in self.gone and not self.leave))
+        for who in over:
+            del inside[who]
+        for who in over:
+            self.finish[who] = self.now
+            self.fate[who] = "aborted" if who in self.gone else "completed"
+            if who not in self.gone:
+                self.call_end[who % self.n] = self.now
+                rivals, self.open[who % self.n] = self.open[who % self.n] - {who}, set()
+                for rival in rivals:
+                    self.leave_it(rival)
+
+    def leave_it(self, who):
+        """What waits goes at once, what takes part in a step when that is over."""
+        self.gone.add(who)
+        for number, waiting in enumerate(self.line):
+            between = who in self.members[number] and self.busy_until[number] is None
+            if not self.leave and (who in waiting or between):
+                waiting[:] = [one for one in waiting if one != who]
+                self.members[number].pop(who, None)
+                self.fate[who], self.finish[who] = "aborted", self.now
+
+
+def compare(given, replay_of, limit=None, replay=Replay, sizes=lambda tasks: tasks.time[:, 0]):
     """The run of a scenario next to its replay: every attempt and every call, to 1e-9."""
     loaded = load(given).build()
     calls, tasks = loaded.calls, loaded.tasks
@@ -156,8 +207,8 @@ def compare(given, replay_of, limit=None):
         return other if value is None else float(value.removesuffix(" s"))
 
     wait = retry.get("wait", {})
-    replay = Replay(
-        tasks.arrival[:n].tolist(), tasks.time[:, 0].tolist(), drawn=lambda row: float(calls.drawn[row]), limit=limit,
+    replay = replay(
+        tasks.arrival[:n].tolist(), sizes(tasks).tolist(), drawn=lambda row: float(calls.drawn[row]), limit=limit,
         timeout=seconds(clients.get("timeout"), math.inf), leave=clients.get("at_timeout", "leave") == "leave",
         give_up=seconds(clients.get("give_up_after"), math.inf), times=retry.get("times", 0),
         first=seconds(wait.get("first"), 0.0), factor=wait.get("factor", 2), longest=seconds(wait.get("max"), math.inf),
@@ -218,6 +269,34 @@ def test_requests_are_those_of_a_second_event_loop(seed, hedged):
     service = {"device": "gpu", "compute": {"fixed": "300 ms", "per_item": "50 ms"}, "max_batch": 8}
     given = scenario(drawn_clients(pick, hedged), rate=pick(5, 9, 14), seed=seed, service=service)
     compare(given, {"servers": 1, "batch": (8, 0.3, 0.05)})
+
+
+def language_model(clients, *, step="100 ms", seats=2, prompt=9, output=5, service=(), **more):
+    """Calls of a language model whose steps all take equally long."""
+    served = {"kind": "llm", "step": {"fixed": step}, "max_num_seqs": seats, **dict(service)}
+    given = scenario(clients, service=served, **more)
+    given["workload"][0]["tokens"] = {"prompt": prompt, "output": output}
+    given["cluster"]["nodes"] = {"gpus": {"type": "a100", "count": 2, "memory": "40 GB"}}
+    return given
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("hedged", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_calls_of_a_language_model_are_those_of_a_second_event_loop(seed, hedged):
+    random = np.random.default_rng(2000 + seed)
+
+    def pick(*values):
+        return values[int(random.integers(len(values)))]
+
+    replicas, seats, lengths = pick(1, 2), pick(1, 3), {"distribution": "uniform", "low": 1, "high": 9}
+    given = language_model(drawn_clients(pick, hedged), step="0.1337 s", seats=seats, output=lengths, count=120,
+                           rate=pick(2, 4, 8), seed=seed, service={"replicas": replicas})  # fmt: skip
+    result = compare(given, {"seats": seats, "replicas": replicas, "step": 0.1337}, replay=Replicas,
+                     sizes=lambda tasks: tasks.extra["output_tokens"])  # fmt: skip
+    wasted = result.tasks["status"] == "aborted"
+    assert (result.metric("wasted_device_s") > 0) == result.tasks["start"][wasted].notna().any()
+    assert sum(result.record.received) == pytest.approx(result.launches["busy"].sum())
 
 
 # By hand --------------------------------------------------------------------------------------------------------

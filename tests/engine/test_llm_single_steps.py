@@ -110,8 +110,6 @@ def simulated(load_, given):
     }  # fmt: skip
     if given["budget"] is not None:
         service["max_num_batched_tokens"] = given["budget"]
-    if given["timeout"] < math.inf:
-        service["timeout"] = f"{given['timeout']} s"
     if given["prefix"]:
         service["prefix_cache"] = {"tokens": given["prefix"]}
     if given["apart"] is None:
@@ -119,6 +117,8 @@ def simulated(load_, given):
     else:
         service["disaggregated"] = dict(zip(("prefill", "decode"), given["apart"], strict=True))
     entry = {"arrivals": {"process": "all_at_once", "count": COUNT}, "users": sorted(set(given["client"]))}
+    if given["timeout"] < math.inf:
+        entry["clients"] = {"timeout": f"{given['timeout']} s", "at_timeout": "cancel"}
     run = load(scenario(service, entry, gpus=given["devices"])).build()
     tasks, seen = run.tasks, []
     arrival, prompt, output = map(np.array, load_)

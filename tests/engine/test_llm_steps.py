@@ -48,10 +48,10 @@ def scenario(service=None, entry=None, gpu=None, **more):
 PRESET = {"model": "llama-2-70b", "gpu": "h100", "tensor_parallel": 8}
 
 
-def simulated(service, arrival, prompt, output, check=True):
+def simulated(service, arrival, prompt, output, check=True, **entry):
     """The record of a run with exactly these requests."""
     arrivals = {"arrivals": {"process": "all_at_once", "count": len(arrival)}}
-    run = load(scenario(service, arrivals)).build()
+    run = load(scenario(service, {**arrivals, **entry})).build()
     run.tasks.arrival = np.array(arrival, dtype=float)
     run.tasks.extra["prompt_tokens"], run.tasks.extra["output_tokens"] = np.array(prompt), np.array(output)
     return Simulation(run, check=check).run()
@@ -422,9 +422,10 @@ def test_a_client_aborts_until_it_has_the_last_token(timeout, front_end, status,
     """Four steps of 10 ms, 10 or 30 ms in front of them and 20 ms back; the second request finds all free again."""
     service = {
         "step": {"fixed": "10 ms"}, "front_end": f"{front_end} ms", "network": {"request": 0, "response": "20 ms"},
-        "timeout": f"{timeout} ms", "kv": {"tokens": 112},
+        "kv": {"tokens": 112},
     }  # fmt: skip
-    record = simulated(service, [0, 1], [100, 100], [4, 4])
+    clients = {"timeout": f"{timeout} ms", "at_timeout": "cancel"}
+    record = simulated(service, [0, 1], [100, 100], [4, 4], clients=clients)
     first, last = record.first_token - record.input.tasks.arrival, record.finish - record.input.tasks.arrival
     for row in range(2):
         assert hs.model.record.STATUS_NAMES[record.status[row]] == status

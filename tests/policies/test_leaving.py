@@ -8,7 +8,7 @@ import pytest
 
 import hetsim as hs
 from hetsim import registry
-from hetsim.errors import PolicyError, ScenarioError
+from hetsim.errors import PolicyError
 from hetsim.policy import Admission, Reject
 
 
@@ -66,11 +66,28 @@ def test_whatever_the_scheduler_no_task_that_waited_too_long_starts(name):
     assert (first["wait"].dropna() < 2).all() and dropped.any() and (table["status"] == "completed").any()
 
 
-def test_what_the_hook_answers_is_checked_and_language_models_do_not_ask():
+def test_what_the_hook_answers_is_checked():
     with pytest.raises(PolicyError, match="Reject or None is due"):
         hs.run(scenario("wrong_leaving"))
-    with pytest.raises(ScenarioError, match="replicas of language models"):
-        hs.run("vtc", policy={"admission": "choosy"})
+
+
+@pytest.mark.parametrize("order", ["fcfs", "vtc"])
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_replica_asks_before_a_request_joins(order, apart):
+    """Requests of three users, of 5 s each, two at a time, one a second: who waits for 2 s does not join.  Where other
+    replicas decode they are asked again there, after their start."""
+    service = {"kind": "llm", "step": {"fixed": "1 s"}, "max_num_seqs": 2, "kv": {"per_token": "1 kB"},
+               "batching": {"name": "continuous", "order": order}}  # fmt: skip
+    service |= {"disaggregated": {"prefill": 1, "decode": 1}} if apart else {}
+    entry = {"arrivals": {"process": "deterministic", "interval": "1 s"}, "count": 20, "users": ["a", "b", "c"],
+             "tokens": {"prompt": 9, "output": 5}, "service": service}  # fmt: skip
+    nodes = {"gpus": {"type": "a100", "count": 2, "memory": "40 GB"}}
+    policy = {"scheduler": "fcfs", "admission": "choosy"}
+    table = hs.run({"name": "s", "policy": policy, "cluster": {"nodes": nodes}, "workload": [entry]}, check=True).tasks
+    done = table["status"] == "completed"
+    assert (table["wait"].dropna() < 2).all() and 4 < done.sum() < 16
+    assert (table["finish"] - table["arrival"])[~done].between(2, 8).all()
+    assert table["start"][~done].notna().any() == apart
 
 
 def codel(arrivals, sizes, target, interval):

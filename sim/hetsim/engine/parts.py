@@ -116,6 +116,7 @@ class Parts:
         self.waiting.hooks()
         self.completion.hooks()
         self.decisions.hooks()
+        self.signals.drops = self.decisions.dropped if self.decisions.asks else None
 
     def bind(self, problem_of: Callable[[], PlanProblem]) -> None:
         """Give the policy the problem (if it plans) and the view, and start faults."""
@@ -137,9 +138,6 @@ class Parts:
             for queue, policy in zip(state.queues, run.batching, strict=True):
                 call(state, policy.begin, queue, self.view)
         call(state, scheduler.begin, self.view)
-        if run.language and run.admission is not None and not inert(run.admission, "leaving"):
-            text = "it is asked as tasks start, and replicas of language models take their requests in by themselves"
-            raise ScenarioError(Problem(f"{text}; name another policy", key="policy.admission"))
         if run.admission is not None and not inert(run.admission, "begin"):
             call(state, run.admission.begin, self.view)
         self.serving.begin()

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import KeyProblem
+from hetsim.model.clients import Calls
 from hetsim.model.cluster import Cluster
 from hetsim.model.faults import Faults
 from hetsim.model.randomness import RandomTree
-from hetsim.model.service import Calls, LanguageService, Service
+from hetsim.model.service import LanguageService, Service
 from hetsim.model.tasks import Tasks
 from hetsim.model.units import Count, Seconds
 
@@ -150,7 +151,8 @@ class Record:
     `replica` counts; `preemptions_by` and `cached_tokens` are per task, where there were any.
     `attempt_of` is the row of the first attempt of a call (-1: a task that is none), `call_end` by that row when the
     call was answered or given up; None where no client times out or tries again.
-    `first_token` is when a request to a language model had its first token, None where there are none.
+    `first_token` is when a request to a language model had its first token, None where there are none; `received` are
+    device-seconds of its shares of steps, where clients time out or try again.
     `energy` (J above idle) likewise is None unless computed in the run (rates changed); then it is
     derived from `compute`.
 
@@ -191,6 +193,7 @@ class Record:
     attempt_of: np.ndarray | None = None
     call_end: np.ndarray | None = None
     first_token: np.ndarray | None = None
+    received: np.ndarray | None = None
     steps: dict[str, np.ndarray] | None = None
     token_gaps: np.ndarray | None = None
     replicas: list[tuple[str, int, int, int]] = field(default_factory=list)

@@ -1,10 +1,10 @@
-"""Services: requests launched together as one batch; and clients that give up."""
+"""Services: requests of one kind that can be launched together as one batch."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -12,7 +12,9 @@ from hetsim.errors import KeyProblem
 from hetsim.model.cluster import DeviceType
 from hetsim.model.step_times import StepTimes
 from hetsim.model.tasks import Shape
-from hetsim.model.units import Count, Fraction, Positive, Seconds
+
+if TYPE_CHECKING:
+    from hetsim.model.units import Count, Fraction, Positive, Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +123,6 @@ class LanguageService:
     max_sequences: int = 256
     max_output: int | None = None
     """Longest answer that a request announces; 0: exactly as many tokens as it will have; None: it announces none."""
-    timeout: Seconds = math.inf
-    """Time after its arrival at which a client aborts a request, even one that runs."""
     swap: bool = False
     """True if preempted sequences are copied to the host instead of computed again."""
     autoscale: Autoscaling | None = None
@@ -152,142 +152,3 @@ class LanguageService:
 
     def __repr__(self) -> str:
         return self.name
-
-
-Cause = Literal["timeout", "rejected", "failed"]
-"""How an attempt ends badly."""
-
-MAX_TOKENS = 10.0
-"""Retries and hedges that a budget may save up, as in gRPC's retry throttling."""
-
-MAX_HEDGES = 20
-"""Most hedges of an attempt: each call has rows for all its attempts."""
-
-MAX_CLIENTS = 2**31 - 1
-"""Most clients of an entry: their numbers are stored in 32 bits."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryWait:
-    """The wait before a retry: `first`, then each time longer by `factor`."""
-
-    first: Seconds = 0.0
-    """Wait before the first retry."""
-    factor: Positive = 2.0
-    """By how much each further wait is longer."""
-    longest: Seconds = field(default=math.inf, metadata={"alias": "max"})
-    """Longest wait."""
-    jitter: Literal["full", "exponential", "none"] = "none"
-    """full: drawn uniformly between 0 and the wait; exponential: with it as mean; or none."""
-
-    def check(self) -> None:
-        if self.factor < 1:
-            raise KeyProblem("factor", f"a wait never becomes shorter; give 1 or more, not {self.factor:g}")
-
-    def seconds(self, retry: int, drawn: float) -> float:
-        """Wait before the retry of this number; `drawn`: the part after jitter."""
-        try:
-            return min(self.longest, self.first * self.factor**retry) * drawn
-        except OverflowError:
-            return self.longest * drawn if self.first > 0 else 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retry:
-    """Retries: a call whose attempt failed is sent again, at most `times` times."""
-
-    times: Count
-    """Most retries of a call."""
-    on: list[Cause] = field(default_factory=lambda: ["timeout", "rejected", "failed"])
-    """Causes of a retry: an attempt that timed out, was rejected (or expired), or failed."""
-    wait: RetryWait = RetryWait()
-    """Wait before each retry."""
-    size: Literal["same", "new"] = "same"
-    """same: an attempt takes as long as the first; new: as long as a random call of its class."""
-    budget: Fraction | None = None
-    """Most retries and hedges as a share of the calls so far, at most 10 saved up; no limit unless given."""
-
-    def check(self) -> None:
-        if not self.on:
-            raise KeyProblem("on", "these retries have nothing to react to; name timeout, rejected or failed")
-        if self.times > 100:
-            raise KeyProblem("times", f"at most 100 retries of a call, not {self.times}")
-        if self.budget is not None and not 0 < self.budget <= 1:
-            raise KeyProblem("budget", f"a budget is a share of the calls above 0 and up to 100%, not {self.budget:g}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hedge:
-    """Hedges: another attempt of a call is sent while one has no answer yet."""
-
-    after: Seconds
-    """Time from each attempt to the next one; with 0 s all are sent at once."""
-    times: Count = 1
-    """Most hedges of an attempt; a retry has as many again."""
-    size: Literal["same", "new"] = "same"
-    """same: a hedge takes as long as the attempt; new: as long as a random call of its class."""
-
-    def check(self) -> None:
-        if self.times > MAX_HEDGES:
-            raise KeyProblem("times", f"at most {MAX_HEDGES} hedges of an attempt, not {self.times}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clients:
-    """Clients whose calls are series of attempts until one is answered."""
-
-    timeout: Seconds = math.inf
-    """Time that an attempt may take, waiting or running."""
-    at_timeout: Literal["leave", "cancel"] = "leave"
-    """leave: the server does not know, and works on; cancel: it stops; also where another attempt was answered."""
-    give_up_after: Seconds = math.inf
-    """Time after which the whole call is given up."""
-    retry: Retry | None = None
-    """When a call is sent again; never unless given."""
-    hedge: Hedge | None = None
-    """When a call is sent once more although it is still awaited; never unless given."""
-    count: Count | None = None
-    """Clients from which the calls come, drawn for each, every one with a retry budget of its own; one unless given."""
-
-    def check(self) -> None:
-        for key, value in (("timeout", self.timeout), ("give_up_after", self.give_up_after)):
-            if value <= 0:
-                raise KeyProblem(key, "a client waits for some time; leave it out where it waits for ever")
-        if self.retry is None and self.hedge is None and math.isinf(self.timeout) and math.isinf(self.give_up_after):
-            raise KeyProblem("timeout", "these clients do nothing; give timeout, give_up_after, retry or hedge")
-        if self.hedge is not None and self.hedge.after >= (limit := min(self.timeout, self.give_up_after)):
-            text = f"no attempt is awaited for so long; give less than the {limit:g} s after which its client leaves"
-            raise KeyProblem("hedge", text, "after")
-        if self.count is not None and self.count > MAX_CLIENTS:
-            raise KeyProblem("count", f"at most {MAX_CLIENTS:,} clients, not {self.count:,}")
-        if self.count is not None and (self.retry is None or self.retry.budget is None):
-            raise KeyProblem("count", "clients are told apart by their retry budgets, and there is none")
-
-    @property
-    def copies(self) -> int:
-        """Most attempts that a call has at a time."""
-        return 1 if self.hedge is None else 1 + self.hedge.times
-
-    @property
-    def attempts(self) -> int:
-        """Most attempts of a call: its retries and all hedges included."""
-        return self.copies * (1 if self.retry is None else 1 + self.retry.times)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Calls:
-    """The attempts of all calls, by row of the tasks; later ones arrive as sent.
-
-    `whose`: index in `clients`, -1 for a task that is not an attempt; `attempt_of`: row of the first attempt of the
-    same call (-1 likewise); `following`: row of the next attempt, -1 if there is none, where those of a retry stand
-    behind all hedges before it; `number`: how many attempts of its call stand before it; `bucket`: which retry budget
-    the call uses; `drawn`: the part that jitter leaves of the wait before this attempt.
-    """
-
-    clients: list[Clients]
-    whose: np.ndarray
-    attempt_of: np.ndarray
-    following: np.ndarray
-    number: np.ndarray
-    bucket: np.ndarray
-    drawn: np.ndarray

@@ -52,7 +52,8 @@ def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.nd
     plan = _plan(entry, spec, places, where=where, context=context)
     stages = plan.stages
     context.notes.append(f"{name}: {_told(cuts, plan)}")
-    rows = len(arrival) * spec.items * len(stages)
+    tries = 1 if entry.clients is None else entry.clients.attempts
+    rows = len(arrival) * spec.items * sum(tries ** (k + 1) for k in range(len(stages)))
     if rows > MAX_TASKS:
         raise context.fail(where, f"{rows:.3g} stages of items are more than the {MAX_TASKS:,} tasks of a stream")
     by_name = {one.group.name: one for one in places}
@@ -112,6 +113,8 @@ def _stream(
     if entry.bytes_in is not None:
         drawn = np.rint(entry.bytes_in.sample(rng("bytes_in", name), len(arrival)))
         stream.bytes_in[stage == 0] = np.repeat(drawn, each)
+    if entry.clients is not None:
+        return _as_calls(stream, stage, np.rint(np.asarray(sent))[stage], count)
     alone = np.full(len(arrival), _alone(plan, seconds, each))
     ends = context.modes.shapes[shapes[0]].modes[0].type.link, context.modes.shapes[shapes[-1]].modes[0].type.link
     for link, up, column in ((ends[0], True, stream.bytes_in), (ends[1], False, stream.bytes_out)):
@@ -128,6 +131,16 @@ def _stream(
     if any(sent[:-1]) and any(context.modes.shapes[shape].modes[0].type.streams < 2 for shape in shapes):
         text = "with one stream a device sends and computes in turn; streams: 2 lets transfers pass behind computing"
         context.notes.append(f"{name}: {text}")
+    return stream
+
+
+def _as_calls(stream: TaskStream, stage: np.ndarray, sent: np.ndarray, count: int) -> TaskStream:
+    """The stages as servers of a chain: each calls the next one, and retries by itself."""
+    assert stream.bytes_in is not None
+    later = stage > 0
+    stream.bytes_in[later] = sent[:-1][later[1:]]  # no item of the run: each attempt has it sent again
+    stream.predecessors, stream.depth, stream.class_code = None, count, stage.astype(np.int32)
+    stream.classes = [f"{stream.classes[0]} stage {k + 1}" for k in range(count)]
     return stream
 
 

@@ -365,8 +365,8 @@ class Admission:
     def leaving(self, task: Task, view: View) -> Reject | None:
         """Drop this task, which is about to start, or keep it: None.
 
-        Asked of each task of a `Start`, whichever scheduler or batching policy decided it, but not of requests to
-        language models; oldest requests of a batch that are dropped are replaced by those behind them.
+        Asked of each task of a `Start`, whichever scheduler or batching policy decided it, and of each request that is
+        to join a replica of a language model; dropped ones are replaced by those behind them.
         """
         return None
 

@@ -2,7 +2,8 @@
 
 Time-outs and hedges to be sent stand in the run's one heap of deadlines, next to those of patience.  The first attempt
 and each retry is a try, to which hedges are added while it is awaited.  The first answer ends the call; a try of which
-every attempt has ended badly ends it too, or leads to the next one.
+every attempt has ended badly ends it too, or leads to the next one.  In a chain the server of an attempt is a client
+itself: once it has done its own work it makes a call of the next stage, and it answers when that is answered.
 """
 
 import math
@@ -15,20 +16,21 @@ import numpy as np
 from hetsim.engine.control.arrivals import Arrivals
 from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.kernel.clock import ARRIVAL, Later
-from hetsim.model.record import ABORTED, COMPLETED, FAILED, NOT_ARRIVED, Record
-from hetsim.model.service import MAX_TOKENS, Calls, Cause
-from hetsim.model.service import Clients as Behavior
-from hetsim.model.task import FUTURE, RUNNING, WAITING, Task
+from hetsim.model.clients import MAX_TOKENS, Calls, Cause
+from hetsim.model.clients import Clients as Behavior
+from hetsim.model.record import ABORTED, COMPLETED, FAILED, NOT_ARRIVED, UNFINISHED, Record
+from hetsim.model.task import ENDED, FUTURE, WAITING, Task
 
 
 @dataclass(eq=False)
 class Clients:
     """The clients of all entries: which attempts they await, and what they do next.
 
-    `awaited`: attempts for which a client waits, by row; `is_left`: those that were left; `end`: when a call was
-    answered or given up, by its first row; `tokens`: retries and hedges that each budget allows by now; `rivals`: by
-    the first row of a call that may be hedged, the attempts of its try that are awaited or sent at this instant;
-    `hedges`: likewise the row of its next hedge; `silent`: they no longer do anything, as in what a policy imagines.
+    `awaited`: attempts for which a client waits, by row; `left`: when others were left, or failed for the call that
+    they made; `end`: when a call was answered or given up, by its first row; `tokens`: retries and hedges that each
+    budget allows by now; `rivals`: by the first row of a call that may be hedged, the attempts of its try that are
+    awaited or sent at this instant; `hedges`: likewise the row of its next hedge; `silent`: they no longer do anything,
+    as in what a policy imagines.
     """
 
     state: RunState
@@ -41,9 +43,10 @@ class Clients:
     def __post_init__(self) -> None:
         calls = self.calls
         self.clock = self.state.clock
+        self.fleets = self.arrivals.serving.fleets
         self.total = len(calls.whose)
         self.awaited: dict[int, Task] = {}
-        self.is_left = bytearray(self.total)
+        self.left = array("d", [math.nan]) * self.total
         self.end = array("d", [math.nan]) * self.total
         self.tokens: list[dict[int, float]] = [{} for _ in calls.clients]
         self.rivals: dict[int, list[int]] = {}
@@ -65,7 +68,7 @@ class Clients:
                 tokens[bucket] = min(MAX_TOKENS, tokens.get(bucket, 0.0) + clients.retry.budget)
             due = task.arrival + clients.timeout
             if clients.give_up_after < math.inf:
-                due = min(due, self.state.tasks.arrival.item(first) + clients.give_up_after)
+                due = min(due, self.state.tasks.arrival.item(calls.root.item(row)) + clients.give_up_after)
             if due < math.inf:
                 assert self.state.patience is not None
                 self.state.patience.watch(row, due)
@@ -139,27 +142,54 @@ class Clients:
 
     def _leave(self, row: int, reason: str) -> Task:
         """Await an attempt no longer."""
-        self.is_left[row], self.state.recorder.reasons[row] = 1, reason
+        self.left[row], self.state.recorder.reasons[row] = self.clock._now, reason
         return self.awaited.pop(row)
 
     def _cancel(self, task: Task, reason: str) -> None:
         """Have the server stop an attempt, as far as it can."""
-        launch = task._launch
-        alone = launch is not None and launch.terms is None and launch.count == 1
-        if task.state in (WAITING, FUTURE):
-            self.state.deferred -= task.state == FUTURE
+        launch, fleet, state = task._launch, self.fleets.get(task.shape), task.state
+        if state == FUTURE or (state == WAITING and fleet is None):
+            self.state.deferred -= state == FUTURE
             self.signals.task_ended(task, ABORTED, reason)
-        elif task.state == RUNNING and alone and task.shape.preemptible:  # else it is served with its batch
-            self.signals.kill(launch, reason, ABORTED)
+        elif state == ENDED:
+            self._abandon(task.index, reason)
+        elif fleet is not None:
+            fleet.abort(task)
+        elif launch is not None and launch.terms is None and launch.count == 1 and task.shape.preemptible:
+            self.signals.kill(launch, reason, ABORTED)  # any other is served with its batch, or runs on
+
+    def _abandon(self, row: int, reason: str) -> None:
+        """Leave the call that an attempt has made and that is not over, as its own client has left."""
+        calls = self.calls
+        one = -1 if calls.child is None else calls.child.item(row)
+        if one < 0 or not math.isnan(self.end[one]):
+            return
+        self.end[one] = self.clock._now  # what is to be sent of it is not any more
+        self.rivals.pop(one, None)
+        self.hedges.pop(one, None)
+        while one >= 0:
+            if one in self.awaited:
+                self._cancel(self._leave(one, reason), reason)
+            one = calls.following.item(one)
 
     def ended(self, task: Task, status: int) -> None:
-        """Handle the end of a task at the server."""
-        row = task.index
+        """Handle the end of a task at the server, which makes a call of the next stage if there is one."""
+        row, calls = task.index, self.calls
+        if calls.child is not None and status == COMPLETED and not self.silent and row < self.total:
+            child, is_left = calls.child.item(row), not math.isnan(self.left[row])
+            if child >= 0 and not (is_left and calls.clients[self._whose(row)].at_timeout == "cancel"):
+                self.state.sources.thinking += 1
+                self.clock.at(self.clock._now, ARRIVAL, Later(self._send, child))  # the end of a launch is under way
+                return
+        self._over(row, status)
+
+    def _over(self, row: int, status: int) -> None:
+        """An attempt is over, with the call that it made, if any."""
         if self.awaited.pop(row, None) is None:
             if self._whose(row) < 0:
                 self.state.sources.answered(row)
         elif status == COMPLETED:
-            self._close(row)
+            self._close(row, True)
         else:
             self._lost(row, "failed" if status == FAILED else "rejected")
 
@@ -178,34 +208,45 @@ class Clients:
             following = calls.following.item(following)
         retry = clients.retry
         if retry is None or following < 0 or cause not in retry.on or self.silent:
-            self._close(row)
+            self._close(row, False)
             return
         time = self.clock._now + retry.wait.seconds(tries, calls.drawn.item(following))
-        late = time >= self.state.tasks.arrival.item(first) + clients.give_up_after
+        late = time >= self.state.tasks.arrival.item(calls.root.item(row)) + clients.give_up_after
         if late or not self._pays(row, clients):  # paid as it is decided, not as it is sent
-            self._close(row)
+            self._close(row, False)
             return
         self.state.sources.thinking += 1  # the run goes on until it has sent
         self.clock.at(time, ARRIVAL, Later(self._send, following))
 
     def _send(self, row: int) -> None:
-        deadline = self.state.tasks.deadline
+        state, calls = self.state, self.calls
+        if calls.child is not None and not math.isnan(self.end[calls.attempt_of.item(row)]):
+            state.sources.thinking -= 1  # the attempt that made this call has been canceled meanwhile
+            self.arrivals.rounds.look_whether_drained()
+            return
+        deadline = state.tasks.deadline
         if deadline is not None:
-            deadline[row] = deadline[self.calls.attempt_of.item(row)]
-        self.state.sources.send(row, self.clock._now)
+            deadline[row] = deadline[calls.root.item(row)]
+        state.sources.send(row, self.clock._now)
 
-    def _close(self, row: int) -> None:
+    def _close(self, row: int, answered: bool) -> None:
         """A call is over: answered by this attempt, or given up after it."""
-        state, first = self.state, self.calls.attempt_of.item(row)
+        state, calls, first = self.state, self.calls, self.calls.attempt_of.item(row)
         self.end[first] = self.clock._now
         if first in self.rivals:
             self._leave_rivals(row, first)
-        queue = state.queue_of.get(state.tasks.shapes[state.tasks.shape.item(row)]) if state.queues else None
-        other = first
-        while queue is not None and (other := self.calls.following.item(other)) >= 0:
-            if state.recorder.status[other] == NOT_ARRIVED:
-                queue.never()  # attempts that will not be made
-        if state.sources.closed:
+        if state.queues or self.fleets:
+            shape, other = state.tasks.shapes[state.tasks.shape.item(row)], first
+            service = state.queue_of.get(shape, self.fleets.get(shape))
+            while service is not None and (other := calls.following.item(other)) >= 0:
+                if state.recorder.status[other] == NOT_ARRIVED:
+                    service.never()  # attempts that will not be made
+        if calls.parent is not None and (parent := calls.parent.item(first)) >= 0:
+            if not answered and math.isnan(self.left[parent]):
+                self.left[parent] = self.clock._now
+                state.recorder.reasons[parent] = "the call that it made was given up"
+            self._over(parent, COMPLETED if answered else FAILED)
+        elif state.sources.closed:
             state.sources.answered(first)
 
     def _leave_rivals(self, row: int, first: int) -> None:
@@ -220,6 +261,15 @@ class Clients:
 
     def write(self, record: Record) -> None:
         """Complete a record: work for clients that had left counts as aborted."""
-        is_left = np.frombuffer(self.is_left, bool)
-        record.status[is_left & (record.status == COMPLETED)] = ABORTED
-        record.attempt_of, record.call_end = self.calls.attempt_of, np.array(self.end)
+        left, status, calls = np.array(self.left), record.status, self.calls
+        in_vain = ~np.isnan(left)
+        if record.first_token is not None:
+            record.first_token[record.first_token > left] = math.nan  # no client has seen it
+        if calls.parent is not None:
+            by = np.where(calls.attempt_of < 0, -1, calls.parent[calls.attempt_of])
+            while (further := (by >= 0) & in_vain[by] & ~in_vain).any():
+                in_vain |= further  # what was done for an attempt in vain was so too
+            for row in np.flatnonzero(in_vain & (status == UNFINISHED)).tolist():
+                record.reasons.setdefault(row, "the client of its call has left")
+        status[in_vain & (status == COMPLETED)] = ABORTED
+        record.attempt_of, record.call_end = calls.root, np.array(self.end)

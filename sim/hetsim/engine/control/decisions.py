@@ -51,7 +51,8 @@ class Decisions:
     def hooks(self) -> None:
         """Ask admission about coming starts only if the policy has such a hook."""
         asked = self.state.input.admission
-        self.start = self.starts.start if asked is None or inert(asked, "leaving") else self._start_asked
+        self.asks = asked is not None and not inert(asked, "leaving")
+        self.start = self._start_asked if self.asks else self.starts.start
 
     def apply(self, decision: Decision) -> None:
         """Validate and carry out one decision; an illegal one raises PolicyError."""
@@ -76,18 +77,18 @@ class Decisions:
             queue, count = tasks.queue, 0
             # A dropped request has left the queue, and the next one has its place: the number grows by those kept.
             while count < min(tasks.count, len(queue)):
-                count += not self._dropped(queue.at(queue.waiting_rows(count + 1)[-1]))
+                count += not self.dropped(queue.at(queue.waiting_rows(count + 1)[-1]))
             kept: Any = queue.first(count, tasks.size if tasks.size > tasks.count else None)
         else:
             named: Any = tasks.tasks if isinstance(tasks, Requests) else tasks
-            kept = tuple(one for one in ((named,) if isinstance(named, Task) else named) if not self._dropped(one))
+            kept = tuple(one for one in ((named,) if isinstance(named, Task) else named) if not self.dropped(one))
             count = len(kept)
             if isinstance(tasks, Requests):
                 kept = tasks.queue.chosen(kept, tasks.size if tasks.size > tasks.count else None)
         if count:
             self.starts.start(Start(kept[0] if isinstance(tasks, Task) else kept, placement))
 
-    def _dropped(self, task: Task) -> bool:
+    def dropped(self, task: Task) -> bool:
         """Ask admission about a task that is about to start, and end it if it is dropped."""
         answer = None
         if task.state == WAITING:

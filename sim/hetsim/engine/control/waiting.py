@@ -61,7 +61,10 @@ class Waiting:
                 at, last = task.arrival, state.graph.ready
                 ready[row] = task.ready = max(at, last.pop(row, -math.inf)) if last else at
             if (fleet := self.serving.fleets.get(task.shape)) is not None:
-                self._come_to_replicas(task, fleet)
+                if fleet.service.request_delay:
+                    self.travel(task, fleet.service.request_delay, self._at_replicas, task, fleet)
+                else:
+                    fleet.arrived(task)
                 return
             queue = state.queue_of.get(task.shape)
         if queue is not None:
@@ -128,24 +131,11 @@ class Waiting:
             self.state.deferred -= 1
             then(*arguments)
 
-    def _come_to_replicas(self, task: Task, fleet: Fleet) -> None:
-        """A request to a language model is on its way to its replicas, or there."""
-        delay, now = fleet.service.request_delay, self.clock._now
-        if not delay:
-            fleet.arrived(task)
-            return
-        # Its client's patience runs while it travels.
-        aborts = max(now, task.arrival + fleet.service.timeout)
-        aborted = aborts <= now + delay
-        self.travel(task, aborts - now if aborted else delay, self._at_replicas, task, fleet, aborted)
-
-    def _at_replicas(self, task: Task, fleet: Fleet, aborted: bool) -> None:
-        """A request has reached its replicas, or its client has aborted it on the way."""
+    def _at_replicas(self, task: Task, fleet: Fleet) -> None:
+        """A request to a language model has reached its replicas."""
         task.state = WAITING
         if task.expires <= self.clock._now:
             self.signals.task_ended(task, EXPIRED, "patience ended")
-        elif aborted:
-            fleet.aborted(task)
         else:
             fleet.arrived(task)
 

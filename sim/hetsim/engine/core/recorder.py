@@ -132,7 +132,7 @@ BUSY, ENERGY, LOST = (ROW.index(name) for name in ("busy", "energy", "lost"))
 EMPTY: dict[str, Any] = {"batch": -1, "first_token": NAN}
 """What columns of details hold for a task of which nothing was noted, where that is not 0."""
 
-DETAILS = ("upload", "compute", "download", STOPS, MOVES, "cached_tokens", "first_token")
+DETAILS = ("upload", "compute", "download", STOPS, MOVES, "cached_tokens", "first_token", "received")
 """Columns of tasks that stand in the record as they are, if anything asked for them."""
 
 

@@ -139,6 +139,8 @@ class Signals:
     """A task does not run (any more): with which status, and why."""
     generated: Callable[[Task], None]
     """A request to a language model has its last token."""
+    drops: Callable[[Task], bool] | None
+    """A request to a language model would join; True if admission has dropped it instead.  None: it is not asked."""
     kill: Callable[..., None]
     """A launch is to end now, for a reason, and its tasks as failed unless another status is given."""
     materialized: Callable[[Launch], None] | None

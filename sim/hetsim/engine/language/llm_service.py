@@ -14,7 +14,6 @@ from hetsim.engine.language.generation import NAN, OVER, QUEUED, Generation
 from hetsim.engine.language.kv_transfers import KVTransfers
 from hetsim.engine.language.periods import Periods
 from hetsim.engine.language.service_calls import ReplicaType, ServiceCalls
-from hetsim.engine.queues.patience import Deadlines
 from hetsim.engine.queues.queue import OneByOne
 from hetsim.engine.residents.replica_set import ReplicaSet, Residents
 from hetsim.errors import RunError
@@ -55,7 +54,8 @@ class Fleet(ServiceCalls):
         self.names = state.tasks.hash_ids if service.prefix_block else None
         details = (self.recorder.detail(name) for name in ("first_token", "batch", "compute", "energy"))
         self.first_tokens, self.batch, self.compute, self.energy = details
-        self.received = array("d", bytes(8 * len(state.tasks)))
+        several = state.input.calls is not None  # then results ask what each attempt took
+        self.received: Any = self.recorder.detail("received") if several else array("d", bytes(8 * len(state.tasks)))
         """Device-seconds of requests that have ended, by row."""
         self.requests: dict[int, Generation] = {}
         self.answered: dict[int, Task] = {}
@@ -63,8 +63,6 @@ class Fleet(ServiceCalls):
         self.coming = OneByOne(len(service.rows))
         """Requests that have come to the replicas, and those to come."""
         self.transfers = KVTransfers(state.links, service.token_bytes)
-        self.timeouts = Deadlines(state.clock, self._abort, self._client_waits)
-        """When clients abort their requests, wherever these are."""
         self.replicas = ReplicaSet(self, state, self.rounds, signals=self.signals, devices_free=self.devices_free)
 
     # Their way ----------------------------------------------------------------------------------------------
@@ -88,8 +86,6 @@ class Fleet(ServiceCalls):
         self.coming.to_come -= 1
         self.coming.joined.append(self.clock._now)
         self.state.iterating += 1
-        if service.timeout < math.inf:
-            self.timeouts.watch(row, task.arrival + service.timeout)
         if self.replicas.missing:
             self.replicas.refill()
         self.replicas.send(request, False)
@@ -182,34 +178,34 @@ class Fleet(ServiceCalls):
         self.state.iterating -= 1
         self.signals.generated(task)
 
-    def _client_waits(self, row: int) -> bool:
-        """Return True if a client waits for the last token of its request."""
-        return row in self.requests or row in self.answered
-
-    def _abort(self, row: int) -> None:
-        """A client aborts its request.
+    def abort(self, task: Task) -> None:
+        """Abort a request that has reached the replicas, or of which the answer is on its way back.
 
         A member leaves when the step under way is over; others are in no step and go at once.
         """
-        if row in self.answered:
-            self.aborted(self.answered[row])
+        row = task.index
+        request = self.requests.get(row)
+        if request is None:
+            self.aborted(task)
             return
-        request = self.requests[row]
         replica, request.leaves = request.replica, True
         if replica is not None and replica.requests.abort(request):
             return
         source = request.source
         if request.started:
             self.cut_off(request, self.clock._now)
-        self.aborted(request.task)
+        self.aborted(task)
         if source is not None and row in source.requests.held:
             source.requests.let_go(request)
 
     def aborted(self, task: Task) -> None:
         """Note an aborted request that no replica has any more."""
-        self._unseen(task.index, task.arrival + self.service.timeout)  # a replica notices later than the client left
-        self.signals.task_ended(task, ABORTED, f"aborted by its client after {self.service.timeout:g} s")
+        self.signals.task_ended(task, ABORTED, self.recorder.reasons[task.index])
         self.replicas.scale()
+
+    def never(self) -> None:
+        """Note a request that will not come."""
+        self.coming.to_come -= 1
 
     def _unseen(self, row: int, end: float) -> None:
         """Take back a first token that has not reached the client at that time."""
@@ -224,7 +220,7 @@ class Fleet(ServiceCalls):
             return
         request = self.requests.pop(task.index, None)
         if request is None:
-            self.coming.to_come -= 1
+            self.never()
             return
         self.state.iterating -= 1
         if self.replicas.lobby.pop(task.index, None) is None and request.state == QUEUED:

@@ -185,8 +185,11 @@ class Members:
                 break
             if not call(self.service.state, self.policy.admits, self.replica, request):
                 break
-            line.pop()
             self.head = None
+            if (drops := self.service.signals.drops) is not None and drops(request.task):
+                self.clock.cancel(self.replica.launch)  # woken by the end of the request, while it decides
+                continue
+            line.pop()
             lag += self._enter(request)  # copies follow each other over one link
         return lag
 

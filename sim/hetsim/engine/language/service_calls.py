@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.engine.core.recorder import Recorder
+from hetsim.engine.core.state import Signals
 from hetsim.engine.flight.links import Links
 from hetsim.engine.language.generation import Generation
 from hetsim.engine.language.kv_transfers import KVTransfers
@@ -45,6 +46,7 @@ class ServiceCalls(Owner):
     kinds: list[ReplicaType]
     links: Links
     recorder: Recorder
+    signals: Signals
     transfers: KVTransfers
     checked: bool
     """True if there is a round at each boundary."""

@@ -1,7 +1,7 @@
 """Calls of clients that time out, try again or hedge: table and metrics.
 
-A call is one row however often it was sent.  It is answered by its only completed attempt: what the server completed
-after its client had left counts as aborted.
+A call is one row however often it was sent, with what its attempts called in a chain.  It is answered by its only
+completed attempt: what the server completed after its client had left counts as aborted.
 """
 
 import math
@@ -12,6 +12,7 @@ import pandas as pd
 
 from hetsim.model.record import ABORTED, COMPLETED, NOT_ARRIVED, STATUS_NAMES, UNFINISHED, Record
 from hetsim.results.declared import metric
+from hetsim.results.one_run import language
 from hetsim.results.one_run.launches import categorical, launches_of
 from hetsim.results.one_run.measured import Measured, quantile
 from hetsim.results.one_run.modes import ModeTable
@@ -38,11 +39,11 @@ class CallRows:
         last, answer = np.zeros(count, np.int64), np.full(count, -1)
         np.maximum.at(last, attempt_of[sent], sent)
         self.last = last[self.first]
-        done = sent[status[sent] == COMPLETED]
-        answer[attempt_of[done]] = done
-        self.answer = answer[self.first]
-        self.answered = self.answer >= 0
+        done = sent[status[sent] == COMPLETED][::-1]
+        answer[attempt_of[done]] = done  # of a chain the first stage, which stands before the others
         self.end = call_end[self.first]
+        self.answer = np.where(np.isnan(self.end), -1, answer[self.first])
+        self.answered = self.answer >= 0
         fate = np.where(status[self.last] == UNFINISHED, ABORTED, status[self.last])
         self.status = np.where(self.answered, COMPLETED, np.where(np.isnan(self.end), UNFINISHED, fate))
         self.response = np.where(self.answered, self.end - record.input.tasks.arrival[self.first], np.nan)
@@ -95,7 +96,13 @@ def wasted_seconds(record: Record, modes: ModeTable, low: float, high: float) ->
     begin, end = launches.compute_start, launches.compute_end
     inside = np.maximum(np.minimum(end, high) - np.maximum(begin, low), 0.0)
     busy = launches.busy * np.divide(inside, end - begin, out=np.zeros(len(begin)), where=end > begin)
-    return float(by_launch(record, launches, busy)[wasted_attempts(record)].sum())
+    if (received := record.received) is None:
+        return float(by_launch(record, launches, busy)[wasted_attempts(record)].sum())
+    seconds = by_launch(record, launches, np.where(language.periods(record, launches.task), 0.0, busy))
+    start, last = record.start, np.where(np.isnan(record.finish), record.end, record.finish)
+    inside = np.maximum(np.minimum(last, high) - np.maximum(start, low), 0.0)  # of a request: evenly from first to last
+    seconds += received * np.divide(inside, last - start, out=np.zeros(len(start)), where=last > start)
+    return float(seconds[wasted_attempts(record)].sum())
 
 
 def rates_over(record: Record, modes: ModeTable, edges: np.ndarray) -> dict[str, np.ndarray]:

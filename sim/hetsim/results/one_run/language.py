@@ -58,10 +58,14 @@ def _output(record: Record, rows: np.ndarray) -> np.ndarray:
 def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Rows with a limit on token times, and rows within it (one token: no `tpot`).
 
-    A limit on the first token alone is kept once that is out in time, whether the rest is done by the end or not.
+    A limit on the first token alone is kept once that is out in time, whether the rest is done by the end or not.  The
+    first token of a call counts from its first attempt.
     """
     limited, kept = np.zeros(len(record.status), bool), record.status == COMPLETED
     begun = ~np.isnan(times["ttft"]) & (record.status == UNFINISHED)
+    if record.attempt_of is not None:
+        called = np.where(record.attempt_of < 0, np.arange(len(begun)), record.attempt_of)
+        times = {**times, "ttft": first_tokens(record) - record.input.tasks.arrival[called]}
     for service in record.input.language:
         rows = service.rows
         if not np.isfinite(service.tpot):

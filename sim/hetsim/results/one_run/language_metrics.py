@@ -36,7 +36,7 @@ def output_rate(run: Measured) -> float:
 
 @metric(unit="tasks", better="less", sets=("tokens",), hide_if_zero=True, title="aborted")
 def aborted_count(run: Measured) -> float:
-    """Tasks of the window that clients aborted (`timeout` of a language model)."""
+    """Tasks of the window that clients aborted (`clients:` that time out)."""
     return run.count(ABORTED)
 
 

@@ -247,11 +247,14 @@ def _each_task(record: Record, table: ModeTable, bound: float) -> pd.DataFrame:
     deadline = np.full(len(status), np.nan) if tasks.deadline is None else rows.copy(tasks.deadline)
     columns["deadline"] = deadline
     met = completed & (finish <= deadline)
-    if record.attempt_of is not None:
-        met = met_by_calls(rows, record.attempt_of, met)
+    if record.attempt_of is not None and record.call_end is not None:  # in a chain the last stage answers first
+        answered = rows(np.where(record.attempt_of < 0, record.finish, record.call_end[record.attempt_of]))
+        met &= answered <= deadline
     if tokens := language.token_times(record):
         limited, kept = (rows(column) for column in language.limits(record, tokens))
         met = np.where(limited, kept & (met | np.isnan(deadline)), met)
+    if record.attempt_of is not None:
+        met = met_by_calls(rows, record.attempt_of, met)
     columns["met_deadline"] = pd.arrays.BooleanArray(met, ~(rows(due_times(record)) <= observed_until(record)))
     columns[ENERGY] = rows(_energy(record, table))
     if record.input.cluster.priced:
@@ -413,9 +416,8 @@ def due_times(record: Record) -> np.ndarray:
     """
     tasks = record.input.tasks
     due = np.full(len(tasks), np.nan) if tasks.deadline is None else tasks.deadline
-    if record.attempt_of is not None:
-        due = np.where(is_retry(record), np.nan, due)
-    return np.fmin(due, language.due_times(record)) if record.input.language else due
+    due = np.fmin(due, language.due_times(record)) if record.input.language else due
+    return due if record.attempt_of is None else np.where(is_retry(record), np.nan, due)
 
 
 def observed_until(record: Record) -> float:

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from hetsim.model.clients import Calls
 from hetsim.model.ragged import Ragged
 from hetsim.model.record import ClosedStream
-from hetsim.model.service import Calls, LanguageService, Service
+from hetsim.model.service import LanguageService, Service
 from hetsim.model.tasks import Item, KernelWork, StagedRequests, Tasks
 from hetsim.scenario.building.language_model import language_of
 from hetsim.scenario.building.served import service_of
@@ -21,7 +22,7 @@ def merge(
 
     Rows of retries and hedges stand last, as those that closed loops have not sent: they arrive at inf.
     """
-    counts = [len(stream) for stream in streams]
+    counts = [len(stream) // stream.depth for stream in streams]
     streams = [with_attempts(stream, context) for stream in streams]
     sizes = [len(stream) for stream in streams]
     starts = np.concatenate([[0], np.cumsum(sizes)])

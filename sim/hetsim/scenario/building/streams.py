@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.model.clients import Calls, Clients
 from hetsim.model.cluster import MILLI, Cluster, DeviceType
 from hetsim.model.ragged import Ragged
 from hetsim.model.randomness import RandomTree
-from hetsim.model.service import Calls, Clients
 from hetsim.model.tasks import KernelWork, Mode, Stopping, Tasks
 from hetsim.model.tasks import KernelWork as Known
 from hetsim.scenario.building.modes import ModeBook
@@ -93,6 +93,8 @@ class TaskStream:
     think: Callable[[np.random.Generator, int], np.ndarray] | None = None
     calls: Clients | None = None
     """What its clients do where they time out or try again."""
+    depth: int = 1
+    """Tasks of each call, one after the other: stages of which each one calls the next."""
 
     def __len__(self) -> int:
         return len(self.arrival)
@@ -216,31 +218,39 @@ def closed_rows(entry: WorkloadEntry, until: float, fastest_mean: float) -> int:
 
 def with_attempts(stream: TaskStream, context: Context) -> TaskStream:
     """The stream, followed by rows for all retries and hedges: tasks not yet sent."""
-    if stream.calls is None or stream.calls.attempts == 1:
+    if stream.calls is None or stream.calls.attempts == stream.depth == 1:
         return stream
-    clients, parts, count = stream.calls, stream.calls.attempts, len(stream)
-    again = np.tile(np.arange(count), parts)
+    clients, parts, depth, count = stream.calls, stream.calls.attempts, stream.depth, len(stream)
+    # Attempt after attempt of all calls, and so stage after stage: each attempt of a stage makes a call of the next.
+    again = np.concatenate([np.tile(np.arange(k, count, depth), parts ** (k + 1)) for k in range(depth)])
     changes: dict[str, Any] = {}
     for one in fields(stream):
         column = getattr(stream, one.name)
         if isinstance(column, np.ndarray | Ragged | KernelWork):
             changes[one.name] = column[again] if isinstance(column, np.ndarray) else column.take(again)
-    changes["arrival"][count:] = math.inf
-    sized = again.reshape(parts // clients.copies, clients.copies, count)  # a view: tries, their copies, calls
-    if clients.retry is not None and clients.retry.size == "new":
+    changes["arrival"][count // depth :] = math.inf
+    extra = {key: own[again] for key, own in stream.extra.items()}  # of its own call, whatever its size
+    if stream.id is not None:
+        number = np.concatenate([np.repeat(np.arange(parts ** (k + 1)), count // depth) for k in range(depth)]).tolist()
+        named = zip(changes["id"], number, strict=True)
+        changes["id"] = np.array([f"{name}/{1 + more}" if more else name for name, more in named], dtype=object)
+    refused = {row: why for one, why in stream.refused.items() for row in np.flatnonzero(again == one).tolist()}
+    sized = again.reshape(-1, clients.copies, count // depth)  # a view: tries, their copies, calls
+    if depth == 1 and clients.retry is not None and clients.retry.size == "new":
         sized[1:, 0] = _other_sizes(stream, len(sized) - 1, context.random.stream("retry sizes", stream.name))
     sized[:, 1:] = sized[:, :1]
-    if clients.hedge is not None and clients.hedge.size == "new":
+    if depth == 1 and clients.hedge is not None and clients.hedge.size == "new":
         drawn = _other_sizes(stream, len(sized) * clients.hedge.times, context.random.stream("hedges", stream.name))
         sized[:, 1:] = drawn.reshape(len(sized), -1, count)
     changes["time"] = stream.time[again]
     changes["estimate"] = None if stream.estimate is None else stream.estimate[again]
-    if stream.id is not None:
-        later = [f"{name}/{attempt}" for attempt in range(2, 1 + parts) for name in stream.id.tolist()]
-        changes["id"] = np.array(stream.id.tolist() + later, dtype=object)
-    refused = {row + part * count: why for row, why in stream.refused.items() for part in range(parts)}
-    extra = {key: np.tile(own, parts) for key, own in stream.extra.items()}  # of its own call, whatever its size
+    if stream.language is not None:
+        extra |= {key: own[again] for key, own in stream.extra.items() if key in OF_SIZE}
     return replace(stream, **changes, refused=refused, extra=extra)
+
+
+OF_SIZE = ("prompt_tokens", "output_tokens")
+"""What the size of a request to a language model is."""
 
 
 def _other_sizes(stream: TaskStream, times: int, random: np.random.Generator) -> np.ndarray:
@@ -261,29 +271,39 @@ def calls_of(streams: list[TaskStream], rank: np.ndarray, counts: list[int], con
     """
     if all(stream.calls is None for stream in streams):
         return None
-    total = len(rank)
+    total, first = len(rank), np.full(len(rank), -1)
+    chained: dict[str, Any] = {}
+    if any(stream.depth > 1 for stream in streams):
+        chained = {"root": first.copy(), "parent": first.copy(), "child": first.copy()}
     calls = Calls(
-        [], whose=np.full(total, -1, np.int16), attempt_of=np.full(total, -1), following=np.full(total, -1),
+        [], whose=np.full(total, -1, np.int16), attempt_of=first, following=first.copy(),
         number=np.zeros(total, np.int16), bucket=np.zeros(total, np.int32), drawn=np.ones(total),
+        **({"root": first} | chained),
     )  # fmt: skip
     start = 0
     for stream, count in zip(streams, counts, strict=True):
-        attempts = rank[start : start + len(stream)].reshape(-1, max(1, count))
-        start += len(stream)
+        rows, start = rank[start : start + len(stream)], start + len(stream)
         if stream.calls is None or not count:
             continue
-        calls.whose[attempts] = len(calls.clients)
+        calls.whose[rows] = len(calls.clients)
         calls.clients.append(stream.calls)
-        calls.attempt_of[attempts] = attempts[0]
-        calls.following[attempts[:-1]] = attempts[1:]
-        calls.number[attempts] = np.arange(len(attempts))[:, None]
-        if stream.calls.count is not None:
-            random = context.random.stream("clients", stream.name)
-            calls.bucket[attempts] = random.integers(stream.calls.count, size=count)
-        if (retry := stream.calls.retry) is not None and retry.wait.jitter != "none":
-            random = context.random.stream("retries", stream.name)
-            draw = random.random if retry.wait.jitter == "full" else random.standard_exponential
-            calls.drawn[attempts[1:]] = draw(attempts[1:].shape)
+        users, parts, before = stream.calls.count, stream.calls.attempts, rows
+        buckets: Any = 0 if users is None else context.random.stream("clients", stream.name).integers(users, size=count)
+        retry, random = stream.calls.retry, context.random.stream("retries", stream.name)
+        for stage in range(stream.depth):
+            size = parts ** (stage + 1) * count
+            attempts, rows = rows[:size].reshape(-1, parts, count), rows[size:]
+            calls.bucket[attempts] = buckets + stage * (users or 1)
+            calls.attempt_of[attempts] = attempts[:, :1]
+            calls.following[attempts[:, :-1]] = attempts[:, 1:]
+            calls.number[attempts] = np.arange(parts)[:, None]
+            if retry is not None and retry.wait.jitter != "none":
+                draw = random.random if retry.wait.jitter == "full" else random.standard_exponential
+                calls.drawn[attempts[:, 1:]] = draw(attempts[:, 1:].shape)
+            calls.root[attempts] = calls.root[before][:, None] if stage else attempts[:, :1]
+            if stage and calls.child is not None and calls.parent is not None:
+                calls.child[before], calls.parent[attempts[:, 0]] = attempts[:, 0], before
+            before = attempts.reshape(-1, count)
     return calls
 
 
@@ -318,7 +338,7 @@ def check_retries(
         possible = {
             "timeout": clients.timeout < clients.give_up_after,
             "rejected": drops or any(one.rejects for one in policies) or bool(np.isin(rows, list(tasks.refused)).any()),
-            "failed": killing and limits is not None and bool(np.isfinite(limits[rows]).any()),
+            "failed": stream.depth > 1 or (killing and limits is not None and bool(np.isfinite(limits[rows]).any())),
         }
         if not any(possible[cause] for cause in clients.retry.on):
             whys = "; ".join(why for cause, why in REACTIONS.items() if cause in clients.retry.on)

@@ -88,13 +88,10 @@ class TokenLimits(Mirror):
     """Limits on times to the first and to each further token."""
 
 
-LIMITS = {
-    "max_num_batched_tokens": Annotated[Count, Field(le=MAX_TOKENS)] | None,
-    "timeout": Annotated[Seconds, Field(gt=0)],
-}  # fmt: skip
+MOST = {"max_num_batched_tokens": Annotated[Count, Field(le=MAX_TOKENS)] | None}
 
 
-@keys_of(LanguageService, *LIMITS, **LIMITS)
+@keys_of(LanguageService, *MOST, **MOST)
 class LanguageModel(Profiled, Replicas):
     """A language model served by replicas on `gpus` devices of one node.
 
@@ -107,7 +104,7 @@ class LanguageModel(Profiled, Replicas):
     FIRST: ClassVar = (
         "kind", "profile", "step", "gpu", "tensor_parallel", "engine", "uncertain", "drift", "device", "gpus",
         "replicas", "also_on", "model", "memory_share", "kv", "max_num_batched_tokens", "max_num_seqs",
-        "max_output_tokens", "timeout", "preemption", "prefix_cache", "disaggregated", "autoscale", "network",
+        "max_output_tokens", "preemption", "prefix_cache", "disaggregated", "autoscale", "network",
         "front_end", "slo", "batching",
     )  # fmt: skip
 

@@ -14,15 +14,15 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from hetsim import registry
 from hetsim.errors import KeyProblem, Problem, ScenarioError, UnknownName
+from hetsim.model.clients import Clients, Hedge, Retry, RetryWait
 from hetsim.model.files import recorded_inputs
-from hetsim.model.service import Clients, Hedge, Retry, RetryWait
 from hetsim.model.tasks import Item
 from hetsim.model.units import Count, Degree, ExistingFile, Flag, Name, NotNegative, Positive, Seconds, forbid, shown
 from hetsim.scenario.fields import Keys, Mirror, Model, OneOrMany, SomeNames, keys_of
 from hetsim.scenario.file.document import Document, Path_
 from hetsim.scenario.file.problems import translate
 from hetsim.scenario.schema.demand import Demand
-from hetsim.scenario.schema.language_model import AnyService, LanguageModel
+from hetsim.scenario.schema.language_model import AnyService
 from hetsim.scenario.schema.policy import parameter_model
 from hetsim.workload.arrivals import Arrivals
 from hetsim.workload.traces import TaskTable
@@ -260,7 +260,7 @@ OF_A_TRACE = {
 
 WITH_PIPELINE = (
     "name", "arrivals", "count", "until", "pipeline", "class_", "user", "users", "priority", "weight", "slo",
-    "deadline", "bytes_in", "bytes_out", "cpus",
+    "deadline", "bytes_in", "bytes_out", "cpus", "clients",
 )  # fmt: skip
 """Keys that may stand with a pipeline."""
 
@@ -360,8 +360,6 @@ class WorkloadEntry(Demand):
         """Refuse what cannot stand next to clients."""
         if any(one.patience is not None for one in self._levels):
             raise KeyProblem("patience", "it is the short form of clients that leave while they wait; give one of both")
-        if isinstance(self.service, LanguageModel):
-            raise KeyProblem("clients", "requests to language models have service.timeout alone; leave this out")
         retry = clients.retry
         if getattr(self.arrivals, "closed", False) and retry is not None and retry.budget is not None:
             key = "retry" if clients.count is None else "count"
