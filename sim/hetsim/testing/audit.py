@@ -12,6 +12,7 @@ from hetsim.model.cluster import WHOLE, Device
 from hetsim.model.fusion import fused_mode
 from hetsim.model.plan import cores_on
 from hetsim.model.record import (
+    ABORTED,
     COMPLETED,
     LAUNCH_COMPLETED,
     LAUNCH_LOST,
@@ -186,7 +187,7 @@ def _end(record: Record, row: int, mine: list[Occupation], back: float) -> Itera
         for before in (tasks.predecessors or {row: ()})[row]:
             if mine and before not in mine[0].fused and not record.finish[before] <= mine[0].start:
                 yield f"task {name} at t = {mine[0].start:g} s: started before task {tasks.name(before)} had finished"
-    elif complete:
+    elif complete and (status != ABORTED or record.attempt_of is None):  # a server works on when its client has left
         yield f"task {name} ran to its end and is {STATUS_NAMES.get(status, 'nowhere')}"
     if status not in (UNFINISHED, NOT_ARRIVED) and math.isnan(finish):
         yield f"task {name} has ended without a finish time"

@@ -1,0 +1,162 @@
+"""Retries in chains: the stages of a pipeline call each other, and each retries by itself.
+
+Amplification by its closed form and by hand, and every attempt of random settings next to processes of SimPy.
+"""
+
+import numpy as np
+import pytest
+import simpy
+from test_fork import look
+
+import hetsim as hs
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError
+from hetsim.model.record import NOT_ARRIVED
+from hetsim.policy import Accept, Admission, Reject
+from hetsim.scenario.scenario import load
+from hetsim.testing.audit import audit
+
+NAMES = ("web", "app", "data", "disk")
+
+
+def chain(folder, clients, seconds, count=4, policy="fcfs", arrivals=None, **more):
+    """Calls through stages of one server each, which take this long; one every 10 s."""
+    names = NAMES[: len(seconds)]
+    rows = ["layer,activations,weights," + ",".join(f"seconds.{name}" for name in names)]
+    for number, own in enumerate(seconds):
+        times = [str(own if k == number else 1000) for k in range(len(names))]
+        rows.append(f"layer{number},{4 - number},0," + ",".join(times))
+    (folder / "layers.csv").write_text("\n".join(rows) + "\n")
+    entry = {"name": "calls", "arrivals": arrivals or {"process": "deterministic", "interval": "10 s"}, "count": count,
+             "pipeline": {"profile": str(folder / "layers.csv")}, "clients": clients, **more}  # fmt: skip
+    servers = [{"type": name, "kind": "server"} for name in names]
+    return {"name": "s", "policy": policy, "cluster": {"nodes": {"accelerators": servers}}, "workload": [entry]}
+
+
+def attempts(result):
+    """Attempts at each stage."""
+    return result.tasks["class"].value_counts(sort=False).tolist()
+
+
+class LastStageRefuses(Admission):
+    def admit(self, task, view):
+        return Reject(reason="down") if task.class_ == "calls stage 3" else Accept()
+
+
+@pytest.mark.parametrize("way", ["leave", "cancel"])
+def test_what_the_last_stage_refuses_comes_there_as_often_as_all_stages_retry(tmp_path, monkeypatch, way):
+    """(1 + R)^k attempts at stage k of each call, R = 2."""
+    monkeypatch.setitem(hs.registry._registered, "admission", {"last_refuses": LastStageRefuses})
+    clients = {"at_timeout": way, "retry": {"times": 2, "wait": {"first": "100 ms"}}}
+    policy = {"scheduler": "fcfs", "admission": "last_refuses"}
+    result = hs.run(chain(tmp_path, clients, (0.02, 0.01, 0.05), policy=policy), check=True)
+    assert attempts(result) == [4 * 3, 4 * 9, 4 * 27]
+    assert (result.calls["status"] != "completed").all() and result.calls["attempts"].tolist() == [3 + 9 + 27] * 4
+    assert result.metric("wasted_device_s") == pytest.approx(4 * (3 * 0.02 + 9 * 0.01))
+    assert set(result.tasks["status"]) == {"aborted", "rejected"}
+
+
+@pytest.mark.parametrize(("way", "right"), [("leave", [3, 9, 27]), ("cancel", [3, 3, 3])])
+def test_a_last_stage_that_is_too_slow(tmp_path, way, right):
+    """A client that leaves does not keep the server from trying on; one that cancels does, and at all stages."""
+    given = chain(tmp_path, {"timeout": "1 s", "at_timeout": way, "retry": {"times": 2}}, (0.02, 0.01, 5), count=1)
+    result = hs.run(given, check=True)
+    assert attempts(result) == right and result.calls["finish"].tolist() == [3]
+    busy = [0.02 * right[0], 0.01 * right[1], 5 * right[2] if way == "leave" else 3 * 0.97]
+    assert result.metric("wasted_device_s") == pytest.approx(sum(busy))
+    assert result.end == pytest.approx(3 if way == "cancel" else 0.03 + 5 * 27)
+
+
+def test_a_call_is_answered_when_all_stages_are(tmp_path):
+    """The second call comes 20 ms later and waits for each stage in turn."""
+    arrivals = {"process": "deterministic", "interval": "20 ms"}
+    given = chain(tmp_path, {"timeout": "1 s"}, (0.1, 0.2, 0.3), count=2, arrivals=arrivals, slo="700 ms")
+    result = hs.run(given, check=True)
+    assert result.calls["response"].tolist() == pytest.approx([0.6, 0.88])
+    assert attempts(result) == [2, 2, 2] and result.metric("call_goodput") == pytest.approx(1 / 0.9)
+    assert result.metric("slo_attainment") == 0.5 and result.metric("wasted_device_s") == 0
+    assert result.tasks["finish"].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.5, 0.6, 0.9])
+
+
+def test_a_hedge_and_a_budget_at_each_stage(tmp_path):
+    """Each stage hedges its call once: 2^k attempts at stage k, of which the first answers; a budget of 50 % pays for
+    every other hedge of each stage."""
+    hedge = {"hedge": {"after": "0 s"}}
+    result = hs.run(chain(tmp_path, hedge, (0.02, 0.01)), check=True)
+    assert attempts(result) == [8, 16] and result.calls["response"].tolist() == pytest.approx([0.03] * 4)
+    retry = {"retry": {"times": 1, "on": ["failed"], "budget": 0.5}}
+    result = hs.run(chain(tmp_path, {**hedge, **retry}, (0.02, 0.01)), check=True)
+    assert attempts(result) == [4 + 2, 6 + 3]
+
+
+class Replay:
+    """Processes of SimPy: calls, and their attempts, which go on when their client has left."""
+
+    def __init__(self, run, servers):
+        self.environment = simpy.Environment()
+        self.resources = [simpy.Resource(self.environment, 1) for _ in range(servers)]
+        self.tasks, self.calls, (self.clients,) = run.tasks, run.calls, run.calls.clients
+        self.sent, self.start, self.finish, self.end = {}, {}, {}, {}
+        for row in np.flatnonzero(self.tasks.arrival < np.inf).tolist():
+            self.environment.process(self.outside(row))
+        self.environment.run()
+
+    def outside(self, row):
+        yield self.environment.timeout(self.tasks.arrival[row])
+        yield from self.call(row, 0)
+
+    def call(self, first, stage):
+        environment, calls, row = self.environment, self.calls, first
+        answered = False
+        while not answered:
+            attempt = environment.process(self.attempt(row, stage))
+            yield attempt | environment.timeout(self.clients.timeout)
+            answered = attempt.triggered and attempt.value
+            if answered or calls.following[row] < 0:
+                break
+            number, row = calls.number[row], calls.following[row]
+            yield environment.timeout(self.clients.retry.wait.seconds(int(number), calls.drawn[row]))
+        self.end[first] = environment.now
+        return answered
+
+    def attempt(self, row, stage):
+        self.sent[row] = self.environment.now
+        with self.resources[stage].request() as seat:
+            yield seat
+            self.start[row] = self.environment.now
+            yield self.environment.timeout(self.tasks.time[row, 0])
+        self.finish[row] = self.environment.now
+        if self.calls.child[row] < 0:
+            return True
+        return (yield from self.call(int(self.calls.child[row]), stage + 1))
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("seed", range(20))
+def test_attempts_are_those_of_processes_of_simpy(tmp_path, seed):
+    random = np.random.default_rng(seed)
+    seconds = random.choice([0.05, 0.1, 0.17], int(random.integers(2, 4))).tolist()
+    retry = {"times": int(random.integers(1, 3)), "wait": {"first": f"{random.choice([0.1, 0.4])} s", "jitter": "full"}}
+    clients = {"timeout": f"{random.choice([0.35, 0.6, 1.1])} s", "retry": retry}
+    arrivals = {"process": "poisson", "rate": f"{random.choice([3, 6])}/s"}
+    given = chain(tmp_path, clients, seconds, count=60, arrivals=arrivals) | {"seed": seed}
+    right, record = Replay(load(given).build(), len(seconds)), Simulation(load(given).build(), check=True).run()
+    assert np.flatnonzero(record.status != NOT_ARRIVED).tolist() == sorted(right.sent)
+    for column, known in ((record.input.tasks.arrival, right.sent), (record.start, right.start),
+                          (record.finish, right.finish), (record.call_end, right.end)):  # fmt: skip
+        assert column[list(known)] == pytest.approx(list(known.values()), abs=1e-9)
+    assert audit(record) == []
+
+
+@pytest.mark.slow
+def test_a_fork_goes_on_to_the_same_calls(tmp_path):
+    retry = {"times": 1, "wait": {"first": "100 ms", "jitter": "full"}, "budget": 0.5}
+    for way in ("leave", "cancel"):
+        given = chain(tmp_path, {"timeout": "500 ms", "at_timeout": way, "hedge": {"after": "200 ms"}, "retry": retry},
+                      (0.05, 0.2), count=40, arrivals={"process": "poisson", "rate": "4/s"})  # fmt: skip
+        look(load(given).build, 3, forks=4)
+
+
+def test_more_attempts_than_a_stream_can_have_are_refused(tmp_path):
+    with pytest.raises(ScenarioError, match=r"e\+.* stages of items are more than the"):
+        load(chain(tmp_path, {"timeout": "1 s", "retry": {"times": 100}}, (0.1,) * 4)).build()
