@@ -230,7 +230,7 @@ def test_the_policies_it_proposes_to_compare_can_run(name):
 
 ENDLESS = {"fgd"}
 """Scenarios whose tasks never end: a cluster is filled."""
-COLLAPSING = {"metastable", "brownout-by-class"}
+COLLAPSING = {"metastable", "brownout-by-class", "retry-storm-in-a-chain"}
 """Scenarios whose goodput does not come back under their own policy, which is what they show."""
 
 
@@ -1210,6 +1210,22 @@ def test_metastable():
     goodput = [column(name, "call_goodput", point.pop("policy"), point).mean() for point in points]
     remedies = [0, 6.93, 0, 0.54, 6.99, 4, 6.97, 6.93, 6.89, 6.97, 6.95, 5.95, 6.95, 6.79, 6.93]
     assert goodput == pytest.approx(remedies, abs=0.15)
+
+
+@pytest.mark.nightly
+def test_retry_storm_in_a_chain():
+    """Retries of three stages multiply, and the storm that they make does not end."""
+    name, key = "retry-storm-in-a-chain", "workload.calls.clients"
+    proposed = [{key: one} for one in load(name).raw["sweep"][key]]
+    once, storm, large, small, canceled = [column(name, "call_goodput", "fcfs", one).mean() for one in proposed]
+    last = [run.tasks[run.tasks["arrival"] >= 180]["class"].value_counts() for run in runs(name).results]
+    calls = sum((run.calls["arrival"] >= 180).sum() for run in runs(name).results)
+    amplified = [sum(counts[f"calls stage {k}"] for counts in last) / calls for k in (1, 2, 3)]
+    assert amplified == pytest.approx([3, 9, 27], rel=0.03)
+    states(name, "a call makes 27 attempts at the store, and of 8.2 a second 0.0", amplified[2], once, storm)
+    states(name, "8.2 are; of", small)
+    states(name, "7.3 are", large)
+    assert canceled == small == once and any("not come back" in text for text in runs(name).results[0].warnings)
 
 
 @pytest.mark.slow
