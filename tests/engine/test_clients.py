@@ -484,6 +484,90 @@ def test_patience_of_tasks_and_of_requests_and_clients_share_their_deadlines():
         assert sorted(table["status"]) == [fate for fate, number in fates.items() for _ in range(number)]
 
 
+# Language models ----------------------------------------------------------------------------------------------------
+
+
+def model_of(clients, count=1, output=5, **more):
+    """A call a second from 0 on, of five steps of 1 s, one at a time."""
+    given = language_model(clients, count=count, step="1 s", seats=1, output=output, **more)
+    given["workload"][0]["arrivals"] = {"process": "deterministic", "interval": "1 s"}
+    return given
+
+
+def test_a_sequence_leaves_at_the_next_step_and_its_retry_waits_there():
+    """The second one waits for the first and has two of its steps; its retry, of 7.5 s, joins as the third one left."""
+    clients = {"timeout": "6.5 s", "at_timeout": "cancel", "retry": {"times": 1}}
+    result = hs.run(model_of(clients, 3), check=True)
+    assert seen(result, "arrival", "start", "finish", "status", "ttft") == [
+        [0, 1, 2, 7.5, 8.5], [0, 5, 8, 9, 14], [5, 8, 9, 14, 16], ["completed", "aborted", "aborted", "completed",
+        "aborted"], [1, 5, None, 2.5, 6.5]]  # fmt: skip
+    assert result.calls["finish"].tolist() == [5, 14, 15] and result.tasks["reason"][1] == "timed out after 6.5 s"
+    assert result.metric("wasted_device_s") == 3 + 1 + 2 and result.metric("call_goodput") == 2 / 16
+    assert result.metric("aborted_count") == 3 and result.metric("call_response_p99") == math.inf
+
+
+def test_a_replica_that_does_not_know_works_on():
+    """No client sees a token that comes after it has left."""
+    result = hs.run(model_of({"timeout": "6.5 s"}, 3), check=True)
+    assert seen(result, "finish", "status", "ttft") == [
+        [5, 10, 15], ["completed", "aborted", "aborted"], [1, 5, None]]  # fmt: skip
+    assert result.calls["finish"].tolist() == [5, 7.5, 8.5] and result.metric("wasted_device_s") == 10
+    cut = hs.run({**model_of({"timeout": "6.5 s"}, 3), "horizon": "12 s"}, check=True)
+    assert cut.metric("wasted_device_s") == 7 and hs.run(
+        {**model_of({"timeout": "6.5 s"}, 3), "warmup": "6 s"}).metric("wasted_device_s") == 9  # fmt: skip
+
+
+@pytest.mark.parametrize(("limit", "met"), [("9.9 s", 1), ("10.1 s", 2)])
+def test_limits_on_first_tokens_are_those_of_calls(limit, met):
+    """The second of three calls is sent again at 8.5 s and has its first token at 11 s, 10 s after its begin."""
+    clients = {"timeout": "7.5 s", "at_timeout": "cancel", "retry": {"times": 1}}
+    result = hs.run(model_of(clients, 3, service={"slo": {"ttft": limit}}), check=True)
+    assert seen(result, "arrival", "start") == [[0, 1, 2, 8.5, 9.5], [0, 5, 9, 10, 15]]
+    table = result.tasks.sort_values("id")["met_deadline"]
+    assert table.tolist()[:3] == [True, met == 2, False] and table[3:].isna().all()
+    assert result.metric("slo_attainment") == pytest.approx(met / 3)
+
+
+@pytest.mark.parametrize(("way", "end"), [("cancel", 6.5), ("leave", 7.5)])
+def test_a_hedge_at_another_replica_leaves_at_the_end_of_its_own_step(way, end):
+    """Six steps of 1 s from 0 on, and from 1.5 s on at the other replica; the answer comes in a step there."""
+    given = model_of({"at_timeout": way, "hedge": {"after": "1.5 s"}}, 1, output=6, service={"replicas": 2})
+    result = hs.run(given, check=True)
+    assert seen(result, "arrival", "start", "finish", "status") == [
+        [0, 1.5], [0, 1.5], [6, end], ["completed", "aborted"]]  # fmt: skip
+    assert result.metric("wasted_device_s") == end - 1.5 and result.calls["answered_by"].tolist() == [0]
+
+
+def test_a_loop_of_clients_and_the_way_to_the_replica():
+    """One client that thinks for 10 s; 1 s there and back: its first call is left on the way back, and sent again."""
+    network = {"network": {"request": "1 s", "response": "1 s"}}
+    clients = {"timeout": "6.5 s", "at_timeout": "cancel", "retry": {"times": 1}}
+    given = language_model(clients, count=2, step="1 s", seats=1, output=5, service=network)
+    given["workload"][0]["arrivals"] = {"process": "closed", "clients": 1, "think": "10 s"}
+    table = hs.run(given, check=True).tasks
+    assert table["arrival"].tolist() == [10, 33, 16.5, 39.5] and (table["status"] == "aborted").all()
+    assert (table["finish"] - table["arrival"]).tolist() == [6.5] * 4 and table["ttft"].tolist() == [3] * 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["leave", "cancel"])
+def test_a_fork_of_a_language_model_goes_on_to_the_same_attempts(way):
+    given = language_model({**STORM, **HEDGE, "at_timeout": way}, rate=9, count=60, service={"replicas": 2})
+    look(load(given).build, 3, forks=4)
+
+
+def test_runs_of_language_models_are_saved_and_their_collapse_is_told(tmp_path):
+    """Three times the rate for 20 of 200 s; calls of 0.5 s, two at a time, on clients that wait for 2 s."""
+    given = language_model({"timeout": "2 s", "retry": {"times": 3, "size": "new"}}, count=800)
+    rates = [["0 s", "3/s"], ["40 s", "12/s"], ["60 s", "3/s"]]
+    given["workload"][0]["arrivals"] = {"process": "piecewise_poisson", "rate": rates}
+    result = hs.run({**given, "horizon": "200 s"})
+    assert any(text.startswith("goodput has not come back 1") for text in result.warnings)
+    loaded = Result.load(result.save(tmp_path / "run"))
+    assert loaded.calls.equals(result.calls)
+    assert loaded.metric("wasted_device_s") == result.metric("wasted_device_s") > 100
+
+
 # Theory -----------------------------------------------------------------------------------------------------------
 
 
