@@ -73,8 +73,7 @@ class Replay:
             self.arrive(one)
 
     def join(self, who):
-        full = self.limit is not None and len(self.queue) >= self.limit
-        if full and (self.queue or len(self.busy) >= self.servers):
+        if self.limit is not None and len(self.queue) + len(self.busy) >= self.servers + self.limit:
             self.fate[who], self.finish[who] = "rejected", self.now
             self.again(who)
         else:

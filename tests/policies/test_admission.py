@@ -21,6 +21,7 @@ from benchmarks import moving_load
 from hetsim import registry
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import PolicyError, ScenarioError
+from hetsim.model.record import COMPLETED
 from hetsim.policy import Accept, Admission, ListScheduler
 from hetsim.results.statistics import student_interval
 from hetsim.scenario.scenario import load
@@ -127,6 +128,19 @@ def test_a_limit_by_device_is_the_same_where_there_is_one_device():
     )
     assert (one.tasks["status"] == two.tasks["status"]).all()
     assert (one.tasks["status"] == "rejected").any()
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+def test_of_tasks_that_come_at_one_instant_a_queue_limit_counts_those_that_will_wait(limit):
+    """Three cores, one of them busy: of nine at 1 s two start and `limit` wait; at 2 s all are busy, and none may."""
+    counts, kept = [1, 9, 2], [1, 2 + limit, 0]
+    entry = {"name": "burst", "arrivals": {"process": "all_at_once", "count": 12}, "cpu_time": "5 s"}
+    given = {"name": "s", "cluster": {"nodes": {"cpus": 3}}, "workload": [entry],
+             "policy": {"scheduler": "fcfs", "admission": {"name": "queue_limit", "limit": limit}}}  # fmt: skip
+    run = load(given).build()
+    run.tasks.arrival = np.repeat([0.0, 1.0, 2.0], counts)
+    completed = Simulation(run, check=True).run().status == COMPLETED
+    assert [int(part.sum()) for part in np.split(completed, np.cumsum(counts)[:-1])] == kept
 
 
 @pytest.mark.slow

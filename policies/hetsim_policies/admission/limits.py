@@ -43,8 +43,9 @@ class QueueLimit(Admission):
     Reference: the waiting room of Erlang's and Kendall's queues (M/M/c/K: Kleinrock, Queueing Systems I, 1975, section
     3.6).  Exact for tasks of one server each: a limit of L is the loss system with K = c + L places.
     Weakness: counts heads, not work: with heavy tails the same number may mean a second or an hour.  Of tasks that come
-    at one instant, those that will start in the round to follow count as waiting.
-    Cost: O(1); per class and device, O(classes × device types) once.
+    at one instant, those for which there are free devices do not count as waiting; by class, device and among requests
+    of a service they do.
+    Cost: O(1); per class and device, O(classes × device types) once; O(limit) where several come at one instant.
 
     limit: most tasks waiting in all.
     per_class: most of a class, by its name.
@@ -64,6 +65,7 @@ class QueueLimit(Admission):
         self.per_device: Mapping[str, int] = per_device or {}
         self._global_only = limit is not None and not (per_class or per_device)
         self._no = Reject(reason=f"{limit} wait already")
+        self._admitted_at = -math.inf
 
     def check(self, problem: PlanProblem) -> None:
         if self.limit is None and not self.per_class and not self.per_device:
@@ -75,7 +77,11 @@ class QueueLimit(Admission):
     def admit(self, task: Task, view: View) -> Accept | Reject:
         waiting = view.num_waiting()
         if self._global_only:
-            return YES if waiting < self.limit or self._starts_at_once(task, view, waiting) else self._no  # type: ignore[operator]
+            if waiting >= self.limit and not self._starts_at_once(task, view, waiting):  # type: ignore[operator]
+                if self._admitted_at != view.now or self._waiting_after(task, view) > self.limit:  # type: ignore[operator]
+                    return self._no
+            self._admitted_at = view.now
+            return YES
         if self.limit is not None and waiting >= self.limit and not self._starts_at_once(task, view, waiting):
             return self._no
         class_ = task.class_ if self.per_class else ""
@@ -91,6 +97,22 @@ class QueueLimit(Admission):
                     if waiting >= limit and not self._starts_at_once(task, view, waiting):
                         return Reject(reason=f"{limit} wait for {name} already")
         return YES
+
+    @staticmethod
+    def _waiting_after(task: Task, view: View) -> float:
+        """The number that will wait after the round to come, if all came at this instant; else inf."""
+        tasks, free, left = [*view.waiting(), task], dict[str, float](), 0
+        if tasks[0].arrival < view.now:
+            return math.inf
+        for one in tasks:
+            for mode in one.modes:
+                room = free.setdefault(mode.type.name, view.free(mode.type.name))
+                if mode.width <= room and view.fits(mode):
+                    free[mode.type.name] = room - mode.width
+                    break
+            else:
+                left += 1
+        return left
 
     @staticmethod
     def _starts_at_once(task: Task, view: View, waiting: int) -> bool:

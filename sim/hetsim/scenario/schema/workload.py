@@ -416,5 +416,7 @@ class WorkloadEntry(Demand):
                 key = type(self).model_fields[field].alias or field
                 key = "gpu_time.TYPE" if field == "typed_gpu_time" else key
                 raise KeyProblem("pipeline", f"it tells times and devices of all stages; {key} cannot be given with it")
+        if self.clients is not None and self.pipeline is not None and self.pipeline.training:
+            raise KeyProblem("clients", "items of a training job go forward and backward; clients send requests")
         if getattr(self.arrivals, "closed", False):
             raise KeyProblem("arrivals", "a closed loop waits for single tasks, not for the items of a pipeline")
