@@ -124,6 +124,9 @@ class Fleet(ServiceCalls):
 
     # What becomes of them -----------------------------------------------------------------------------------
 
+    def drops(self, request: Generation) -> bool:
+        return self.signals.drops is not None and self.signals.drops(request.task)
+
     def joined(self, request: Generation, replica: Replica) -> None:
         row, task = request.row, request.task
         if not request.started:

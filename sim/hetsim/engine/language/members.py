@@ -186,7 +186,7 @@ class Members:
             if not call(self.service.state, self.policy.admits, self.replica, request):
                 break
             self.head = None
-            if (drops := self.service.signals.drops) is not None and drops(request.task):
+            if self.service.drops(request):
                 self.clock.cancel(self.replica.launch)  # woken by the end of the request, while it decides
                 continue
             line.pop()

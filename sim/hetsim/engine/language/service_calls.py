@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from hetsim.engine.core.recorder import Recorder
-from hetsim.engine.core.state import Signals
 from hetsim.engine.flight.links import Links
 from hetsim.engine.language.generation import Generation
 from hetsim.engine.language.kv_transfers import KVTransfers
@@ -46,7 +45,6 @@ class ServiceCalls(Owner):
     kinds: list[ReplicaType]
     links: Links
     recorder: Recorder
-    signals: Signals
     transfers: KVTransfers
     checked: bool
     """True if there is a round at each boundary."""
@@ -56,6 +54,10 @@ class ServiceCalls(Owner):
         raise NotImplementedError
 
     # Of a request
+
+    def drops(self, request: Generation) -> bool:
+        """Return True if admission has dropped a request that was to join; in a forecast it drops none."""
+        return False
 
     def joined(self, request: Generation, replica: Any) -> None:
         """Note a request that joined a replica: the first time is its start."""
