@@ -100,19 +100,19 @@ class QueueLimit(Admission):
 
     @staticmethod
     def _waiting_after(task: Task, view: View) -> float:
-        """The number that will wait after the round to come, if all came at this instant; else inf."""
-        tasks, free, left = [*view.waiting(), task], dict[str, float](), 0
+        """How many will wait after the round, if all came at this instant; else inf."""
+        tasks, free_devices, unplaced = [*view.waiting(), task], dict[str, float](), 0
         if tasks[0].arrival < view.now:
             return math.inf
         for one in tasks:
             for mode in one.modes:
-                room = free.setdefault(mode.type.name, view.free(mode.type.name))
+                room = free_devices.setdefault(mode.type.name, view.free(mode.type.name))
                 if mode.width <= room and view.fits(mode):
-                    free[mode.type.name] = room - mode.width
+                    free_devices[mode.type.name] = room - mode.width
                     break
             else:
-                left += 1
-        return left
+                unplaced += 1
+        return unplaced
 
     @staticmethod
     def _starts_at_once(task: Task, view: View, waiting: int) -> bool:

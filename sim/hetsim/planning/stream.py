@@ -135,7 +135,7 @@ def _stream(
 
 
 def _as_calls(stream: TaskStream, stage: np.ndarray, sent: np.ndarray, count: int) -> TaskStream:
-    """The stages as servers of a chain: each calls the next one, and retries by itself."""
+    """Make the stages servers of a chain, of which each one calls the next."""
     assert stream.bytes_in is not None
     later = stage > 0
     stream.bytes_in[later] = sent[:-1][later[1:]]  # no item of the run: each attempt has it sent again

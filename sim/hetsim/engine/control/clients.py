@@ -159,7 +159,7 @@ class Clients:
             self.signals.kill(launch, reason, ABORTED)  # any other is served with its batch, or runs on
 
     def _abandon(self, row: int, reason: str) -> None:
-        """Leave the call that an attempt has made and that is not over, as its own client has left."""
+        """Leave the call that an attempt has made, as its own client has left it."""
         calls = self.calls
         one = -1 if calls.child is None else calls.child.item(row)
         if one < 0 or not math.isnan(self.end[one]):
@@ -173,7 +173,7 @@ class Clients:
             one = calls.following.item(one)
 
     def ended(self, task: Task, status: int) -> None:
-        """Handle the end of a task at the server, which makes a call of the next stage if there is one."""
+        """Handle the end of a task at the server, which may call the next stage."""
         row, calls = task.index, self.calls
         if calls.child is not None and status == COMPLETED and not self.silent and row < self.total:
             child, is_left = calls.child.item(row), not math.isnan(self.left[row])
@@ -261,10 +261,10 @@ class Clients:
 
     def write(self, record: Record) -> None:
         """Complete a record: work for clients that had left counts as aborted."""
-        left, status, calls = np.array(self.left), record.status, self.calls
-        in_vain = ~np.isnan(left)
+        left_at, status, calls = np.array(self.left), record.status, self.calls
+        in_vain = ~np.isnan(left_at)
         if record.first_token is not None:
-            record.first_token[record.first_token > left] = math.nan  # no client has seen it
+            record.first_token[record.first_token > left_at] = math.nan  # no client has seen it
         if calls.parent is not None:
             by = np.where(calls.attempt_of < 0, -1, calls.parent[calls.attempt_of])
             while (further := (by >= 0) & in_vain[by] & ~in_vain).any():

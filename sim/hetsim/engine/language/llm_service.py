@@ -182,7 +182,7 @@ class Fleet(ServiceCalls):
         self.signals.generated(task)
 
     def abort(self, task: Task) -> None:
-        """Abort a request that has reached the replicas, or of which the answer is on its way back.
+        """Abort a request that has come to the replicas and has no answer yet.
 
         A member leaves when the step under way is over; others are in no step and go at once.
         """

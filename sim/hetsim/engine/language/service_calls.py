@@ -56,7 +56,7 @@ class ServiceCalls(Owner):
     # Of a request
 
     def drops(self, request: Generation) -> bool:
-        """Return True if admission has dropped a request that was to join; in a forecast it drops none."""
+        """Return True if admission has dropped a request; in a forecast it does not."""
         return False
 
     def joined(self, request: Generation, replica: Any) -> None:

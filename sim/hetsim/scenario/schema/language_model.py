@@ -88,10 +88,10 @@ class TokenLimits(Mirror):
     """Limits on times to the first and to each further token."""
 
 
-MOST = {"max_num_batched_tokens": Annotated[Count, Field(le=MAX_TOKENS)] | None}
+LIMITS = {"max_num_batched_tokens": Annotated[Count, Field(le=MAX_TOKENS)] | None}
 
 
-@keys_of(LanguageService, *MOST, **MOST)
+@keys_of(LanguageService, *LIMITS, **LIMITS)
 class LanguageModel(Profiled, Replicas):
     """A language model served by replicas on `gpus` devices of one node.
 
