@@ -160,3 +160,18 @@ def test_a_fork_goes_on_to_the_same_calls(tmp_path):
 def test_more_attempts_than_a_stream_can_have_are_refused(tmp_path):
     with pytest.raises(ScenarioError, match=r"e\+.* stages of items are more than the"):
         load(chain(tmp_path, {"timeout": "1 s", "retry": {"times": 100}}, (0.1,) * 4)).build()
+
+
+def test_items_of_a_training_job_have_no_clients(tmp_path):
+    given = chain(tmp_path, {"timeout": "1 s"}, (0.1, 0.1))
+    given["workload"][0]["pipeline"]["training"] = True
+    with pytest.raises(ScenarioError, match="items of a training job"):
+        load(given)
+
+
+@pytest.mark.slow
+def test_a_policy_that_forks_the_run_knows_nothing_of_what_is_called_next(tmp_path):
+    clients = {"timeout": "500 ms", "at_timeout": "cancel", "retry": {"times": 1}}
+    given = chain(tmp_path, clients, (0.05, 0.2), count=12, arrivals={"process": "poisson", "rate": "4/s"})
+    result = hs.run({**given, "policy": "rollout"}, check=True)
+    assert result.calls["finish"].notna().all()
