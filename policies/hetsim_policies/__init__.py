@@ -53,7 +53,7 @@ MODULES: dict[str, str] = {
         placement_rules.fgd: Fgd
         placement_rules.gangs: consolidate least_contention pack_racks Skew spread_racks Topology
         placement_rules.resources: DotProduct GpuClustering GpuPacking Pack Spread
-        placements: BestFit EarliestFinish fastest_device first_fit random=RandomFit worst_fit
+        placements: BestFit EarliestFinish fastest_device first_fit random=RandomFit SlowReserve worst_fit
     """,
     "batching": """
         batching.async_linear: AsyncLinear

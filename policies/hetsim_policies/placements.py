@@ -1,8 +1,8 @@
 """Placements: where a task goes among what fits now, or None to let it wait.
 
-All but `fastest_device` and `earliest_finish` take the fastest mode that fits now and differ in the choice of node
-and GPU; all but `first_fit` compare the types of GPU on which the task is equally fast.  The larger ones are in
-`hetsim_policies.placement_rules`.  A gang that spans nodes (`span: any`) and fits on none goes on the first free
+All but `fastest_device`, `slow_reserve` and `earliest_finish` take the fastest mode that fits now and differ in the
+choice of node and GPU; all but `first_fit` compare the types of GPU on which the task is equally fast.  The larger ones
+are in `hetsim_policies.placement_rules`.  A gang that spans nodes (`span: any`) and fits on none goes on the first free
 devices.
 """
 
@@ -67,6 +67,31 @@ def fastest_device(task: Task, view: View) -> Placement | None:
     idle; no bound on the makespan.  Cost: linear in the devices that fit, unless all are alike.
     """
     return min(_choices(task, task.fastest_modes()[0], view), key=_finish(task, view), default=None)
+
+
+class SlowReserve:
+    """The fastest mode; a slower one only while at least `threshold` tasks wait.
+
+    threshold: waiting tasks, the one to be placed included, from which on slower devices are used; 1: always.
+
+    Reference: Lin and Kumar, Optimal Control of a Queueing System with Two Heterogeneous Servers (1984): with Poisson
+    arrivals and exponential times on two servers some threshold has the lowest mean response of all rules
+    (`hetsim.theory.best_threshold`).  Weakness: one threshold for all slower modes, and it has to suit the load.
+    Cost: an index lookup or two.
+    """
+
+    queueing = "slow reserve"
+    counts_waiting = True
+
+    def __init__(self, threshold: int = 2):
+        if threshold < 1:
+            raise ValueError(f"threshold counts the task to be placed: 1 or more, not {threshold}")
+        self.threshold = threshold
+
+    def __call__(self, task: Task, view: View) -> Placement | None:
+        """The rule."""
+        fast = next((fit for mode in next(equally_fast(task)) if (fit := view.first(mode, task)) is not None), None)
+        return fast if fast is not None or view.num_waiting() < self.threshold else view.fit(task)
 
 
 class EarliestFinish:

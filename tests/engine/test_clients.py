@@ -334,6 +334,47 @@ def test_a_task_that_cannot_be_stopped_runs_on():
     assert seen(result, "start", "finish", "status") == [[0, None], [5, 4], ["aborted"] * 2]
 
 
+def test_a_client_whose_attempt_runs_may_stay():
+    """The first runs when its 3 s are over and is awaited; the second waits, and is canceled."""
+    result = hs.run(two({"timeout": "3 s", "at_timeout": "stay"}), check=True)
+    assert seen(result, "start", "finish", "status") == [[0, None], [5, 4], ["completed", "aborted"]]
+    assert result.metric("wasted_device_s") == 0 and result.metric("call_goodput") == 1 / 5
+
+
+def test_each_attempt_has_a_timeout_of_its_own():
+    """Of attempts that never start: exponential times, also of a call's second one."""
+    law = {"distribution": "exponential", "mean": "2 s"}
+    clients = {"timeout": law, "at_timeout": "cancel", "retry": {"times": 1}}
+    tasks = hs.run(scenario(clients, count=400, cpus=1, seed=2, stopping={"preemptible": False}, time="1 h")).tasks
+    waits = (tasks["finish"] - tasks["arrival"])[tasks["start"].isna()]
+    is_first = tasks["attempt_of"].isna() | (tasks["attempt_of"] == tasks["id"])
+    first, second = waits[is_first].to_numpy(), waits[~is_first].to_numpy()
+    for times in (first, second):
+        assert len(times) >= 399 and abs(times.mean() - 2) < 4 * 2 / 20 and abs((times > 4).mean() - math.exp(-2)) < 0.07
+    assert abs(np.corrcoef(first[:399], second[:399])[0, 1]) < 0.2 and len({*first, *second}) > 790
+    plain, same = (hs.run(two({"timeout": one})) for one in ("6 s", {"distribution": "constant", "value": "6 s"}))
+    assert plain.tasks.equals(same.tasks)
+
+
+def test_copies_apart_are_on_other_types_of_device():
+    clients = {"at_timeout": "cancel", "hedge": {"after": "0 s", "times": 1, "apart": True}}
+    given = scenario(clients, count=60, rate=0.2, time="1 s")
+    del given["workload"][0]["cpu_time"]
+    given |= {"policy": "fcfs_skip", "cluster": {"nodes": [{"gpus": {"type": kind, "speed": 1 + (kind == "c")}}
+                                                           for kind in "abc"]}}  # fmt: skip
+    given["workload"][0]["gpu_time"] = "1 s"
+    tasks = hs.run(given, check=True).tasks
+    built = load(given).build()
+    kinds = np.array([built.tasks.shapes[shape].modes[0].type.name for shape in built.tasks.shape])
+    pairs = ["".join(sorted(kinds[built.calls.attempt_of == first])) for first in np.unique(built.calls.attempt_of)]
+    assert {pair: pairs.count(pair) > 10 for pair in pairs} == {"ab": True, "ac": True, "bc": True}
+    ended = tasks[tasks["status"] == "completed"]
+    assert ended["compute"].tolist() == [1 - 0.5 * (kind == "c") for kind in ended["device_type"]]
+    given["workload"][0]["clients"]["hedge"]["times"] = 3
+    with pytest.raises(ScenarioError, match="hedge.apart: 4 copies need as many types of device to be apart; .* on 3"):
+        hs.run(given)
+
+
 def test_a_client_leaves_while_admission_defers_its_attempt():
     policy = {"scheduler": "fcfs", "admission": {"name": "token_bucket", "rate": "0.1/s", "excess": "defer"}}
     result = hs.run(two({"timeout": "3 s", "at_timeout": "cancel"}, policy=policy), check=True)

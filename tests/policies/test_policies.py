@@ -21,7 +21,7 @@ from hetsim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
 from hetsim_policies.dynamic.preemptive import Edf, Priority, Srtf
 from hetsim_policies.dynamic.turns import ProcessorSharing, RoundRobin
 from hetsim_policies.orders import FcfsSkip, RandomOrder, fcfs, largest_first, lcfs, ljf, sjf, smallest_first, wspt
-from hetsim_policies.placements import BestFit, EarliestFinish, fastest_device, first_fit, worst_fit
+from hetsim_policies.placements import BestFit, EarliestFinish, SlowReserve, fastest_device, first_fit, worst_fit
 from hetsim_policies.static.recorded import Replay, read_plan
 
 GPU = DeviceType("g")
@@ -328,11 +328,11 @@ def test_fractions_are_scored_by_gpu(rule, expected):
     assert devices(run(ListScheduler(fcfs, scripted), cluster, tasks))[4] == expected
 
 
-def cpu_and_gpu(rows, rule):
+def cpu_and_gpu(rows, rule, discipline="block"):
     """One core and one GPU; tasks (arrival, time on the core, time on the GPU)."""
     shape = Shape([cpu_mode(), gpu_mode(GPU)])
     tasks = workload([(arrival, 0, cpu, gpu) for arrival, cpu, gpu in rows], [shape])
-    return run(ListScheduler(fcfs, rule), Cluster([node(cpus=1, accelerators=((GPU, 1),))]), tasks)
+    return run(ListScheduler(fcfs, rule, discipline), Cluster([node(cpus=1, accelerators=((GPU, 1),))]), tasks)
 
 
 def test_fastest_device_waits_for_it():
@@ -341,6 +341,18 @@ def test_fastest_device_waits_for_it():
     record = cpu_and_gpu(rows, fastest_device)
     assert record.finish.tolist() == [4, 8, 6]
     assert devices(record) == ["n0/g0", "n0/g0", "n0/cpu"]
+
+
+def test_a_slow_reserve_starts_as_an_arrival_makes_the_queue_long_enough():
+    """From two waiting tasks on the core is used, at the arrival that makes them two, whatever the discipline."""
+    rows = [(0, 20, 4), (1, 20, 4), (2, 20, 4)]
+    for discipline in ("block", "skip", "keep"):
+        record = cpu_and_gpu(rows, SlowReserve(2), discipline)
+        assert (record.start.tolist(), devices(record)) == ([0, 2, 4], ["n0/g0", "n0/cpu", "n0/g0"])
+    assert cpu_and_gpu(rows, SlowReserve(1)).start.tolist() == [0, 1, 4]
+    assert cpu_and_gpu(rows, SlowReserve(3)).start.tolist() == [0, 4, 8]
+    with pytest.raises(ValueError, match="1 or more, not 0"):
+        SlowReserve(0)
 
 
 def test_earliest_finish_waits_only_where_that_is_sooner():

@@ -122,6 +122,45 @@ def test_retrials_are_as_in_the_chain_written_out(servers: int, retry: float) ->
     assert sum(state[0] * chances[n] for state, n in numbers.items()) / servers == pytest.approx(found.utilization)
 
 
+@pytest.mark.parametrize(("servers", "patience", "retry"), [(1, 0.8, 0.6), (2, 3.0, 1.5), (3, 0.2, 2.5)])
+def test_tries_that_wait_for_a_while_are_as_in_the_chain_written_out(
+    servers: int, patience: float, retry: float
+) -> None:
+    """A state is how many tries wait or are served, and how many calls are between tries."""
+    rate, service, inside, between = 0.5 * servers, 0.8, 30, 26
+
+    def leaves(state: State) -> Iterable[tuple[State, float]]:
+        here, away = state
+        if here < inside:
+            yield (here + 1, away), rate
+            if away:
+                yield (here + 1, away - 1), away / retry
+        if here:
+            yield (here - 1, away), min(here, servers) / service
+        if here > servers and away < between:
+            yield (here - 1, away + 1), (here - servers) / patience
+
+    numbers, rates = chain((0, 0), leaves)
+    chances = balanced(rates)
+    found = theory.retrials(rate, service, servers, retry, patience)
+    away = sum(state[1] * chances[n] for state, n in numbers.items())
+    waiting = sum(max(0, state[0] - servers) * chances[n] for state, n in numbers.items())
+    assert found.queue_length_mean == pytest.approx(waiting, rel=1e-9)
+    assert found.wait_mean == pytest.approx((away + waiting) / rate, rel=1e-9)
+    assert found.loss == pytest.approx(away / retry / (rate + away / retry), rel=1e-9)
+    assert found.delayed == pytest.approx(sum(chances[n] for (here, _), n in numbers.items() if here >= servers))
+    leaving = waiting / patience / (rate + away / retry)  # the share of tries that end waiting, counted as they leave
+    assert found.loss == pytest.approx(leaving, rel=1e-9)
+
+
+@pytest.mark.parametrize(("patience", "retry"), [(1e5, 1.0), (1.0, 1e-5)])
+def test_long_patience_or_short_times_between_tries_are_a_queue(patience: float, retry: float) -> None:
+    """Either way hardly any call is away from the queue M/M/c."""
+    found, queue = theory.retrials(1.4, 1, 2, retry, patience), theory.mmc(1.4, 1, 2)
+    assert found.queue_length_mean == pytest.approx(queue.queue_length_mean, rel=1e-3)
+    assert found.wait_mean == pytest.approx(queue.wait_mean, rel=1e-3)
+
+
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(("servers", "load"), [(1, 0.8), (2, 0.5), (5, 0.9), (20, 0.7)])
 def test_retrials_at_once_are_a_queue_and_rare_ones_are_random(servers: int, load: float) -> None:

@@ -1,4 +1,5 @@
-"""Retries, gangs in one line, and the shorter of two lines: recognized, simulated, and refused with any other key."""
+"""Retries, gangs in one line, lines to choose from, parts that come together, a slow reserve: recognized, simulated,
+and refused with any other key."""
 
 from __future__ import annotations
 
@@ -34,6 +35,9 @@ WAIT = {"first": "2 s", "factor": 1, "jitter": "exponential"}
 ONE = {"name": "q", "arrivals": poisson("1/s"), "gpu_time": exponential("1 s")}
 SERVICE = {"kind": "llm", "replicas": 3, "max_num_seqs": 1, "step": {"fixed": "1 ms"}, "routing": "power_of_two"}
 COPIES = {"after": "0 s", "times": 2, "size": "new"}
+RETURNS = {"timeout": exponential("2 s"), "at_timeout": "stay", "retry": {"times": 60, "on": ["timeout"], "wait": {
+    "first": "3 s", "factor": 1, "jitter": "exponential"}}}  # fmt: skip
+FAST, SLOW, RESERVE = {"type": "fast", "speed": 4}, {"type": "slow"}, {"name": "slow_reserve", "threshold": 3}
 REFUSES = {"scheduler": "fcfs", "admission": {"name": "queue_limit", "limit": 0}}
 BASES = {
     "retries": system(2, {**ONE, "clients": {"retry": {"times": 40, "wait": WAIT}}}, policy=REFUSES),
@@ -42,6 +46,16 @@ BASES = {
     "saturated": system(8, {**ONE, "name": "narrow", "arrivals": poisson("2/s")},
                         {**ONE, "name": "wide", "gpus": 4, "gpu_time": exponential("2 s")}),
     "copies": system(3, {**ONE, "arrivals": poisson("2/s"), "clients": {"at_timeout": "cancel", "hedge": COPIES}}),
+    "returns": system(2, {**ONE, "arrivals": poisson("1.5/s"), "clients": RETURNS}),
+    "apart": system(1, {**ONE, "arrivals": poisson("2.4/s"), "clients": {
+        "at_timeout": "cancel", "hedge": {**COPIES, "times": 1, "apart": True}}}, policy="fcfs_skip",
+        cluster={"nodes": [{"gpus": {"type": kind}} for kind in "abcd"]}),
+    "forks": system(1, {
+        "name": "q", "arrivals": poisson("0.6/s"), "together": True,
+        "classes": [{"class": "decode", "cpu_time": ONE["gpu_time"]}, {"class": "infer", "gpu_time": ONE["gpu_time"]}],
+        }, policy="fcfs_skip", cluster={"nodes": [{"cpus": 1, "gpus": {"type": "g"}}]}),
+    "reserve": system(1, {**ONE, "arrivals": poisson("2.4/s")}, cluster={"nodes": [{"gpus": FAST}, {"gpus": SLOW}]},
+                      policy={"scheduler": "fcfs", "placement": RESERVE}),
     "lines": system(3, {"name": "q", "arrivals": poisson("2.1/s"), "service": SERVICE,
                         "tokens": {"prompt": 7, "output": exponential(500)}}, horizon="1500 s", warmup="200 s"),
 }  # fmt: skip
@@ -54,6 +68,13 @@ KNOWN = {
         "throughput": theory.multiserver_jobs(8, [(2, 1, 1), (1, 2, 4)]).throughput}),
     "copies": ("copies at all of 3 servers, as M/M/1", lambda: {
         "call_response_p99": np.log(100) * theory.redundancy(2, 1, 3, 3).response_mean, "attempts_per_call": 3}),
+    "returns": ("M/M/2+M with retrials", lambda: {
+        "attempts_per_call": 1 / (1 - theory.retrials(1.5, 1, 2, 3, 2).loss), "gpu_utilization": 0.75}),
+    "apart": ("redundancy-2 at 4 servers", lambda: {
+        "response_mean": theory.redundancy(2.4, 1, 4, 2).response_mean, "gpu_utilization": 0.6}),
+    "forks": ("fork-join of 2 M/M/1", lambda: {"response_mean": (12 - 0.6) / 8 / 0.4}),
+    "reserve": ("M/M/2, the slow server from 3 waiting on", lambda: {
+        "response_mean": theory.slow_server(2.4, 0.25, 1, 3).response_mean}),
     "lines": ("the shortest of 2 lines drawn, 3 servers", lambda: {
         "response_mean": theory.power_of_choices(2.1, 0.5, 3).response_mean, "gpu_utilization": 0.35}),
 }  # fmt: skip
@@ -133,6 +154,53 @@ UNLIKE = {
         ({E + "classes": [{"class": "a", "weight": 1}, {"class": "b", "weight": 1, "priority": 2}],
           "policy": {"name": "priority", "preemptive": False}}, ""),
     ],
+    "returns": [
+        ({E + "clients.at_timeout": "cancel"}, "only tasks that wait time out"),
+        ({E + "clients.timeout": {"distribution": "gamma", "mean": "2 s", "cv": 2}}, "timeouts are exponential"),
+        ({E + "clients.timeout": "2 s"}, "not recognized: clients"),
+        ({R + "times": 6}, "no call runs out of retries (one in a million at most)"),
+        ({R + "on": ["rejected"], "policy": {"name": "fcfs", "drop_expired": True}}, ""),
+        ({R + "wait.jitter": "full"}, "times between tries are exponential, with one mean"),
+        ({E + "clients.give_up_after": "90 s"}, "not recognized: clients.give_up_after"),
+        ({R + "budget": "50%"}, "not recognized: clients.retry.budget"),
+        ({E + "clients.hedge": {"after": "1 s"}}, ""),
+        ({E + "patience": None, E + "stopping": {"checkpoint": "1 s", "interval": "9 s"}},
+         "not recognized: stopping.checkpoint"),
+    ],
+    "apart": [
+        ({C + "after": "1 ms"}, "all copies are sent at once"),
+        ({C + "size": "same"}, "copies have times of their own"),
+        ({C + "apart": False}, ""),
+        ({E + "clients.at_timeout": "stay"}, "copies are canceled as one ends"),
+        ({E + "clients.timeout": exponential("9 s")}, "not recognized: clients.timeout"),
+        ({"cluster.nodes.0.gpus.speed": 2}, "all servers have one mean service"),
+        ({"cluster.nodes.0.gpus.count": 2}, "each server is the one device of its type"),
+        ({"cluster.nodes.0.gpus.streams": 2}, "a GPU takes one task at a time"),
+        ({"policy": "fcfs"}, "a task waits only for those that need the same device"),
+        ({"policy": {"name": "random", "discipline": "skip"}}, "first come, first served"),
+        ({E + "gpu_time": "1 s"}, "service is exponential"),
+        ({E + "bytes_in": "1 GB"}, "not recognized: bytes_in"),
+        ({"faults": [{"on": "gpu", "every": "60 s", "repair": "9 s"}]}, "not recognized: faults"),
+    ],
+    "forks": [
+        ({E + "classes.1.after": ["decode"]}, "not recognized: classes.after"),
+        ({E + "classes.1.gpu_time.mean": "2 s"}, "all servers have one mean service"),
+        ({E + "classes.1.gpu_time": "1 s"}, "service is exponential"),
+        ({E + "classes.1.bytes_in": "1 GB"}, "not recognized: classes.bytes_in"),
+        ({E + "classes.1.cpus": 1}, "servers of a node do not wait for its cores or memory"),
+        ({E + "patience": "9 s"}, "not recognized: patience"),
+        ({"cluster.nodes.0.cpus": 2}, "each server is the one device of its type"),
+        ({"policy": "fcfs"}, "a task waits only for those that need the same device"),
+        ({"workload": [BASES["forks"]["workload"][0], {**ONE, "name": "other"}]}, "there is one stream of jobs"),
+        ({"faults": [{"on": "gpu", "every": "60 s", "repair": "9 s"}]}, "not recognized: faults"),
+    ],
+    "reserve": [
+        ({"cluster.nodes.0.gpus.count": 2}, "there are two servers, a fast one and a slow one"),
+        ({"policy.scheduler.placement.threshold": 3, "policy.scheduler.name": "lcfs"}, "first come, first served"),
+        ({"policy.scheduler.placement": "earliest_finish"}, "the fastest free server is taken"),
+        ({E + "gpu_time": "1 s"}, "service is exponential"),
+        ({E + "stopping": {"checkpoint": "1 s", "interval": "9 s"}}, "not recognized: stopping.checkpoint"),
+    ],
     "lines": [
         ({E + "service.routing": "round_robin"}, "the shorter of two lines is joined, or the shortest of 3"),
         ({E + "service.max_num_seqs": 2}, "a replica serves one request after the other"),
@@ -159,6 +227,28 @@ def test_a_key_that_breaks_the_model_is_not_called_exact(name: str, changes: dic
     found = match(hs.load(BASES[name], changes))
     assert found.verdict in ("none", "approximation") and (found.verdict == "none" or found.error == np.inf)
     assert failed == "" or failed in [one.text for one in found.failed], found.failed
+
+
+def test_more_parts_are_an_approximation_that_says_so() -> None:
+    parts = [{"class": kind, f"gpu_time.{kind}": exponential("1 s")} for kind in "fgh"]
+    changes = {E + "classes": parts, "cluster": {"nodes": [{"gpus": {"type": kind}} for kind in "fgh"]}}
+    found = match(hs.load(BASES["forks"], changes))
+    assert found.verdict == "nearly" and found.formula_error == 0.05 and not found.failed
+    assert found.rows[0].value == pytest.approx(theory.fork_join(0.6, 1, 3).response_mean)
+
+
+@pytest.mark.nightly
+def test_the_best_threshold_is_best_in_simulation() -> None:
+    """On the same random numbers: the mean response falls up to the threshold of the formula, and rises from it on."""
+    changes = {E + "arrivals.rate": "3.4/s", "cluster.nodes.0.gpus.speed": 8, "horizon": "20000 s"}
+    means = []
+    for threshold in (1, best := theory.best_threshold(3.4, 1 / 8, 1), 12):
+        given = {**changes, "policy.scheduler.placement.threshold": threshold}
+        scenario = hs.load(BASES["reserve"], given)
+        (row,) = [row for row in match(scenario).rows if row.metric == "response_mean"]
+        assert row.value == pytest.approx(theory.slow_server(3.4, 1 / 8, 1, threshold).response_mean)
+        means.append(simulate(scenario, [row])[0].interval.mean)
+    assert 1 < best < 12 and means[1] < min(means[0], means[2])
 
 
 def test_long_waits_between_tries_are_forgotten_late() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -85,6 +85,8 @@ class Hedge:
     """Most hedges of an attempt; a retry has as many again."""
     size: Literal["same", "new"] = "same"
     """same: a hedge takes as long as the attempt; new: as long as a random call of its class."""
+    apart: bool = False
+    """True: each attempt of a call may run in one of its modes alone (types of device), another one drawn for each."""
 
     def check(self) -> None:
         if self.times > MAX_HEDGES:
@@ -95,10 +97,11 @@ class Hedge:
 class Clients:
     """Clients whose calls are series of attempts until one is answered."""
 
-    timeout: Seconds = math.inf
-    """Time that an attempt may take, waiting or running."""
-    at_timeout: Literal["leave", "cancel"] = "leave"
-    """leave: the server does not know, and works on; cancel: it stops; also where another attempt was answered."""
+    timeout: Any = math.inf
+    """Time that an attempt may take, waiting or running; a distribution is drawn for each attempt."""
+    at_timeout: Literal["leave", "cancel", "stay"] = "leave"
+    """leave: the server does not know, and works on; cancel: it stops; also where another attempt was answered.  stay:
+    as cancel, but the client of an attempt that runs when its time is over stays to the end."""
     give_up_after: Seconds = math.inf
     """Time after which the whole call is given up."""
     retry: Retry | None = None
@@ -108,13 +111,24 @@ class Clients:
     count: Count | None = None
     """Clients from which the calls come, drawn for each, every one with a retry budget of its own; one unless given."""
 
+    @classmethod
+    def given(cls, timeout: Any = math.inf, **keys: Any) -> Clients:
+        """The clients of a scenario, which may give a distribution of timeouts."""
+        return cls(timeout=timeout.mean if getattr(timeout, "scv", 1) == 0 else timeout, **keys)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Return True if each attempt has a timeout of its own."""
+        return not isinstance(self.timeout, int | float)
+
     def check(self) -> None:
-        for key, value in (("timeout", self.timeout), ("give_up_after", self.give_up_after)):
+        longest = math.inf if self.is_drawn else self.timeout
+        for key, value in (("timeout", longest), ("give_up_after", self.give_up_after)):
             if value <= 0:
                 raise KeyProblem(key, "a client waits for some time; leave it out where it waits for ever")
-        if self.retry is None and self.hedge is None and math.isinf(self.timeout) and math.isinf(self.give_up_after):
+        if self.retry is None and self.hedge is None and self.timeout == math.inf and math.isinf(self.give_up_after):
             raise KeyProblem("timeout", "these clients do nothing; give timeout, give_up_after, retry or hedge")
-        if self.hedge is not None and self.hedge.after >= (limit := min(self.timeout, self.give_up_after)):
+        if self.hedge is not None and self.hedge.after >= (limit := min(longest, self.give_up_after)):
             text = f"no attempt is awaited for so long; give less than the {limit:g} s after which its client leaves"
             raise KeyProblem("hedge", text, "after")
         if self.count is not None and self.count > MAX_CLIENTS:
@@ -140,7 +154,8 @@ class Calls:
     `whose`: index in `clients`, -1 for a task that is not an attempt; `attempt_of`: row of the first attempt of the
     same call (-1 likewise); `following`: row of the next attempt, -1 if there is none, where those of a retry stand
     behind all hedges before it; `number`: how many attempts of its call stand before it; `bucket`: which retry budget
-    the call uses; `drawn`: the part that jitter leaves of the wait before this attempt.
+    the call uses; `drawn`: the part that jitter leaves of the wait before this attempt; `timeout`: seconds, None
+    where none are drawn.
     In a chain an attempt makes a call of the next stage itself: `child` is the first row of that call (-1: it makes
     none), `parent`, by the first row of a call, the attempt that makes it (-1: a client outside); None without chains.
     `root` is the first row of the call outside, `attempt_of` where nothing is in a chain.
@@ -156,3 +171,4 @@ class Calls:
     root: np.ndarray
     parent: np.ndarray | None = None
     child: np.ndarray | None = None
+    timeout: np.ndarray | None = None

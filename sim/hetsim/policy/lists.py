@@ -88,6 +88,7 @@ class ListScheduler(Scheduler):
     ):
         self.order = order
         self.placement = placement
+        self._counts = getattr(placement, "counts_waiting", False)  # what fits depends on how many wait
         self.discipline = discipline
         self.drop_expired = self.rejects = drop_expired
         self.queue = TaskQueue()
@@ -168,7 +169,7 @@ class ListScheduler(Scheduler):
             yield WAIT_FOR_READY
         else:
             # Behind a blocked head a newcomer cannot help, unless it can become the head itself or goes elsewhere.
-            hopeless = closed == EVERYWHERE and self.order is arrival_order
+            hopeless = closed == EVERYWHERE and self.order is arrival_order and not self._counts
             yield WAIT_FOR_RELEASE if hopeless else self._until_something_fits(view)
 
     def _until_something_fits(self, view: View) -> Pause:
@@ -272,7 +273,7 @@ class ListScheduler(Scheduler):
             yield WAIT_FOR_READY
         elif self.discipline == "keep":
             # The head is chosen: an arrival cannot help on its nodes, but may start on the others.
-            yield WAIT_FOR_RELEASE if closed == EVERYWHERE else WAIT_FOR_CHANGE
+            yield WAIT_FOR_RELEASE if closed == EVERYWHERE and not self._counts else WAIT_FOR_CHANGE
         else:
             yield from self._behind_kept(view)
             yield WAIT_FOR_CHANGE

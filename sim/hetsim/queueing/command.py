@@ -26,8 +26,7 @@ COVERED = {True: "covered", False: "not covered", None: "no interval"}
 
 IS = {"matches": "is", "nearly": "is nearly", "approximation": "is only approximated by"}
 
-MAX_NAMED = 6
-"""Assumptions that the first sentence names; the table below it has all."""
+MAX_NAMED = 6  # assumptions that the first sentence names; the table below it has all
 
 
 @click.command(short_help="Compare a scenario with the exact model that it matches.")

@@ -33,21 +33,18 @@ OPEN, LIMIT, BUCKET, TRUNKS, TOLLS, WORK = (
 )  # fmt: skip
 """What admission policies declare.  A model reads the parameters of the policy that it is named for."""
 
-GREEDY = "greedy batches"
-"""What a batching policy declares if under it an idle device takes all waiting requests."""
+GREEDY = "greedy batches"  # what a batching policy declares if under it an idle device takes all waiting requests
 
 SHORTER, SHORTEST_LINE = "shorter of two lines", "shortest line"  # what routing policies declare
 
-UNTIL_THE_END = 0.002
-"""Part of the measured time without arrivals at its end that is not told."""
-CONSERVING = "work-conserving"
-"""What a placement declares if it leaves no task waiting while one of equal devices is free."""
+UNTIL_THE_END = 0.002  # part of the measured time without arrivals at its end that is not told
+CONSERVING, RESERVE = "work-conserving", "slow reserve"
+"""What a placement declares if it leaves no task waiting while one of equal devices is free; if it does, too, and takes
+slower ones when many wait."""
 
-NEARLY = 0.1
-"""Relative error up to which a prediction is near."""
+NEARLY = 0.1  # relative error up to which a prediction is near
 
-AT_ONCE = 1e-3
-"""Patience below this part of a service is none."""
+AT_ONCE = 1e-3  # patience below this part of a service is none
 
 STABLE = "the load is below 1"
 
@@ -277,6 +274,8 @@ class Facts:
             kinds = kinds or [(entry, 1.0, key)]
             total = sum(weight for _, weight, _ in kinds)
             for demand, weight, where in kinds:
+                if entry.together:
+                    weight, total = 1.0, 1.0
                 if weight > 0:
                     label, timing, priority = demand.class_ or name, self._timing(demand), demand.used("priority")
                     classes.append(
@@ -311,9 +310,13 @@ class Facts:
 
     def _timing(self, demand: Any) -> tuple[Any, float] | None:
         """Computing time on the one type of device, and its factor; None if not drawn."""
-        if len({mode.type for mode in self.modes}) != 1 or demand.work or demand.profile or demand.scaling:
+        return None if len({mode.type for mode in self.modes}) != 1 else self.timing_on(self.modes[0], demand)
+
+    @staticmethod
+    def timing_on(mode: Mode, demand: Any) -> tuple[Any, float] | None:
+        """Computing time in a mode, and its factor; None if not drawn."""
+        if demand.work or demand.profile or demand.scaling:
             return None
-        mode = self.modes[0]
         kind = mode.type
         at_speed = 1 / kind.speed
         if demand.modes is not None:
@@ -369,6 +372,15 @@ class Facts:
         if mode.gpu_memory and mode.type.memory is not None:
             each = min(each, mode.type.memory // mode.gpu_memory)
         return int(min(room, len(devices) * each))
+
+    def side_by_side(self, slots: list[list[int]]) -> bool:
+        """Return True if all servers of a node (by node and mode) have room for a task at the same time."""
+        return all(
+            sum(count * mode.millicores for count, mode in zip(here, self.modes, strict=True)) <= node.cpus * 1000
+            and (node.memory is None
+                 or sum(count * mode.memory for count, mode in zip(here, self.modes, strict=True)) <= node.memory)
+            for here, node in zip(slots, self.cluster.nodes, strict=True)
+        )  # fmt: skip
 
     @property
     def busy_metric(self) -> str:
@@ -498,7 +510,7 @@ class Facts:
 
     def free_taken(self) -> None:
         named = getattr(self.parameter("scheduler", "placement", None), "name", None)
-        if named is not None and self.declared("placement", named) != CONSERVING:
+        if named is not None and self.declared("placement", named) not in (CONSERVING, RESERVE):
             self.suppose("a free device is always taken", False, "policy.scheduler.placement", named)
 
     @staticmethod

@@ -1,8 +1,11 @@
 """Shared by families of models: assumptions that stand together, and rows."""
 
+import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from hetsim.queueing.facts import Facts, Match, PredictedRow, Unmatched
+from hetsim.model.tasks import Mode
+from hetsim.queueing.facts import Facts, Law, Match, PredictedRow, Unmatched, law_of
 from hetsim.results.declared import RESPONSE_MEAN, WAIT_MEAN
 from hetsim.theory.prediction import Prediction
 
@@ -28,6 +31,35 @@ def own_order(facts: Facts) -> bool:
     facts.one_in_flight()
     facts.free_taken()
     return understood
+
+
+def own_lines(facts: Facts) -> bool:
+    """Check that each server is the one device of its type, with a line of its own; as `sized_tasks`."""
+    understood = facts.arrivals() & facts.recognized
+    facts.open_door()
+    facts.order(blind=False)
+    facts.alone()
+    discipline = getattr(facts.policies.scheduler.make(), "discipline", "")
+    facts.suppose("a task waits only for those that need the same device", discipline == "skip", "policy.scheduler",
+                  facts.policies.scheduler.name)  # fmt: skip
+    modes, nodes = facts.modes, facts.cluster.nodes
+    slots = [[facts.slots(node, mode) for mode in modes] for node in nodes]
+    counts = [sum(column) for column in zip(*slots, strict=True)]
+    single = len({mode.type.name for mode in modes}) == len(modes) and counts == [1] * len(modes)
+    facts.suppose("each server is the one device of its type", single, "cluster.nodes", facts.shown_modes)
+    facts.suppose("servers of a node do not wait for its cores or memory", facts.side_by_side(slots), "cluster.nodes")
+    return understood and single
+
+
+def equal_service(facts: Facts, kinds: Iterable[tuple[Mode, Any]]) -> Law:
+    """The exponential service that all tasks have, each kind in its mode; Unmatched if they differ."""
+    timings = [facts.timing_on(mode, demand) for mode, demand in kinds]
+    laws = [law_of(one[0]).times(one[1]) for one in timings if one is not None]
+    alike = len(laws) == len(timings) and all(math.isclose(law.mean, laws[0].mean) for law in laws)
+    require(facts.suppose("all servers have one mean service", alike, facts.time_key))
+    odd = next((law for law in laws if law.kind != "exponential"), laws[0])
+    facts.exponential(odd)
+    return laws[0]
 
 
 def require(*held: bool) -> None:

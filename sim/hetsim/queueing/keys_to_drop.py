@@ -8,8 +8,7 @@ from hetsim.queueing.facts import Match
 from hetsim.queueing.matching import match
 from hetsim.scenario.scenario import Scenario, from_document
 
-MAX_TRIALS = 8
-"""Sets of keys that are tried, at most: each trial builds the scenario."""
+MAX_TRIALS = 8  # sets of keys that are tried, at most: each trial builds the scenario
 
 Drop = tuple[tuple[str, ...], Match]
 """Keys to drop, and the match without them."""

@@ -6,11 +6,21 @@ from typing import Any, cast
 
 from hetsim.errors import UsageError
 from hetsim.queueing import facts as declared
-from hetsim.queueing.facts import Facts, Law, Match, PredictedRow, law_of
-from hetsim.queueing.families import matched, matched_with_loss, predicted_rows, require, sized_tasks
-from hetsim.results.declared import THROUGHPUT
+from hetsim.queueing.facts import NOTHING, Facts, Law, Match, PredictedRow, law_of
+from hetsim.queueing.families import (
+    JOBS_IN_SYSTEM,
+    equal_service,
+    matched,
+    matched_with_loss,
+    own_lines,
+    predicted_rows,
+    require,
+    sized_tasks,
+)
+from hetsim.results.declared import RESPONSE_MEAN, THROUGHPUT
 from hetsim.theory import admission, optimal_pricing, queues
 from hetsim.theory.blocking import multiserver_jobs, retrials, retries_in_vain
+from hetsim.theory.routing import redundancy
 
 MAX_IN_VAIN = 1e-6  # share of calls that run out of retries, below which they have no end
 
@@ -36,15 +46,24 @@ def limited(facts: Facts, _: str) -> Match:
 
 
 def tries_again(facts: Facts, model: str) -> Match:
-    """M/M/c with retrials: rejected calls wait and try again, and none gives up."""
+    """M/M/c with retrials: calls that are rejected, or not served in time, try again, and none gives up."""
     understood = facts.arrivals() & sized_tasks(facts)
     facts.one_by_one()
-    plain = cast(Any, facts.policies.admission).parameters == {"limit": 0}
-    facts.suppose("no task waits for a server", plain, "policy.admission", "queue_limit")
     first, *others = (entry.clients for entry in facts.model.workload)
-    retry: Any = first.retry if first is not None and others.count(first) == len(others) else None
-    key, again = "workload.0.clients.retry", retry is not None and "rejected" in retry.on
-    facts.suppose("clients are alike, and try again when they are rejected", again, f"{key}.on")
+    alike: Any = first if first is not None and others.count(first) == len(others) else None
+    key, retry, patience = "workload.0.clients", alike and alike.retry, 0.0
+    if facts.admission == declared.LIMIT:
+        cause, plain = "rejected", cast(Any, facts.policies.admission).parameters == {"limit": 0}
+        facts.suppose("no task waits for a server", plain, "policy.admission", "queue_limit")
+    else:
+        facts.open_door()
+        cause, law = "timeout", law_of(alike.timeout) if alike is not None and alike.is_drawn else NOTHING
+        plain = facts.suppose("timeouts are exponential", law.kind == "exponential", f"{key}.timeout", law.shown)
+        waits = alike is not None and alike.at_timeout == "stay"
+        plain, patience = facts.suppose("only tasks that wait time out", waits, f"{key}.at_timeout") and plain, law.mean
+    key, again = f"{key}.retry", retry is not None and cause in retry.on
+    text = {"rejected": "are rejected", "timeout": "have timed out"}[cause]
+    facts.suppose(f"clients are alike, and try again when they {text}", again, f"{key}.on")
     require(understood, plain, again)
     wait = retry.wait
     even = wait.jitter == "exponential" and wait.first > 0 and (wait.factor == 1 or wait.longest <= wait.first)
@@ -53,39 +72,51 @@ def tries_again(facts: Facts, model: str) -> Match:
     facts.exponential()
     load = facts.rate * law.mean
     require(facts.steady(load, servers, law, memory=(mean + law.mean) / max(1e-9, 1 - load / servers) ** 2))
-    prediction = retrials(facts.rate, law.mean, servers, mean)
+    prediction = retrials(facts.rate, law.mean, servers, mean, patience)
     between = prediction.wait_mean / max(1e-9, facts.lasts - (0.0 if math.isnan(facts.warmup) else facts.warmup))
     facts.suppose("hardly any call is between its tries as the run ends", between < 1e-3, "horizon",
                   f"{between:.2g} of the calls", soft=True, error=between)  # fmt: skip
-    in_vain = retries_in_vain(facts.rate, law.mean, servers, retry_mean=mean, times=times)
+    in_vain = retries_in_vain(facts.rate, law.mean, servers, retry_mean=mean, times=times, patience_mean=patience)
     require(facts.suppose("no call runs out of retries (one in a million at most)", in_vain < MAX_IN_VAIN,
                           f"{key}.times", f"{times}, too few for {in_vain:.2g} of the calls"))  # fmt: skip
-    attempts = 1 + prediction.wait_mean / mean
-    rows = {"attempts_per_call": attempts, "loss": 1 - 1 / attempts, facts.busy_metric: facts.busy_share(load)}
+    attempts = 1 / (1 - prediction.loss) if patience else 1 + prediction.wait_mean / mean
+    own = {"queue_length_mean": prediction.queue_length_mean, JOBS_IN_SYSTEM: prediction.jobs_in_system_mean}
+    rows = {"attempts_per_call": attempts, facts.busy_metric: facts.busy_share(load),
+            **(own if patience else {"loss": 1 - 1 / attempts})}  # fmt: skip
     return matched(facts, prediction.model, prediction, predicted_rows(rows))
 
 
-def copies(facts: Facts, model: str) -> Match:
-    """M/M/1 of all servers together: each has a copy of a task, the first end counts."""
-    understood = facts.arrivals() & sized_tasks(facts)
-    facts.open_door()
-    facts.one_by_one(blind=False)
+def copies(facts: Facts, _: str) -> Match:
+    """Copies of a task, the first end counts: at all servers as M/M/1, or in the lines of some drawn at random."""
     first, *others = (entry.clients for entry in facts.model.workload)
     hedge: Any = first.hedge if first is not None and others.count(first) == len(others) else None
-    key, law, servers = "workload.0.clients.hedge", facts.law, facts.servers
-    at_once = hedge is not None and hedge.after == 0 and hedge.times >= servers - 1
-    facts.suppose("each server has a copy of a task at once", at_once, f"{key}.times", f"{servers} servers")
+    key, apart = "workload.0.clients.hedge", hedge is not None and hedge.apart
+    if apart:
+        understood, servers = own_lines(facts), len(facts.modes)
+    else:
+        understood, servers = facts.arrivals() & sized_tasks(facts), facts.servers
+        facts.open_door()
+        facts.one_by_one(blind=False)
+    at_once = hedge is not None and hedge.after == 0 and (apart or hedge.times >= servers - 1)
+    text = "all copies are sent at once" if apart else "each server has a copy of a task at once"
+    facts.suppose(text, at_once, f"{key}.{'after' if apart else 'times'}", f"{servers} servers")
     require(understood, at_once)
     facts.suppose("copies have times of their own", hedge.size == "new", f"{key}.size", hedge.size)
     canceled = first is not None and first.at_timeout == "cancel"
     facts.suppose("copies are canceled as one ends", canceled, "workload.0.clients.at_timeout")
-    facts.exponential()
+    every = [(mode, one.demand) for mode in facts.modes for one in facts.customers]
+    law = equal_service(facts, every) if apart else facts.law
+    if not apart:
+        facts.exponential()
     load = facts.rate * law.mean
     require(facts.steady(load, servers, law))
-    prediction = queues.mmc(facts.rate, law.mean / servers, 1)
-    rows = {"call_response_p99": prediction.response_percentile(0.99), "attempts_per_call": hedge.times + 1.0,
-            facts.busy_metric: facts.busy_share(load)}  # fmt: skip
-    return matched(facts, f"copies at all of {servers} servers, as M/M/1", prediction, predicted_rows(rows))
+    rows = {"attempts_per_call": hedge.times + 1.0, facts.busy_metric: facts.busy_share(load)}
+    if apart:
+        line = redundancy(facts.rate, law.mean, servers, hedge.times + 1)
+        return matched(facts, line.model, line, predicted_rows({RESPONSE_MEAN: line.response_mean, **rows}))
+    line = queues.mmc(facts.rate, law.mean / servers, 1)
+    rows = {"call_response_p99": line.response_percentile(0.99), **rows}
+    return matched(facts, f"copies at all of {servers} servers, as M/M/1", line, predicted_rows(rows))
 
 
 def token_bucket(facts: Facts, model: str) -> Match:

@@ -66,11 +66,15 @@ def _family(facts: Facts) -> str:
 
 
 def _of_clients(facts: Facts) -> str | None:
-    """Return the family by what clients do; None if it is not about them."""
+    """Return the family by what clients do, or of what arrives together; None if it is not about them."""
     clients = [entry.clients for entry in facts.model.workload if entry.clients is not None]
     if facts.admission == declared.LIMIT:
         return "retrials" if clients else None
-    return "copies" if any(one.hedge is not None for one in clients) else None
+    if any(one.hedge is not None for one in clients):
+        return "copies"
+    if any(one.is_drawn for one in clients):
+        return "returns"
+    return "forks" if any(entry.together for entry in facts.model.workload) else None
 
 
 BY_SIZE = {declared.SHORTEST: "sjf", declared.REMAINING: "srtf", declared.ATTAINED: "las"}
@@ -90,7 +94,9 @@ FAMILIES: dict[str, tuple[str, Solve]] = {
     **{name: (f"M/G/1, {order}", orders_and_devices.by_size) for order, name in BY_SIZE.items()},
     "limit": ("M/M/c/K", losses.limited),
     "retrials": ("M/M/c with retrials", losses.tries_again),
-    "copies": ("redundant copies at all servers", losses.copies),
+    "returns": ("M/M/c+M with retrials", losses.tries_again),
+    "copies": ("redundant copies", losses.copies),
+    "forks": ("fork-join of M/M/1", orders_and_devices.forks),
     "gangs": ("gangs in one line", losses.gangs_in_line),
     "bucket": ("token bucket with Poisson arrivals (M/D/1/b): loss only", losses.token_bucket),
     "trunks": ("trunk reservation, M/M/c/c of several classes", losses.trunk_reservation),

@@ -16,10 +16,8 @@ from hetsim.results.one_run.estimands import ratio_contributions, weight_of
 from hetsim.results.statistics import Interval, student_interval
 from hetsim.scenario.scenario import Scenario
 
-MIN_REPLICATIONS = 10
-"""Replications where the scenario has fewer than two."""
-RARE = 1e-6
-"""A mean below it (seconds or tasks) may be 0 in all replications: a wait that one task in a million has."""
+MIN_REPLICATIONS = 10  # replications where the scenario has fewer than two
+RARE = 1e-6  # a mean below it (seconds or tasks) may be 0 in all replications: a wait that one task in a million has
 LOST = ("rejected_count", "expired_count")
 
 

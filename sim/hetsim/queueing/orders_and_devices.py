@@ -10,7 +10,9 @@ from hetsim.queueing.facts import Density, Facts, Match, PredictedRow, density_o
 from hetsim.queueing.families import (
     JOBS_IN_SYSTEM,
     SMALL,
+    equal_service,
     matched,
+    own_lines,
     own_order,
     predicted_rows,
     require,
@@ -21,6 +23,7 @@ from hetsim.queueing.families import (
 from hetsim.results.declared import RESPONSE_MEAN, WAIT_MEAN
 from hetsim.theory import general, levels, networks, priorities, sizes
 from hetsim.theory.breakdowns import completion, mg1_breakdowns, mg1_setup, mmc_breakdowns, varies_finitely
+from hetsim.theory.routing import slow_server
 
 
 def sharing(facts: Facts, model: str) -> Match:
@@ -119,13 +122,14 @@ def unlike(facts: Facts, model: str) -> Match:
     facts.suppose("a server is whole devices, as many of each type", devices, facts.customers[0].key, facts.shown_modes)
     facts.alone()
     slots = [[facts.slots(node, mode) for mode in modes] for node in facts.cluster.nodes]
-    room = all(sum(here) * first.millicores <= node.cpus * 1000
-               and (node.memory is None or sum(here) * first.memory <= node.memory)
-               for here, node in zip(slots, facts.cluster.nodes, strict=True))  # fmt: skip
+    room = facts.side_by_side(slots)
     facts.suppose("servers of a node do not wait for its cores or memory", room, "cluster.nodes")
     placement = facts.parameter("scheduler", "placement", None)
-    facts.suppose("the fastest free server is taken", placement is None, "policy.scheduler.placement",
-                  getattr(placement, "name", ""))  # fmt: skip
+    name = getattr(placement, "name", "")
+    reserve = placement is not None and facts.declared("placement", name) == declared.RESERVE
+    text = "the fastest free server is taken"
+    facts.suppose(text + ", a slower one if many wait" * reserve, reserve or placement is None,
+                  "policy.scheduler.placement", name)  # fmt: skip
     drawn = [one.demand.cpu_time if first.on_cpu else one.demand.gpu_time for one in facts.customers]
     own = any(one.demand.modes or one.demand.typed_gpu_time or one.demand.scaling for one in facts.customers)
     timed = all(hasattr(one, "scv") for one in drawn) and not own and any(one.mean > 0 for one in drawn)
@@ -140,9 +144,30 @@ def unlike(facts: Facts, model: str) -> Match:
     require(facts.suppose(SMALL, levels.is_quick(states, servers), "cluster.nodes"))
     mean = servers / sum(count / each for each, count in kinds)
     require(facts.steady(facts.rate * mean, servers, law._replace(mean=mean)))
-    prediction = levels.unlike_servers(facts.rate, kinds)
+    if reserve:
+        single = servers == len(kinds) == 2
+        require(facts.suppose("there are two servers, a fast one and a slow one", single, "cluster.nodes"))
+        prediction = slow_server(facts.rate, kinds[0][0], kinds[1][0], placement.parameters.get("threshold", 2))
+    else:
+        prediction = levels.unlike_servers(facts.rate, kinds)
     rows = rows_of(facts, prediction, prediction.utilization * servers, True)
     return matched(facts, prediction.model, prediction, rows)
+
+
+def forks(facts: Facts, _: str) -> Match:
+    """Jobs with a part for each server, which end with the last of them."""
+    understood = own_lines(facts)
+    tasks, one = facts.input.tasks, len(facts.model.workload) == 1 and len(facts.input.tasks) > 0
+    require(facts.suppose("there is one stream of jobs", one, "workload"), understood)
+    shapes = [tasks.shapes[number] for number in tasks.shape[: len(facts.customers)]]  # of the parts of the first job
+    apart = len({id(shape.modes[0]) for shape in shapes}) == len(shapes) == sum(len(one.modes) for one in shapes)
+    require(facts.suppose("each part has a server of its own", apart, "workload.0.classes", facts.shown_modes))
+    pairs = zip(shapes, facts.customers, strict=True)
+    law = equal_service(facts, [(shape.modes[0], one.demand) for shape, one in pairs])
+    rate = facts.customers[0].rate
+    require(facts.steady(rate * law.mean, 1, law))
+    prediction = networks.fork_join(rate, law.mean, len(shapes))
+    return matched(facts, prediction.model, prediction, rows_inside(prediction))
 
 
 def faults(facts: Facts, model: str) -> Match:

@@ -18,8 +18,7 @@ from hetsim.theory.prediction import Prediction
 from hetsim.theory.routing import MAX_CHAIN, power_of_choices
 from hetsim.theory.transient import mmc_periodic
 
-MAX_CLIENTS = 1_000_000
-"""States of closed loops that take about a second."""
+MAX_CLIENTS = 1_000_000  # states of closed loops that take about a second
 
 
 def delay(facts: Facts, _: str) -> Match:
@@ -237,8 +236,7 @@ def greedy_services(facts: Facts, model: str) -> Match:
     return matched(facts, f"{model} with {largest}", prediction, rows)
 
 
-UNLIMITED = 1_000_000
-"""Batches that may be larger than this have no limit in the formula."""
+UNLIMITED = 1_000_000  # batches that may be larger than this have no limit in the formula
 
 
 def _line_of_batches(facts: Facts, mode: Mode, own: float) -> tuple[float, float]:
@@ -253,5 +251,4 @@ def _line_of_batches(facts: Facts, mode: Mode, own: float) -> tuple[float, float
     return per_item, fixed
 
 
-SIZES = 64
-"""Batch sizes at which the line is compared with the clock."""
+SIZES = 64  # batch sizes at which the line is compared with the clock

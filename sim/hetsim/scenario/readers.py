@@ -22,7 +22,7 @@ from hetsim.scenario.schema.whole import ScenarioModel, check
 MODELS = (
     "delay", "tandem", "sharing", "priorities", "preemptive", "limit", "bucket", "trunks", "naor", "work", "patience",
     "closed", "batches", "sjf", "srtf", "las", "unlike", "faults", "setup",
-    "retrials", "copies", "gangs", "choices",
+    "retrials", "returns", "copies", "forks", "gangs", "choices",
 )  # fmt: skip
 """Readers: families of models in `hetsim.queueing`."""
 
@@ -144,11 +144,16 @@ workload
     plan, trace-validate: stopping.checkpoint
     batches, size, choices: service
     choices: tokens tokens.prompt@ tokens.output@
-    copies, retrials: clients
+    copies, retrials, returns: clients
     copies: clients.at_timeout clients.hedge clients.hedge.after clients.hedge.times clients.hedge.size
-    retrials: clients.retry clients.retry.times clients.retry.on clients.retry.size clients.retry.wait
-    retrials: clients.retry.wait.first clients.retry.wait.factor clients.retry.wait.max clients.retry.wait.jitter
-    none: clients.timeout clients.give_up_after clients.count clients.retry.budget
+    copies: clients.hedge.apart
+    returns: clients.timeout@ clients.at_timeout
+    retrials, returns: clients.retry clients.retry.times clients.retry.on clients.retry.size clients.retry.wait
+    retrials, returns: clients.retry.wait.first clients.retry.wait.factor clients.retry.wait.max
+    retrials, returns: clients.retry.wait.jitter
+    forks: together
+    none: after
+    none: clients.give_up_after clients.count clients.retry.budget
 workload.training
     plan, plan-training: batch buckets chunks data efficiency experts micro_batch passes pipeline recomputation schedule
     plan, plan-training: sequence_parallel sharded_optimizer steps@ tensor widths
@@ -178,6 +183,7 @@ policy
     all: scheduler scheduler.name
     tasks, size: scheduler.placement scheduler.placement.name scheduler.placement.scores scheduler.discipline
     tasks: scheduler.preemptive scheduler.aging
+    unlike: scheduler.placement.threshold
     las: scheduler.thresholds
     setup: scheduler.patience scheduler.safety scheduler.memory
     none: scheduler.margin

@@ -15,8 +15,7 @@ from hetsim.theory.queues import birth_death
 
 MAX_STATES = 30_000
 MAX_TRIES = 8
-FAR = 1e4
-"""So much likelier than the state of reference may another be before that one is taken instead."""
+FAR = 1e4  # so much likelier than the state of reference may another be before that one is taken instead
 ROUNDING = 1e-9
 
 

@@ -9,8 +9,7 @@ import numpy as np
 from hetsim.errors import UsageError
 from hetsim.theory.prediction import Prediction, either_ends, not_negative, positive, whole_number
 
-NEGLIGIBLE = 1e-13
-"""Weight of the states beyond those that are kept."""
+NEGLIGIBLE = 1e-13  # weight of the states beyond those that are kept
 
 MAX_CELLS = 60_000_000
 MAX_DENSE = 6000

@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from hetsim.errors import UsageError
 from hetsim.theory.levels import Level, _bounded, _solved, _with
-from hetsim.theory.prediction import Prediction, positive, stable, steady, whole_number
+from hetsim.theory.prediction import Prediction, not_negative, positive, stable, steady, whole_number
 from hetsim.theory.queues import stationary
 
-MAX_RETRYING = 200_000
-"""Calls between tries × servers up to which a chain is solved within some seconds."""
+MAX_RETRYING = 200_000  # calls between tries × servers up to which a chain is solved within some seconds
 
 
 class Saturation(NamedTuple):
@@ -86,65 +86,87 @@ def multiserver_jobs(servers: int, classes: Sequence[tuple[float, float, int]]) 
                       float(busy_means @ widths) / servers)  # fmt: skip
 
 
-def retrials(rate: float, service_mean: float, servers: int, retry_mean: float) -> Prediction:
+def retrials(
+    rate: float, service_mean: float, servers: int, retry_mean: float, patience_mean: float = 0.0
+) -> Prediction:
     """M/M/c with retrials: a call that finds no server free tries again later.
 
-    retry_mean   seconds from one try of a waiting call to its next, exponential
+    retry_mean      seconds from one try of a waiting call to its next, exponential
+    patience_mean   seconds that a try waits for a server, exponential; 0: there is no queue
 
-    There is no queue, and no call gives up.  `wait_mean` counts from the first try, `delayed` is the share of first
-    tries that find no server free, `queue_length_mean` the number of calls between tries.  For one server E[W] =
-    ρ (E[S] + retry mean) / (1 - ρ); for more the chain is solved, whose level is the number of calls between
-    tries, up to where it is reached with a chance below 1e-15.  Exact, means only.
+    No call gives up.  `wait_mean` counts from the first try, `delayed` is the share of first tries that find no server
+    free, `queue_length_mean` the number of calls between tries.  For one server without a queue E[W] =
+    ρ (E[S] + retry mean) / (1 - ρ); else the chain is solved, whose level is the number of calls between tries, up to
+    where it is reached with a chance below 1e-15.  With a queue (M/M/c+M with retrials) `queue_length_mean` and
+    `jobs_in_system_mean` are of the tries that wait or are served, and `loss` is the share of tries that end waiting.
+    Exact, means only.
     Raises: UsageError: no steady state, or more calls between tries than can be followed.
     Reference: Falin and Templeton, Retrial Queues (1997).
     """
     positive(rate=rate, service_mean=service_mean, retry_mean=retry_mean)
+    not_negative(patience_mean=patience_mean)
     whole_number(1, servers=servers)
     servers, load = int(servers), rate * service_mean
     name = f"M/M/{servers} with retrials"
     stable(load, servers, name)
-    if servers == 1:
+    if servers == 1 and not patience_mean:
         return steady(name, rate, service_mean, 1, wait=load * (service_mean + retry_mean) / (1 - load), delayed=load)
     _bounded(name, servers + 1)
-    _, chances = _between_tries(name, rate, service_mean, servers=servers, retry_mean=retry_mean)
+    _, chances = _between_tries(name, rate, service_mean, servers, retry_mean, patience_mean)
     between = math.fsum(number * float(one.sum()) for number, one in enumerate(chances))
-    full = math.fsum(float(one[-1]) for one in chances)
-    return steady(name, rate, service_mean, servers, wait=between / rate, delayed=full)
+    full = math.fsum(float(one[servers:].sum()) for one in chances)
+    waiting = math.fsum(float(one[servers:] @ np.arange(len(one) - servers)) for one in chances)
+    line = steady(name, rate, service_mean, servers, wait=(between + waiting) / rate, delayed=full)
+    if not patience_mean:
+        return line
+    again = between / retry_mean
+    return replace(line, model=f"M/M/{servers}+M with retrials", queue_length_mean=waiting, loss=again / (rate + again),
+                   jobs_in_system_mean=waiting + load)  # fmt: skip
 
 
-def retries_in_vain(rate: float, service_mean: float, servers: int, retry_mean: float, times: int) -> float:
+def retries_in_vain(
+    rate: float, service_mean: float, servers: int, retry_mean: float, times: int, patience_mean: float = 0.0
+) -> float:
     """Share of the calls of `retrials` whose first try and as many retries all fail.
 
-    The chain is that of the other calls; in between this one tries again after exponential times.
+    The chain is that of the other calls; in between this one tries again after exponential times.  With a queue its
+    waits are left out of the time, so that tries are more alike than they are.
     """
     from scipy.sparse import diags, eye, kron
     from scipy.sparse.linalg import splu
 
-    levels, chances = _between_tries("retrials", rate, service_mean, servers=servers, retry_mean=retry_mean)
+    levels, chances = _between_tries("retrials", rate, service_mean, servers, retry_mean, patience_mean)
     (up, within, _), succeeds, line = levels[0], levels[1].down, len(levels)
     rates = kron(eye(line), within) + kron(eye(line, k=1), up) + kron(diags(np.arange(1.0, line), -1), succeeds)
     leaving = np.asarray(rates.sum(axis=1)).ravel()
     after = splu((diags(leaving + 1 / retry_mean) - rates).tocsc())
-    full = np.tile(np.arange(servers + 1) == servers, line)
-    fails = full.astype(float)
+    ahead = np.maximum(np.arange(len(within)) - servers + 1.0, 0)  # with itself: places to pass before it leaves
+    full = np.tile(ahead / (ahead + servers / service_mean * patience_mean) if patience_mean else ahead, line)
+    fails = full
     for _ in range(times):
         fails = full * after.solve(fails / retry_mean)
     return float(np.concatenate(chances) @ fails)
 
 
 def _between_tries(
-    name: str, rate: float, service_mean: float, servers: int, retry_mean: float
+    name: str, rate: float, service_mean: float, servers: int, retry_mean: float, patience_mean: float
 ) -> tuple[list[Level], list[np.ndarray]]:
-    """Levels of calls between tries, and the chances of their states, busy servers."""
-    within = np.diag(np.full(servers, rate), 1) + np.diag(np.arange(1, servers + 1) / service_mean, -1)
-    up, succeeds = np.zeros_like(within), np.eye(servers + 1, k=1) / retry_mean
-    up[-1, -1] = rate
-    longest, edge = 64, 1.0
+    """Levels of calls between tries, and the chances of their states, tries that wait or are served."""
+    longest, edge, most = 64, 1.0, servers + (32 if patience_mean else 0)
     while edge > 1e-15:
-        if longest * servers > MAX_RETRYING:
+        inside = np.arange(1, most + 1)
+        within = np.diag(np.full(most, rate), 1) + np.diag(np.minimum(inside, servers) / service_mean, -1)
+        up, succeeds = np.zeros_like(within), np.eye(most + 1, k=1) / retry_mean
+        if patience_mean:
+            up = np.diag(np.maximum(inside - servers, 0) / patience_mean, -1)
+        else:
+            up[-1, -1] = rate
+        if longest * most * (most / 40 if patience_mean else 1) > MAX_RETRYING:
             raise UsageError(f"{name}: the calls between tries are too many to follow; shorter retry times are needed")
         levels = [Level(up, within, number * succeeds) for number in range(longest)]
         levels.append(Level(np.zeros_like(up), within, longest * succeeds))
         chances, _ = _solved(levels, levels[-1])
-        edge, longest = float(chances[-1].sum()), 2 * longest
+        full = math.fsum(float(one[-1]) for one in chances) if patience_mean else 0.0
+        edge = max(float(chances[-1].sum()), full)
+        longest, most = longest * (1 + (chances[-1].sum() > 1e-15)), most * (1 + (full > 1e-15))
     return levels, chances

@@ -20,10 +20,8 @@ from hetsim.theory.prediction import Prediction, not_negative, positive, stable,
 from hetsim.theory.queues import stationary
 
 Floats = np.ndarray
-MAX_PHASES = 1_000
-"""States of a level, at most: 500 take about a second."""
-MAX_WORK = 2_000_000
-"""Servers × states² up to which a chain is solved within about a second."""
+MAX_PHASES = 1_000  # states of a level, at most: 500 take about a second
+MAX_WORK = 2_000_000  # servers × states² up to which a chain is solved within about a second
 MAX_TAIL_PHASES = 120
 """States of a level up to which distributions are given: each point takes an exponential of a matrix of that size."""
 

@@ -157,13 +157,17 @@ def _in_a_line(load: float, servers: int, choices: int, cut: float) -> float:
     """Mean number in a line, by the chain of all lines in order.
 
     A level is the length of the shortest; in it a state is by how much the others are longer, up to where that is
-    reached with a chance below `cut`.
+    reached with a chance below `cut`.  Where not all lines are looked at the longest is never joined, and is soon near
+    to the one after it.
     """
-    longest, edge = 0, 1.0
+    def reach(state: tuple[int, ...]) -> float:
+        return (3 * state[0] - state[1]) / 2 if choices < servers else state[0]
+
+    longest, edge, step, shares = 8, 1.0, 4, (1.0, 1.0)
     while edge > cut:
-        longest += 16
-        _bounded(f"{servers} lines", math.comb(longest + servers - 1, servers - 1))
-        states = [(*more, 0) for more in combinations_with_replacement(range(longest, -1, -1), servers - 1)]
+        every = ((*more, 0) for more in combinations_with_replacement(range(longest, -1, -1), servers - 1))
+        states = [state for state in every if reach(state) <= longest]
+        _bounded(f"{servers} lines", len(states))
         numbers = {state: number for number, state in enumerate(states)}
         level = Level(*(np.zeros((len(states), len(states))) for _ in range(3)))
         for state, number in numbers.items():
@@ -176,7 +180,10 @@ def _in_a_line(load: float, servers: int, choices: int, cut: float) -> float:
                     if reached is not None:
                         level[1 - lines[-1]][number, reached] += flow
         shortest, by_state = _inside([level], level)  # at level 0 nothing goes down
-        edge = float(sum(chance for state, chance in zip(states, by_state, strict=True) if state[0] == longest))
+        edge = float(sum(chance for state, chance in zip(states, by_state, strict=True) if reach(state) > longest - 1))
+        if shares[1] < 1:  # from here on it falls as it did: how far the chain has to reach
+            step = 1 + int(math.log(cut / edge) / (math.log(edge / shares[1]) / step))
+        longest, shares = longest + step, (shares[1], edge)
     return shortest + float(by_state @ np.array([sum(state) for state in states])) / servers
 
 

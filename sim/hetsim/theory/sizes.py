@@ -19,10 +19,8 @@ from hetsim.theory.prediction import Prediction, positive, stable
 POINTS = 16
 MAX_HALVINGS = 60
 SMALLEST, LARGEST = 2.0**-400, 2.0**400
-PRECISION = 1e-14
-"""Error of a panel's moments, over those of all sizes."""
-SMOOTH_START = 1e-30
-"""Below this the integrand of the mean slowdown vanishes at 0."""
+PRECISION = 1e-14  # error of a panel's moments, over those of all sizes
+SMOOTH_START = 1e-30  # below this the integrand of the mean slowdown vanishes at 0
 
 
 @dataclass(frozen=True)

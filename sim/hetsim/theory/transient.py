@@ -15,8 +15,7 @@ from hetsim.theory.queues import mmc
 Floats = np.ndarray
 MAX_STATES, MAX_STEPS = 5_000, 100_000
 """Customers that are followed, and events in a cycle, at most: about a second."""
-EDGE = 1e-13
-"""Customers above those that are followed have at most this probability."""
+EDGE = 1e-13  # customers above those that are followed have at most this probability
 
 
 def _advance(chance: Floats, rate: float, seconds: float, *, mean: float, servers: int) -> tuple[Floats, Floats]:

@@ -19,7 +19,7 @@ from hetsim.engine.kernel.clock import ARRIVAL, Later
 from hetsim.model.clients import MAX_TOKENS, Calls, Cause
 from hetsim.model.clients import Clients as Behavior
 from hetsim.model.record import ABORTED, COMPLETED, FAILED, NOT_ARRIVED, UNFINISHED, Record
-from hetsim.model.task import ENDED, FUTURE, WAITING, Task
+from hetsim.model.task import ENDED, FUTURE, RUNNING, WAITING, Task
 
 
 @dataclass(eq=False)
@@ -56,6 +56,10 @@ class Clients:
     def _whose(self, row: int) -> int:
         return self.calls.whose.item(row) if row < self.total else -1
 
+    def _timeout(self, row: int, clients: Behavior) -> float:
+        drawn = self.calls.timeout
+        return clients.timeout if drawn is None else drawn.item(row)
+
     def deliver(self, task: Task) -> None:
         """Deliver a task; if it is an attempt, its client waits from now on."""
         row, calls = task.index, self.calls
@@ -66,7 +70,7 @@ class Clients:
             if first == row and clients.retry is not None and clients.retry.budget is not None:
                 bucket, tokens = calls.bucket.item(row), self.tokens[whose]
                 tokens[bucket] = min(MAX_TOKENS, tokens.get(bucket, 0.0) + clients.retry.budget)
-            due = task.arrival + clients.timeout
+            due = task.arrival + self._timeout(row, clients)
             if clients.give_up_after < math.inf:
                 due = min(due, self.state.tasks.arrival.item(calls.root.item(row)) + clients.give_up_after)
             if due < math.inf:
@@ -127,12 +131,14 @@ class Clients:
             return
         elif row in self.awaited:
             clients = self.calls.clients[whose]
-            reason = f"timed out after {clients.timeout:g} s"
-            if self.clock._now < self.state.tasks.arrival.item(row) + clients.timeout:
+            if clients.at_timeout == "stay" and self.awaited[row].state == RUNNING:
+                return
+            reason = f"timed out after {(timeout := self._timeout(row, clients)):g} s"
+            if self.clock._now < self.state.tasks.arrival.item(row) + timeout:
                 reason = f"its call was given up after {clients.give_up_after:g} s"
             task = self._leave(row, reason)
             self._lost(row, "timeout")  # first: the run is not over if it is sent again
-            if clients.at_timeout == "cancel":
+            if clients.at_timeout != "leave":
                 self._cancel(task, reason)
         else:
             del self.hedges[self.calls.attempt_of.item(row)]
@@ -252,7 +258,7 @@ class Clients:
     def _leave_rivals(self, row: int, first: int) -> None:
         """After the answer to an attempt: leave the others of its call."""
         self.hedges.pop(first, None)
-        cancel = self.calls.clients[self._whose(row)].at_timeout == "cancel" and not self.silent
+        cancel = self.calls.clients[self._whose(row)].at_timeout != "leave" and not self.silent
         for rival in self.rivals.pop(first):
             if rival != row:
                 task = self._leave(rival, reason := "another attempt of its call was answered")

@@ -83,10 +83,12 @@ class TableRows:
 
     @cached_property
     def streaming(self) -> np.ndarray:
-        """Mask of rows with several items, whose stages overlap in time."""
+        """Mask of rows of which a stage does not wait for the one before it: they overlap in time."""
         assert self.staged is not None
-        stage, first = self.staged.stage[self.members], self(self.staged.stage)[self.owner]
-        return np.bincount(self.owner[(stage == first) & (stage >= 0)], minlength=self.count) > 1
+        before = self.record.input.tasks.predecessors or ()
+        chained = np.fromiter((one == (row - 1,) for row, one in enumerate(before)), bool, len(before))
+        chained |= self.staged.first == np.arange(len(before))
+        return np.bincount(self.owner[~chained[self.members]], minlength=self.count) > 0
 
     @cached_property
     def deciding(self) -> np.ndarray:

@@ -246,7 +246,31 @@ def with_attempts(stream: TaskStream, context: Context) -> TaskStream:
     changes["estimate"] = None if stream.estimate is None else stream.estimate[again]
     if stream.language is not None:
         extra |= {key: own[again] for key, own in stream.extra.items() if key in OF_SIZE}
+    if clients.hedge is not None and clients.hedge.apart:
+        if stream.language is not None or stream.service is not None or depth > 1:
+            raise context.fail((*stream.path, "clients", "hedge", "apart"), "copies that are apart are plain tasks")
+        _bind_apart(stream, sized.shape, changes, context)
     return replace(stream, **changes, refused=refused, extra=extra)
+
+
+def _bind_apart(stream: TaskStream, attempts: tuple[int, ...], changes: dict[str, Any], context: Context) -> None:
+    """Bind each attempt to one of its modes, drawn at random, and the copies of a try to different ones."""
+    tries, copies, _ = attempts
+    random, known = context.random.stream("apart", stream.name), changes["shape"]
+    times = {key: np.full_like(changes[key], np.inf) for key in ("time", "estimate") if changes[key] is not None}
+    bound = np.empty_like(known)
+    for number in np.unique(known).tolist():
+        shape, rows = context.modes.shapes[number], np.flatnonzero(known == number)
+        if len(shape.modes) < copies:
+            text = f"{copies} copies need as many types of device to be apart; these tasks run on {len(shape.modes)}"
+            raise context.fail((*stream.path, "clients", "hedge", "apart"), text)
+        drawn = random.random((tries, len(shape.modes), len(rows) // (tries * copies))).argsort(axis=1)
+        mode = drawn[:, :copies].reshape(-1)
+        alone = [context.modes.shape([one], shape.stopping, shape.preemptible) for one in shape.modes]
+        bound[rows] = np.array(alone)[mode]
+        for key, column in times.items():
+            column[rows, 0] = changes[key][rows, mode]
+    changes.update(times, shape=bound, work=None)  # work is by mode, and tells only what can be fused
 
 
 OF_SIZE = ("prompt_tokens", "output_tokens")
@@ -279,6 +303,7 @@ def calls_of(streams: list[TaskStream], rank: np.ndarray, counts: list[int], con
         [], whose=np.full(total, -1, np.int16), attempt_of=first, following=first.copy(),
         number=np.zeros(total, np.int16), bucket=np.zeros(total, np.int32), drawn=np.ones(total),
         **({"root": first} | chained),
+        timeout=np.full(total, math.inf) if any(one.calls and one.calls.is_drawn for one in streams) else None,
     )  # fmt: skip
     start = 0
     for stream, count in zip(streams, counts, strict=True):
@@ -290,6 +315,7 @@ def calls_of(streams: list[TaskStream], rank: np.ndarray, counts: list[int], con
         users, parts, before = stream.calls.count, stream.calls.attempts, rows
         buckets: Any = 0 if users is None else context.random.stream("clients", stream.name).integers(users, size=count)
         retry, random = stream.calls.retry, context.random.stream("retries", stream.name)
+        timeouts = context.random.stream("timeouts", stream.name)
         for stage in range(stream.depth):
             size = parts ** (stage + 1) * count
             attempts, rows = rows[:size].reshape(-1, parts, count), rows[size:]
@@ -303,6 +329,10 @@ def calls_of(streams: list[TaskStream], rank: np.ndarray, counts: list[int], con
             calls.root[attempts] = calls.root[before][:, None] if stage else attempts[:, :1]
             if stage and calls.child is not None and calls.parent is not None:
                 calls.child[before], calls.parent[attempts[:, 0]] = attempts[:, 0], before
+            if calls.timeout is not None:
+                timeout: Any = stream.calls.timeout
+                drawn = timeout.sample(timeouts, attempts.size) if stream.calls.is_drawn else timeout
+                calls.timeout[attempts] = np.broadcast_to(drawn, attempts.size).reshape(attempts.shape)
             before = attempts.reshape(-1, count)
     return calls
 
@@ -336,7 +366,7 @@ def check_retries(
         rows = np.flatnonzero(calls.whose == number)
         limits = tasks.time_limit
         possible = {
-            "timeout": clients.timeout < clients.give_up_after,
+            "timeout": clients.is_drawn or clients.timeout < clients.give_up_after,
             "rejected": drops or any(one.rejects for one in policies) or bool(np.isin(rows, list(tasks.refused)).any()),
             "failed": stream.depth > 1 or (killing and limits is not None and bool(np.isfinite(limits[rows]).any())),
         }

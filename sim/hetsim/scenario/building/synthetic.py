@@ -18,6 +18,7 @@ from hetsim.scenario.building.served import DrawnService, serving_of
 from hetsim.scenario.building.site import drawn_partition
 from hetsim.scenario.building.streams import (
     Context,
+    Stages,
     TaskStream,
     closed_rows,
     draw_codes,
@@ -51,12 +52,17 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
     arrival, clients = _arrivals(entry, name, path, context)
     if entry.pipeline is not None:
         return load_object(STREAMS["pipeline"])(entry, name, path, arrival=arrival, context=context)
-    n = len(arrival)
     classes = entry.whole_demands
+    parts = len(classes) if entry.together else 1
+    if (n := len(arrival) * parts) > MAX_TASKS:
+        raise context.fail(path, f"{n:.3g} tasks of classes together are more than the {MAX_TASKS:,} of a stream")
+    arrival = np.repeat(arrival, parts) if entry.together else arrival
     labels = [one.class_ or name for one in classes]
     where = [(*path, "classes", k) if entry.classes else path for k in range(len(classes))]
     codes = None
-    if entry.classes:
+    if entry.together:
+        codes = np.arange(n, dtype=np.int32) % parts
+    elif entry.classes:
         weights = np.array([one.weight for one in entry.classes])
         codes = draw_codes(weights, n, context.random.stream("classes", name))
     context.note_unused(name, dict.fromkeys(key for one in classes for key in one.typed_gpu_time))
@@ -85,6 +91,8 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
         served.finish(stream, entry)
     stream.class_code, stream.classes = codes, labels
     stream.user_code, stream.users = _users(entry, classes, codes, n=n, context=context, name=name)
+    if entry.together:
+        _join(stream, entry, name, context, best=np.column_stack([one.time.min(axis=1) for _, one in drawn]))
     if entry.weight is not None:
         stream.weight = np.full(n, entry.weight)
     if clients:
@@ -93,6 +101,27 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
         if clients[0][1] > 1 and len(classes) == 1 and _alike(arrivals, classes[0]):
             context.warnings.append(f"{name}: {IN_STEP.format(clients[0][1])}")
     return stream
+
+
+def _join(stream: TaskStream, entry: WorkloadEntry, name: str, context: Context, best: np.ndarray) -> None:
+    """Make requests of tasks that come together.  best: the fastest time of each part, a row a request."""
+    count, parts = best.shape
+    labels = [one.class_ for one in entry.classes or []]
+    before = [[labels.index(name) for name in one.after or ()] for one in entry.classes or []]
+    for part, others in enumerate(before):
+        best[:, part] += best[:, others].max(axis=1, initial=0.0)  # now when it ends, alone
+    alone, number = best.max(axis=1), np.arange(count)
+    stream.predecessors = [tuple(parts * row + k for k in others) for row in range(count) for others in before]
+    stream.id = np.array([f"{row}/{part + 1}" for row in range(count) for part in range(parts)], dtype=object)
+    names = [f"{name} {label or f'part {part + 1}'}" for part, label in enumerate(labels)]
+    stage = np.tile(np.arange(parts, dtype=np.int32), count)
+    stream.stages = Stages(np.repeat(parts * number, parts), stage, names, alone=np.repeat(alone, parts),
+                           id=np.repeat(np.array(list(map(str, range(count))), dtype=object), parts))  # fmt: skip
+    stream.class_code, stream.classes = None, [entry.class_ or name]
+    users, stream.users = users_of(entry, count, context.random.stream("users", name))
+    stream.user_code = None if users is None else np.repeat(users, parts)
+    if (due := seconds_of(entry.limit, alone)) is not None:
+        stream.deadline = np.repeat(due, parts)
 
 
 def _alike(arrivals: Any, demand: Demand) -> bool:

@@ -25,6 +25,7 @@ from hetsim.scenario.schema.demand import Demand
 from hetsim.scenario.schema.language_model import AnyService
 from hetsim.scenario.schema.policy import parameter_model
 from hetsim.workload.arrivals import Arrivals
+from hetsim.workload.distributions import TimeDistribution
 from hetsim.workload.traces import TaskTable
 
 
@@ -240,7 +241,8 @@ class DataItem(Mirror):
 
 
 AS_RETRY = Keys(Retry, wait=Annotated[RetryWait, Keys(RetryWait)])
-AS_CLIENTS = Keys(Clients, retry=Annotated[Retry, AS_RETRY], hedge=Annotated[Hedge, Keys(Hedge)])
+AS_HEDGE = Annotated[Hedge, Keys(Hedge)]
+AS_CLIENTS = Keys(Clients, timeout=TimeDistribution, retry=Annotated[Retry, AS_RETRY], hedge=AS_HEDGE)
 
 TIMES = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile", "training")
 OF_REQUESTS = "the times of requests stand under service"
@@ -278,6 +280,8 @@ class TaskClass(Demand):
 
     weight: NotNegative = 1.0
     """Its probability per arrival, relative to the other classes."""
+    after: SomeNames | None = None
+    """With `together`: classes before this one in the list whose tasks of the same arrival have to end first."""
 
 
 _NO_WEIGHT = forbid(lambda classes: not any(one.weight > 0 for one in classes),
@@ -312,6 +316,8 @@ class WorkloadEntry(Demand):
     """Weight of each task, for policies and metrics that weigh."""
     classes: Annotated[list[TaskClass], OneOrMany, Field(min_length=1), _NO_WEIGHT] | None = None
     """Kinds of tasks, one of which is drawn for each arrival."""
+    together: Flag = False
+    """True: each arrival brings a task of every class; they are one request, which ends with the last of them."""
     trace: Trace | None = None
     """A table of tasks or requests in a file, in place of arrivals and times."""
     skip: Annotated[int, Field(ge=0, le=MAX_TASKS, strict=True)] | None = None
@@ -336,6 +342,7 @@ class WorkloadEntry(Demand):
             self._only_a_pipeline()
         if self.clients is not None:
             self._check_clients(self.clients)
+        self._check_together()
         if self.trace is not None:
             self._check_trace_keys()
             return
@@ -365,6 +372,22 @@ class WorkloadEntry(Demand):
             key = "retry" if clients.count is None else "count"
             text = "in a closed loop each client is one by itself; leave budget and count out"
             raise KeyProblem("clients", text, key)
+
+    def _check_together(self) -> None:
+        """Refuse classes that cannot be parts of one request."""
+        names: list[str | None] = []
+        for number, one in enumerate(self.classes or []):
+            if unknown := [name for name in one.after or () if not self.together or name not in names]:
+                text = "it goes with together: true" if not self.together else f'no class before it is "{unknown[0]}"'
+                raise KeyProblem("classes", text, (number, "after"))
+            keys = ("slo", "deadline", "user", "users", "tokens") if self.together else ()
+            refuse(one, keys, "a request of classes that come together has one for all, which the entry gives")
+            names.append(one.class_)
+        if self.together:
+            refuse(self, ("clients", "service", "tokens", "trace"), "classes that come together are plain tasks")
+            if self.classes is None or getattr(self.arrivals, "closed", False):
+                text = "a closed loop waits for single tasks" if self.classes else "it is about classes; give them"
+                raise KeyProblem("together", text)
 
     def _check_trace_keys(self) -> None:
         """Refuse what cannot stand next to a trace."""
