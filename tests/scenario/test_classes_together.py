@@ -19,8 +19,8 @@ DIAMOND = [
 
 def together(classes: Any, **entry: Any) -> dict[str, Any]:
     nodes = {"cpus": 2, "gpus": [{"type": "a"}, {"type": "b"}]}
-    return {"name": "s", "policy": "fcfs_skip", "cluster": {"nodes": nodes},
-            "workload": [{"name": "jobs", "arrivals": EACH, "count": 3, "together": True, "classes": classes, **entry}]}  # fmt: skip
+    job = {"name": "jobs", "arrivals": EACH, "count": 3, "together": True, "classes": classes, **entry}
+    return {"name": "s", "policy": "fcfs_skip", "cluster": {"nodes": nodes}, "workload": [job]}
 
 
 def test_a_request_takes_its_longest_way() -> None:

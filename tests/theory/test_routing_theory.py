@@ -210,6 +210,14 @@ def test_more_lines_are_within_the_stated_error(load: float, four: float, ten: f
         assert found.error == 0.02
 
 
+@pytest.mark.nightly
+def test_near_a_load_of_one_the_lines_are_one_queue() -> None:
+    """In heavy traffic all lines are as long as each other, and n (1 - load) of each goes to 1."""
+    for choices in (2, 3):
+        found = theory.power_of_choices(3 * 0.999, 1, 3, choices)
+        assert found.jobs_in_system_mean * 0.001 == pytest.approx(1, rel=3e-3)
+
+
 def test_lines_drawn_at_random_and_very_many_lines() -> None:
     """One choice is an M/M/1; of infinitely many lines a share of load^(2^k - 1) has at least k."""
     assert theory.power_of_choices(2.4, 1, 4, 1).response_mean == pytest.approx(2.5, rel=1e-12)

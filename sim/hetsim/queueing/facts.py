@@ -374,7 +374,7 @@ class Facts:
         return int(min(room, len(devices) * each))
 
     def side_by_side(self, slots: list[list[int]]) -> bool:
-        """Return True if all servers of a node (by node and mode) have room for a task at the same time."""
+        """Return True if the servers of each node, by mode, have room all at once."""
         return all(
             sum(count * mode.millicores for count, mode in zip(here, self.modes, strict=True)) <= node.cpus * 1000
             and (node.memory is None

@@ -34,7 +34,7 @@ def own_order(facts: Facts) -> bool:
 
 
 def own_lines(facts: Facts) -> bool:
-    """Check that each server is the one device of its type, with a line of its own; as `sized_tasks`."""
+    """Check that each server is the one device of its type, with its own line."""
     understood = facts.arrivals() & facts.recognized
     facts.open_door()
     facts.order(blind=False)
@@ -52,7 +52,7 @@ def own_lines(facts: Facts) -> bool:
 
 
 def equal_service(facts: Facts, kinds: Iterable[tuple[Mode, Any]]) -> Law:
-    """The exponential service that all tasks have, each kind in its mode; Unmatched if they differ."""
+    """The service that all tasks have in their modes; Unmatched if it differs."""
     timings = [facts.timing_on(mode, demand) for mode, demand in kinds]
     laws = [law_of(one[0]).times(one[1]) for one in timings if one is not None]
     alike = len(laws) == len(timings) and all(math.isclose(law.mean, laws[0].mean) for law in laws)

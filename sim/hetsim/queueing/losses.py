@@ -46,7 +46,7 @@ def limited(facts: Facts, _: str) -> Match:
 
 
 def tries_again(facts: Facts, model: str) -> Match:
-    """M/M/c with retrials: calls that are rejected, or not served in time, try again, and none gives up."""
+    """M/M/c with retrials: calls rejected, or not served in time, come again."""
     understood = facts.arrivals() & sized_tasks(facts)
     facts.one_by_one()
     first, *others = (entry.clients for entry in facts.model.workload)
@@ -72,7 +72,7 @@ def tries_again(facts: Facts, model: str) -> Match:
     facts.exponential()
     load = facts.rate * law.mean
     require(facts.steady(load, servers, law, memory=(mean + law.mean) / max(1e-9, 1 - load / servers) ** 2))
-    prediction = retrials(facts.rate, law.mean, servers, mean, patience)
+    prediction = retrials(facts.rate, law.mean, servers, retry_mean=mean, patience_mean=patience)
     between = prediction.wait_mean / max(1e-9, facts.lasts - (0.0 if math.isnan(facts.warmup) else facts.warmup))
     facts.suppose("hardly any call is between its tries as the run ends", between < 1e-3, "horizon",
                   f"{between:.2g} of the calls", soft=True, error=between)  # fmt: skip
@@ -87,7 +87,7 @@ def tries_again(facts: Facts, model: str) -> Match:
 
 
 def copies(facts: Facts, _: str) -> Match:
-    """Copies of a task, the first end counts: at all servers as M/M/1, or in the lines of some drawn at random."""
+    """Copies of a task at all servers, as M/M/1, or in the lines of some drawn."""
     first, *others = (entry.clients for entry in facts.model.workload)
     hedge: Any = first.hedge if first is not None and others.count(first) == len(others) else None
     key, apart = "workload.0.clients.hedge", hedge is not None and hedge.apart

@@ -66,7 +66,7 @@ def _family(facts: Facts) -> str:
 
 
 def _of_clients(facts: Facts) -> str | None:
-    """Return the family by what clients do, or of what arrives together; None if it is not about them."""
+    """Return the family by clients, or by what arrives together; None if neither."""
     clients = [entry.clients for entry in facts.model.workload if entry.clients is not None]
     if facts.admission == declared.LIMIT:
         return "retrials" if clients else None

@@ -112,7 +112,8 @@ def retrials(
     if servers == 1 and not patience_mean:
         return steady(name, rate, service_mean, 1, wait=load * (service_mean + retry_mean) / (1 - load), delayed=load)
     _bounded(name, servers + 1)
-    _, chances = _between_tries(name, rate, service_mean, servers, retry_mean, patience_mean)
+    _, chances = _between_tries(name, rate, service_mean, servers=servers, retry_mean=retry_mean,
+                                patience_mean=patience_mean)  # fmt: skip
     between = math.fsum(number * float(one.sum()) for number, one in enumerate(chances))
     full = math.fsum(float(one[servers:].sum()) for one in chances)
     waiting = math.fsum(float(one[servers:] @ np.arange(len(one) - servers)) for one in chances)
@@ -135,7 +136,8 @@ def retries_in_vain(
     from scipy.sparse import diags, eye, kron
     from scipy.sparse.linalg import splu
 
-    levels, chances = _between_tries("retrials", rate, service_mean, servers, retry_mean, patience_mean)
+    levels, chances = _between_tries("retrials", rate, service_mean, servers=servers, retry_mean=retry_mean,
+                                     patience_mean=patience_mean)  # fmt: skip
     (up, within, _), succeeds, line = levels[0], levels[1].down, len(levels)
     rates = kron(eye(line), within) + kron(eye(line, k=1), up) + kron(diags(np.arange(1.0, line), -1), succeeds)
     leaving = np.asarray(rates.sum(axis=1)).ravel()
@@ -151,22 +153,22 @@ def retries_in_vain(
 def _between_tries(
     name: str, rate: float, service_mean: float, servers: int, retry_mean: float, patience_mean: float
 ) -> tuple[list[Level], list[np.ndarray]]:
-    """Levels of calls between tries, and the chances of their states, tries that wait or are served."""
-    longest, edge, most = 64, 1.0, servers + (32 if patience_mean else 0)
+    """Levels of calls between tries, and the chances of tries in the system."""
+    longest, edge, room = 64, 1.0, servers + (32 if patience_mean else 0)
     while edge > 1e-15:
-        inside = np.arange(1, most + 1)
-        within = np.diag(np.full(most, rate), 1) + np.diag(np.minimum(inside, servers) / service_mean, -1)
-        up, succeeds = np.zeros_like(within), np.eye(most + 1, k=1) / retry_mean
+        inside = np.arange(1, room + 1)
+        within = np.diag(np.full(room, rate), 1) + np.diag(np.minimum(inside, servers) / service_mean, -1)
+        up, succeeds = np.zeros_like(within), np.eye(room + 1, k=1) / retry_mean
         if patience_mean:
             up = np.diag(np.maximum(inside - servers, 0) / patience_mean, -1)
         else:
             up[-1, -1] = rate
-        if longest * most * (most / 40 if patience_mean else 1) > MAX_RETRYING:
+        if longest * room * (room / 40 if patience_mean else 1) > MAX_RETRYING:
             raise UsageError(f"{name}: the calls between tries are too many to follow; shorter retry times are needed")
         levels = [Level(up, within, number * succeeds) for number in range(longest)]
         levels.append(Level(np.zeros_like(up), within, longest * succeeds))
         chances, _ = _solved(levels, levels[-1])
         full = math.fsum(float(one[-1]) for one in chances) if patience_mean else 0.0
         edge = max(float(chances[-1].sum()), full)
-        longest, most = longest * (1 + (chances[-1].sum() > 1e-15)), most * (1 + (full > 1e-15))
+        longest, room = longest * (1 + (chances[-1].sum() > 1e-15)), room * (1 + (full > 1e-15))
     return levels, chances

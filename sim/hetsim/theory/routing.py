@@ -127,7 +127,7 @@ def power_of_choices(rate: float, service_mean: float, servers: int, choices: in
     It was within 1 % of chains and simulations of 4 to 50 servers at loads up to 0.95, and `error` is 2 %; at higher
     loads it is not known.  The fixed point alone is 30 % too low with 4 servers at a load of 0.9.  Means only.
     Raises: UsageError: no steady state, more choices than servers, or than 2 with more than three servers; a load below
-    0.001, at which hardly any task waits, or so near 1 that the chain of three servers has over 1,000 states.
+    0.001, at which hardly any task waits.
     Reference: Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001); Gast and Van Houdt, A Refined
     Mean Field Approximation (2017).
     """

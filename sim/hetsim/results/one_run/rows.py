@@ -83,7 +83,7 @@ class TableRows:
 
     @cached_property
     def streaming(self) -> np.ndarray:
-        """Mask of rows of which a stage does not wait for the one before it: they overlap in time."""
+        """Mask of rows whose stages overlap: one does not wait for that before it."""
         assert self.staged is not None
         before = self.record.input.tasks.predecessors or ()
         chained = np.fromiter((one == (row - 1,) for row, one in enumerate(before)), bool, len(before))

@@ -254,13 +254,13 @@ def with_attempts(stream: TaskStream, context: Context) -> TaskStream:
 
 
 def _bind_apart(stream: TaskStream, attempts: tuple[int, ...], changes: dict[str, Any], context: Context) -> None:
-    """Bind each attempt to one of its modes, drawn at random, and the copies of a try to different ones."""
+    """Bind each attempt to a mode drawn at random, the copies of a try apart."""
     tries, copies, _ = attempts
-    random, known = context.random.stream("apart", stream.name), changes["shape"]
+    random, shapes = context.random.stream("apart", stream.name), changes["shape"]
     times = {key: np.full_like(changes[key], np.inf) for key in ("time", "estimate") if changes[key] is not None}
-    bound = np.empty_like(known)
-    for number in np.unique(known).tolist():
-        shape, rows = context.modes.shapes[number], np.flatnonzero(known == number)
+    bound = np.empty_like(shapes)
+    for number in np.unique(shapes).tolist():
+        shape, rows = context.modes.shapes[number], np.flatnonzero(shapes == number)
         if len(shape.modes) < copies:
             text = f"{copies} copies need as many types of device to be apart; these tasks run on {len(shape.modes)}"
             raise context.fail((*stream.path, "clients", "hedge", "apart"), text)

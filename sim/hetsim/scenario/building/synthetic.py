@@ -104,7 +104,10 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
 
 
 def _join(stream: TaskStream, entry: WorkloadEntry, name: str, context: Context, best: np.ndarray) -> None:
-    """Make requests of tasks that come together.  best: the fastest time of each part, a row a request."""
+    """Make requests of tasks that come together.
+
+    best: the fastest time of each part, a row a request.
+    """
     count, parts = best.shape
     labels = [one.class_ for one in entry.classes or []]
     before = [[labels.index(name) for name in one.after or ()] for one in entry.classes or []]
