@@ -82,7 +82,11 @@ def staged_run(seed: int) -> tuple[Record, list[list[int]]]:
         id=np.array([f"{row['id']}/{n}" for n, row in enumerate(rows)], dtype=object),
         deadline=np.array([row["arrival"] + 6.0 if number % 2 else NAN for number, row in enumerate(rows)]),
     )  # fmt: skip
-    for mine in requests:  # one deadline a request
+    tasks.predecessors = [()] * count
+    for mine in requests:  # stages of an item one after the other, and one deadline a request
+        items = 2 if len(mine) == 4 else 1
+        for before, after in zip(mine, mine[items:], strict=False):
+            tasks.predecessors[after] = (before,)
         tasks.deadline[mine] = tasks.deadline[mine[0]]  # type: ignore[index]
     rec = record(
         cluster(nodes=2, gpus=2, cpus=1), tasks, [row["start"] for row in rows], [row["finish"] for row in rows],
@@ -209,6 +213,7 @@ def test_the_nodes_and_racks_of_requests():
         [0.0] * 8, [2.0] * 8, [[alone]], staged=StagedRequests(first, stage, ["x", "y"], ids, np.full(8, 4.0)),
         id=np.array([f"{one}/{n}" for n, one in enumerate(ids)], dtype=object),
     )  # fmt: skip
+    tasks.predecessors = [(), (0,), (), (2,), (), (4,), (), (6,)]
     at = [where.nodes[node].accelerators[0].index for node in range(4)]
     places = [(at[0],), (at[1], at[2]), (at[0],), (at[1],), (at[3],), (at[3],), None, None]
     start = [0.0, 2.0, 2.0, 4.0, 0.0, 2.0, NAN, NAN]
@@ -232,6 +237,7 @@ def test_the_fairness_of_requests_with_stages():
     staged = StagedRequests(np.array([0, 0, 2, 2, 4]), stage, ["x", "y"], ids, alone)
     tasks = workload([0.0] * 5, [3.0, 1.0, 1.0, 1.0, 4.0], staged=staged,
                      id=np.array(["r0/x", "r0/y", "r1/x", "r1/y", "t"], dtype=object))  # fmt: skip
+    tasks.predecessors = [(), (0,), (), (2,), ()]
     rec = record(cluster(gpus=2), tasks, [0, 5, 0, 5, 0], [3, 8, 1, 8, 4], [(1,), (1,), (2,), (2,), (1,)],
                  ready=np.array([0, 3, 0, 1, 0.0]))  # fmt: skip
     result = Result(rec)

@@ -818,9 +818,10 @@ def test_the_documentation_says_what_comes_out():
                     assert value == close(float(number[0]), rel=2e-3), line
             else:
                 exec(line, names)
-    (pictured,) = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
-    found = match(hs.load(safe_load(pictured)))
-    assert (found.verdict, found.model) == ("matches", "tandem of M/M/1: upload → compute")
+    models = ("fork-join of 2 M/M/1", "tandem of M/M/1: upload → compute")
+    for pictured, model in zip(re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL), models, strict=True):
+        found = match(hs.load(safe_load(pictured)))
+        assert (found.verdict, found.model) == ("matches", model)
     assert set(re.findall(r"^\| (`.*?) \|", text, flags=re.MULTILINE))
     missing = [name for name in theory.__all__ if name[0].islower() and f"`{name}`" not in text]
     assert not missing

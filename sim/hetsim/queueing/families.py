@@ -10,7 +10,7 @@ from hetsim.results.declared import RESPONSE_MEAN, WAIT_MEAN
 from hetsim.theory.prediction import Prediction
 
 SMALL = "the exact chain is small enough"
-WAIT_P95, JOBS_IN_SYSTEM = "wait_p95", "jobs_in_system_mean"
+WAIT_P95, QUEUE_LENGTH, JOBS_IN_SYSTEM = "wait_p95", "queue_length_mean", "jobs_in_system_mean"
 
 
 def moves_data(facts: Facts) -> bool:
@@ -84,7 +84,7 @@ def rows_of(facts: Facts, line: Prediction, computing: float, tails: bool, loss:
         WAIT_P95: line.wait_percentile(0.95) if tails and line.wait_above is not None else None,
         RESPONSE_MEAN: line.response_mean,
         "response_p95": line.response_percentile(0.95) if tails and line.response_above is not None else None,
-        "queue_length_mean": line.queue_length_mean,
+        QUEUE_LENGTH: line.queue_length_mean,
         JOBS_IN_SYSTEM: line.jobs_in_system_mean,
         facts.busy_metric: facts.busy_share(computing),
         "loss": line.loss if loss else None,

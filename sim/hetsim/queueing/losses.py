@@ -9,6 +9,7 @@ from hetsim.queueing import facts as declared
 from hetsim.queueing.facts import NOTHING, Facts, Law, Match, PredictedRow, law_of
 from hetsim.queueing.families import (
     JOBS_IN_SYSTEM,
+    QUEUE_LENGTH,
     equal_service,
     matched,
     matched_with_loss,
@@ -80,7 +81,7 @@ def tries_again(facts: Facts, model: str) -> Match:
     require(facts.suppose("no call runs out of retries (one in a million at most)", in_vain < MAX_IN_VAIN,
                           f"{key}.times", f"{times}, too few for {in_vain:.2g} of the calls"))  # fmt: skip
     attempts = 1 / (1 - prediction.loss) if patience else 1 + prediction.wait_mean / mean
-    own = {"queue_length_mean": prediction.queue_length_mean, JOBS_IN_SYSTEM: prediction.jobs_in_system_mean}
+    own = {QUEUE_LENGTH: prediction.queue_length_mean, JOBS_IN_SYSTEM: prediction.jobs_in_system_mean}
     rows = {"attempts_per_call": attempts, facts.busy_metric: facts.busy_share(load),
             **(own if patience else {"loss": 1 - 1 / attempts})}  # fmt: skip
     return matched(facts, prediction.model, prediction, predicted_rows(rows))
