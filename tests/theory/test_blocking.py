@@ -156,7 +156,7 @@ def test_tries_that_wait_for_a_while_are_as_in_the_chain_written_out(
 @pytest.mark.parametrize(("patience", "retry"), [(1e5, 1.0), (1.0, 1e-5)])
 def test_long_patience_or_short_times_between_tries_are_a_queue(patience: float, retry: float) -> None:
     """Either way hardly any call is away from the queue M/M/c."""
-    found, queue = theory.retrials(1.4, 1, 2, retry, patience), theory.mmc(1.4, 1, 2)
+    found, queue = theory.retrials(0.8, 1, 2, retry, patience), theory.mmc(0.8, 1, 2)
     assert found.queue_length_mean == pytest.approx(queue.queue_length_mean, rel=1e-3)
     assert found.wait_mean == pytest.approx(queue.wait_mean, rel=1e-3)
 

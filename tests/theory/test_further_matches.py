@@ -171,7 +171,7 @@ UNLIKE = {
         ({C + "after": "1 ms"}, "all copies are sent at once"),
         ({C + "size": "same"}, "copies have times of their own"),
         ({C + "apart": False}, ""),
-        ({E + "clients.at_timeout": "stay"}, "copies are canceled as one ends"),
+        ({E + "clients.at_timeout": "leave"}, "copies are canceled as one ends"),
         ({E + "clients.timeout": exponential("9 s")}, "not recognized: clients.timeout"),
         ({"cluster.nodes.0.gpus.speed": 2}, "all servers have one mean service"),
         ({"cluster.nodes.0.gpus.count": 2}, "each server is the one device of its type"),
@@ -179,6 +179,9 @@ UNLIKE = {
         ({"policy": "fcfs"}, "a task waits only for those that need the same device"),
         ({"policy": {"name": "random", "discipline": "skip"}}, "first come, first served"),
         ({E + "gpu_time": "1 s"}, "service is exponential"),
+        ({E + "classes": [{"class": "x", "gpu_time": exponential("1 s")}, {
+            "class": "y", "gpu_time.a": exponential("1 s"), "gpu_time.b": exponential("1 s")}], E + "gpu_time": None},
+         "copies may go to every server"),
         ({E + "bytes_in": "1 GB"}, "not recognized: bytes_in"),
         ({"faults": [{"on": "gpu", "every": "60 s", "repair": "9 s"}]}, "not recognized: faults"),
     ],

@@ -178,7 +178,7 @@ CASES = [
     *on(E + "classes", CLASSES, [{"class": "a"}, {"class": "b", "gpu_time": "0.4 s"}]),
     *on(E + "together", True, **{E + "classes": [{"class": "a"}, {"class": "b", "after": "a"}]}),
     *on(E + "clients", {"at_timeout": "cancel", "hedge": {"after": "0 s", "size": "new", "apart": True}},
-        **{N + "accelerators": [{"type": "tpu"}], "policy": "fcfs_skip"}),
+        **{N + "gpus": [{"type": "a100"}, {"type": "h100"}], "policy": "fcfs_skip"}),
     # Tasks
     *(case for law in LAWS for case in on(E + "gpu_time", law)),
     *(case for law in GB for case in on(E + "bytes_in", law)),

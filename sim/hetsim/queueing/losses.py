@@ -94,6 +94,8 @@ def copies(facts: Facts, _: str) -> Match:
     key, apart = "workload.0.clients.hedge", hedge is not None and hedge.apart
     if apart:
         understood, servers = own_lines(facts), len(facts.modes)
+        every = {len(shape.modes) for shape in facts.input.tasks.shapes} <= {1, servers}
+        understood &= facts.suppose("copies may go to every server", every, facts.time_key, facts.shown_modes)
     else:
         understood, servers = facts.arrivals() & sized_tasks(facts), facts.servers
         facts.open_door()
@@ -103,7 +105,7 @@ def copies(facts: Facts, _: str) -> Match:
     facts.suppose(text, at_once, f"{key}.{'after' if apart else 'times'}", f"{servers} servers")
     require(understood, at_once)
     facts.suppose("copies have times of their own", hedge.size == "new", f"{key}.size", hedge.size)
-    canceled = first is not None and first.at_timeout == "cancel"
+    canceled = first is not None and first.at_timeout != "leave"
     facts.suppose("copies are canceled as one ends", canceled, "workload.0.clients.at_timeout")
     every = [(mode, one.demand) for mode in facts.modes for one in facts.customers]
     law = equal_service(facts, every) if apart else facts.law
