@@ -94,8 +94,8 @@ def copies(facts: Facts, _: str) -> Match:
     key, apart = "workload.0.clients.hedge", hedge is not None and hedge.apart
     if apart:
         understood, servers = own_lines(facts), len(facts.modes)
-        every = {len(shape.modes) for shape in facts.input.tasks.shapes} <= {1, servers}
-        understood &= facts.suppose("copies may go to every server", every, facts.time_key, facts.shown_modes)
+        open_to_all = {len(shape.modes) for shape in facts.input.tasks.shapes} <= {1, servers}
+        understood &= facts.suppose("copies may go to every server", open_to_all, facts.time_key, facts.shown_modes)
     else:
         understood, servers = facts.arrivals() & sized_tasks(facts), facts.servers
         facts.open_door()

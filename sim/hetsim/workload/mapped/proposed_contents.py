@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.workload.mapped.proposed_columns import GPU_NAME, INSTANTS, UNIT_OF, Column, Proposal, seconds_of
-from hetsim.workload.rows.held import HeldOverTime
+from hetsim.workload.rows.job_times import HeldOverTime
 
 SURE = 0.98
 """The share of rows that must bear a finding out."""
