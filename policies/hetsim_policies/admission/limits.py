@@ -76,10 +76,10 @@ class QueueLimit(Admission):
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
         waiting = view.num_waiting()
-        if self._global_only:
-            if waiting >= self.limit and not self._starts_at_once(task, view, waiting):  # type: ignore[operator]
-                if self._admitted_at != view.now or self._waiting_after(task, view) > self.limit:  # type: ignore[operator]
-                    return self._no
+        if self._global_only and self.limit is not None:
+            full = waiting >= self.limit and not self._starts_at_once(task, view, waiting)
+            if full and (self._admitted_at != view.now or self._waiting_after(task, view) > self.limit):
+                return self._no
             self._admitted_at = view.now
             return YES
         if self.limit is not None and waiting >= self.limit and not self._starts_at_once(task, view, waiting):
