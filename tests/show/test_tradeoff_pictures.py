@@ -193,3 +193,20 @@ def test_names_lie_on_no_marker():
         for x, y in marks:
             inside = box.x0 - 2 * scale < x < box.x1 + 2 * scale and box.y0 - 2 * scale < y < box.y1 + 2 * scale
             assert not inside, text.get_text()
+
+
+@pytest.mark.slow
+def test_marks_of_a_sweep_name_the_rows_of_its_table(swept: Any):
+    """Each mark that stands for a point and policy names a row of the table of all points, and all rows are named."""
+    keys, one = swept.keys, {"policy": "sjf"}
+    cells = [set(row) for row in swept.shown()[1]]
+    drawn = {
+        "regret": plots.regret(swept), "front": plots.pareto(swept, "response_mean", "wait_p95"),
+        "map": plots.sweep_map(swept, *keys, where=one),
+        "against": plots.against(swept, keys[0], where={keys[1]: swept.table[keys[1]].iloc[0]}),
+    }  # fmt: skip
+    for kind, picture in drawn.items():
+        names = [name for panel in picture.panels for mark in panel.marks for name in getattr(mark, "rows", ())]
+        rows = [[number for number, row in enumerate(cells) if set(name.split(" · ")) <= row] for name in names]
+        assert all(len(numbers) == 1 for numbers in rows), kind
+        assert len({number for (number,) in rows}) == {"regret": 12, "front": 12}.get(kind, 6), kind

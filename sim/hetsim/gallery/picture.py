@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from hetsim.gallery.schema import FiguresTable
-from hetsim.plots.style import short
+from hetsim.plots.style import short, stacked
 from hetsim.results.colors import INK
 from hetsim.results.panels import Axis, Boxes, Panel, Picture, Points
 
@@ -49,6 +49,5 @@ def bars(comparison: pd.DataFrame, table: FiguresTable) -> Picture | None:
             y.low, y.high = low - 0.6 * (high - low) - 0.02 * high, high + 0.02 * high
         labels = [(n, short(str(label))) for n, label in enumerate(places or [value])]
         subtitle = ", ".join(f"{axis} {name}" for axis, name in zip(panels_axes, key, strict=True))
-        panels.append(Panel(marks, Axis("", -0.6, len(labels) - 0.4, labels, bare=True), y, subtitle, small=True))
-    panels[-1].x.bare = False
-    return Picture([[panel] for panel in panels], 9.0, min(2.0 + 1.9 * len(groups), 22.0), legend=True)
+        panels.append(Panel(marks, Axis("", -0.6, len(labels) - 0.4, labels), y, subtitle, small=True))
+    return stacked(panels, 9.0, min(2.0 + 1.9 * len(groups), 22.0), legend=True)

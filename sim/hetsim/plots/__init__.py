@@ -9,14 +9,10 @@ Each function returns a picture as data (`hetsim.results.panels`): notebooks sho
 from typing import TYPE_CHECKING, Any
 
 from hetsim.plots.cdf import cdf
-from hetsim.plots.comparison import comparison, distributions
-from hetsim.plots.default import default
-from hetsim.plots.gantt import gantt, timeline
-from hetsim.plots.groups import groups
-from hetsim.plots.links import links
-from hetsim.plots.over_time import batches, fragmentation, over_time, power
+from hetsim.plots.comparison import comparison, distributions, groups
+from hetsim.plots.gantt import default, gantt, shelves, timeline
+from hetsim.plots.over_time import batches, fragmentation, links, over_time, power
 from hetsim.plots.serving import serving
-from hetsim.plots.shelves import shelves
 from hetsim.plots.sweeps import against, sweep_map
 from hetsim.plots.tradeoff import pareto, regret
 from hetsim.registry import load_object

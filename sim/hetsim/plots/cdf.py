@@ -12,12 +12,8 @@ from hetsim.results.colors import MUTED
 from hetsim.results.one_run.result import Result
 from hetsim.results.panels import ROUND_TIMES, Axis, Line, Panel, Picture, Texts, time_axis
 
-MAX_POINTS = 2000
-FEW_LINES = 6
+MAX_POINTS, FEW_LINES = 2000, 6
 """With more lines the legend stands next to the picture."""
-WIDE = 50.0
-"""Above this ratio of the largest to a small value the axis is logarithmic."""
-
 _TIMES = ("response", "wait", "overhead", "upload", "compute", "download")
 
 
@@ -37,22 +33,23 @@ def shares(runs: Mapping[str, Result], column: str, *, small: bool = False) -> P
     lines = {label: _values(result, column) for label, result in runs.items()}
     looks, marks = line_looks(list(lines)), list[Any]()
     for label, (values, total) in lines.items():
-        share, kept = 100 * np.arange(1, len(values) + 1) / max(total, 1), _thinned(len(values))
-        look = looks[label]
-        if len(values) < total and "dash" in look:
-            look = look | {"label": f"{look['label']} ({_percent(1 - len(values) / total)} unfinished)".strip()}
+        count, kept, look = len(values), np.arange(len(values)), looks[label]
+        if count > MAX_POINTS:  # of its tail, where a line is read, all are drawn
+            kept = kept[(kept % (2 * count // MAX_POINTS) == 0) | (kept >= count - MAX_POINTS // 2)]
+        if count < total and "dash" in look:
+            look = look | {"label": f"{look['label']} ({_percent(1 - count / total)} unfinished)".strip()}
         # From 0 % on: of one task, or of many with the same value, the rise is all there is to see.
-        x, y = np.append(values[:1], values[kept]), np.append([0.0] * len(values[:1]), share[kept])
+        x, y = np.append(values[:1], values[kept]), np.append(0 * values[:1], 100 * (1 + kept) / max(total, 1))
         marks.append(Line(x, y, steps=True, width=1.6, **look))
     everything = np.concatenate([values for values, _ in lines.values()])
-    x_axis, legend = _x_axis(everything, column), "lower right" if len(lines) <= FEW_LINES else "right"
+    x_axis, many = _x_axis(everything, column), len(lines) > FEW_LINES
     title = marks[-1].label if len(lines) == 1 else ""
     if not everything.any():
         reason = f"{column.replace('_', ' ')} is 0 for all" if len(everything) else "none has come to its end"
         marks.append(Texts([0.5], [0.5], [reason], MUTED, size=9, align="center", inside="xy"))
         x_axis.ticks = []  # there is nothing to read off
-    return Panel(marks, x_axis, Axis("tasks (%)", 0, 101), title, grid="both", legend="" if title else legend,
-                 small=small or len(lines) > FEW_LINES)  # fmt: skip
+    legend = "" if title else "right" if many else "lower right"
+    return Panel(marks, x_axis, Axis("tasks (%)", 0, 101), title, grid="both", legend=legend, small=small or many)
 
 
 def _percent(value: float) -> str:
@@ -64,14 +61,11 @@ def labeled(results: Any) -> dict[str, Result]:
     """Runs by label: as they are given, or by scenario and policy."""
     if isinstance(results, Mapping):
         return dict(results)
-    if hasattr(results, "tasks"):
-        results = [results]
     by_label: dict[str, Result] = {}
-    for result in results:
+    for result in [results] if hasattr(results, "tasks") else results:
         label = describe(result) or "run"
-        if label in by_label:
-            label = f"{label} · seed {result.seed} · replication {result.replication}"
-        by_label[label] = result
+        again = f"{label} · seed {result.seed} · replication {result.replication}"
+        by_label[again if label in by_label else label] = result
     if not by_label:
         raise UsageError("there is no run to draw")
     return by_label
@@ -86,26 +80,15 @@ def _values(result: Result, column: str) -> tuple[np.ndarray, int]:
         raise UsageError(f'the column "{column}" does not hold numbers')
     values = table[column].to_numpy(dtype=float)
     missing = np.isnan(values)
-    pending = int((missing & (table["status"].cat.codes.to_numpy() == UNFINISHED)).sum())
-    ascending = np.sort(values[~missing])
-    return ascending, len(ascending) + pending
-
-
-def _thinned(count: int) -> np.ndarray:
-    """Which of the sorted points to draw: the tail, where a line is read, in full."""
-    if count <= MAX_POINTS:
-        return np.arange(count)
-    half = MAX_POINTS // 2
-    return np.unique(np.concatenate([np.linspace(0, count - 1, half).astype(int), np.arange(count - half, count)]))
+    pending = missing & (table["status"].cat.codes.to_numpy() == UNFINISHED)
+    return np.sort(values[~missing]), int((~missing | pending).sum())
 
 
 def _x_axis(values: np.ndarray, column: str) -> Axis:
-    label = column.replace("_", " ")
-    positive = values[values > 0]
-    small = float(np.quantile(positive, 0.05)) if len(positive) else 0.0
-    is_wide = len(positive) > 0 and float(positive.max()) > WIDE * small > 0
-    if column in _TIMES and not is_wide:
+    label, positive, is_time = column.replace("_", " "), values[values > 0], column in _TIMES
+    is_wide = len(positive) > 0 and bool(positive.max() > 50 * np.quantile(positive, 0.05))
+    if is_time and not is_wide:
         return time_axis(0.0, 1.02 * float(values.max(initial=0.0)) or 1.0, label)
     if not is_wide and len(values) and float(np.ptp(values)) <= 1e-9 * float(np.abs(values).max()):
         return Axis(label, 0, 2 * float(values.max()) or 1.0)  # axes around one value would magnify its rounding
-    return Axis(label, log=is_wide, ticks=ROUND_TIMES if column in _TIMES else None)
+    return Axis(label, log=is_wide, ticks=ROUND_TIMES if is_time else None)

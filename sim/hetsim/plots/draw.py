@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from io import BytesIO
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -117,13 +118,6 @@ def draw_panel(panel: Panel, ax: Axes) -> dict[str, Any]:
     for side, axis in sides:
         getattr(ax, f"set_{side}scale")("log" if axis.log else "linear")
         getattr(ax, f"set_{side}lim")(axis.low, axis.high)
-    handles = dict[str, Any]()
-    for number, mark in enumerate(panel.marks):
-        order = (1.0 if getattr(mark, "behind", False) else 2.0) + number / 1000
-        handle = _MARKS[type(mark)](ax, mark, order)  # type: ignore[operator]
-        if getattr(mark, "label", "") and not isinstance(mark, Shades):
-            handles.setdefault(plain(mark.label), handle)
-    for side, axis in sides:
         ticks = axis.ticks or []
         getattr(ax, f"set_{side}ticks")([at for at, _ in ticks], [plain(text) for _, text in ticks])
         getattr(ax, f"set_{side}label")("" if axis.bare else plain(axis.label), fontsize=9, color=INK)
@@ -138,9 +132,14 @@ def draw_panel(panel: Panel, ax: Axes) -> dict[str, Any]:
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(MUTED)
     ax.set_axisbelow(True)
-    grid: Any = panel.grid
-    if grid:
-        ax.grid(True, axis=grid, color=GRID, linewidth=0.8)
+    if panel.grid:
+        ax.grid(True, axis=panel.grid, color=GRID, linewidth=0.8)  # type: ignore[arg-type]
+    handles = dict[str, Any]()
+    for number, mark in enumerate(panel.marks):
+        order = (1.0 if getattr(mark, "behind", False) else 2.0) + number / 1000
+        handle = _MARKS[type(mark)](ax, mark, order)  # type: ignore[operator]
+        if getattr(mark, "label", "") and not isinstance(mark, Shades):
+            handles.setdefault(plain(mark.label), handle)
     _legend_and_title(ax, panel, handles)
     for mark in panel.marks:
         if isinstance(mark, Texts) and mark.free:
@@ -260,31 +259,26 @@ def _place_texts(ax: Axes, panel: Panel, mark: Texts) -> None:
         """In points, as offsets are."""
         return np.asarray(ax.transData.transform(np.column_stack([x, y])) * 72 / sheet.dpi)
 
-    taken, bars = list[Any](), list[Any]()
+    taken = list[Any]()  # boxes, and what it costs to lie on them
     for one in (one for one in panel.marks if isinstance(one, Points)):
         x, y = np.atleast_1d(one.x), np.atleast_1d(one.y)
-        taken += [(x - MARKER, y - MARKER, x + MARKER, y + MARKER) for x, y in placed(x, y).tolist()]
+        taken += [(x - MARKER, y - MARKER, x + MARKER, y + MARKER, 99) for x, y in placed(x, y).tolist()]
         for half, along in ((one.across, 1), (one.up, 0)):
             if half is not None:
                 begin, end = (placed(x + along * by, y + (1 - along) * by) for by in (-half[0], half[1]))
-                bars += [(*a, *b) for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
+                taken += [(*a, *b, 1) for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
     x0, y0, x1, y1 = (np.asarray(ax.bbox.extents) * 72 / sheet.dpi).tolist()
     points = zip(mark.x, mark.y, strict=True), placed(mark.x, mark.y).tolist()
     for at, (x, y), text, color in zip(*points, mark.texts, mark.color, strict=True):
-        wide = 5.0 * len(text)
-        boxes = [(x + aside, y + up - 2, x + aside + wide, y + up + 7)
-                 for up in (5, -12, 16, -23, 27, -34) for aside in (6, -6 - wide)]  # fmt: skip
-        free = [box for box in boxes if x0 <= box[0] and y0 <= box[1] and box[2] <= x1 and box[3] <= y1
-                and not any(_overlap(box, other) for other in taken)]  # fmt: skip
-        clear = [box for box in free if not any(_overlap(box, bar) for bar in bars)]
-        if free:  # else of points that lie on one another some go without a name
-            box = (clear or free)[0]
-            taken.append(box)
+        boxes, wide = [], 5.0 * len(text)
+        for up, aside in product((5, -12, 16, -23, 27, -34), (6, -6 - wide)):
+            left, low, right, high = x + aside, y + up - 2, x + aside + wide, y + up + 7
+            costs = [cost for a, b, c, d, cost in taken if left <= c and a <= right and low <= d and b <= high]
+            if x0 <= left and y0 <= low and right <= x1 and high <= y1 and sum(costs) < 99:
+                boxes.append((bool(costs), len(boxes), (left, low, right, high)))
+        if boxes:  # else of points that lie on one another some go without a name
+            box = min(boxes)[2]
+            taken.append((*box, 99))
             align, edge = ("left", box[0]) if box[0] > x else ("right", box[2])
             ax.annotate(plain(text), at, xytext=(edge - x, box[1] + 2 - y), ha=align, fontsize=8, color=color,
                         textcoords="offset points")  # fmt: skip
-
-
-def _overlap(one: Any, other: Any) -> bool:
-    """Return True if two boxes (left, bottom, right, top) overlap."""
-    return bool(one[0] <= other[2] and other[0] <= one[2] and one[1] <= other[3] and other[1] <= one[3])

@@ -1,24 +1,28 @@
-"""Several policies on one load over time: GPUs, queue, fragmentation, batches."""
+"""Runs over time: GPUs, queue, fragmentation, batches, power, links."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 from scipy.stats import binned_statistic
 
 from hetsim.errors import UsageError
+from hetsim.model.exchange import link_names
 from hetsim.plots.cdf import labeled
-from hetsim.plots.style import describe, line_looks, look, short, until
+from hetsim.plots.style import describe, line_looks, look, short, stacked, until
 from hetsim.results.colors import PALETTE, VERMILION
 from hetsim.results.formatting import SECONDS, energy, fitting
 from hetsim.results.one_run.calls import RATES, rates_over
+from hetsim.results.one_run.network import series
 from hetsim.results.one_run.over_bins import power_over_time
 from hetsim.results.one_run.result import Result
-from hetsim.results.panels import Axis, Band, Line, Panel, Picture, averaged, time_axis
+from hetsim.results.panels import Axis, Band, Boxes, Line, Panel, Picture, Shades, averaged, time_axis
 
 STRETCHES = 150
 """Lines are means over this many equal stretches of time: steps of several policies over one another hide all."""
+MAX_LINKS = 32
 WATTS = ((1.0, "W"), (1e3, "kW"), (1e6, "MW"))
 _PARTS = (("sleep", 0.25), ("idle", 0.5), ("work", 1.0))
 """From the bottom up, with how strongly each is painted."""
@@ -48,30 +52,24 @@ def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Pict
         elif "%" in name:
             y = Axis(name, 0, 103, [(at, str(at)) for at in (0, 50, 100)])
         panels.append(Panel(list(marks), time_axis(0.0, edges[-1], means=edges), y))
-    for panel in panels[:-1]:
-        panel.x.bare = True
-    return Picture([[panel] for panel in panels], 9.5, 1.0 + 1.45 * len(panels), legend=True)
+    return stacked(panels, 9.5, 1.0 + 1.45 * len(panels), legend=True)
 
 
-FRAGMENTATION = "fragmentation (%)"
-_PANELS = ("GPUs held (%)", "GPUs busy (%)", "cores busy (%)", "tasks waiting", FRAGMENTATION, *RATES)
+FRAGMENTATION, HELD, BUSY = "fragmentation (%)", "GPUs held (%)", "GPUs busy (%)"
+_PANELS = (HELD, BUSY, "cores busy (%)", "tasks waiting", FRAGMENTATION, *RATES)
 
 
 def _lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
     """Each quantity of a run as means between the edges; NaN after its end."""
-    table = run.timeline
-    cluster = run.record.input.cluster
-    gpus, time = sum(device.type.kind != "cpu" for device in cluster.devices), table["time"].to_numpy()
-    columns = {"tasks waiting": table["waiting"].to_numpy(dtype=float)}
-    if gpus:
-        # Several launches in flight on one GPU do not hold more than all of it.
-        columns["GPUs held (%)"] = np.minimum(100 * table["allocated_gpus"].to_numpy() / gpus, 100.0)
-        columns["GPUs busy (%)"] = np.minimum(100 * table["busy_gpus"].to_numpy() / gpus, 100.0)
-    else:
-        cores = sum(node.cpus for node in cluster.nodes)
-        columns["cores busy (%)"] = 100 * table["busy_cores"].to_numpy() / max(cores, 1)
+    table, cluster = run.timeline, run.record.input.cluster
+    gpus = sum(device.type.kind != "cpu" for device in cluster.devices)
+    total = gpus or max(sum(node.cpus for node in cluster.nodes), 1)
+    parts = {HELD: "allocated_gpus", BUSY: "busy_gpus"} if gpus else {"cores busy (%)": "busy_cores"}
+    # Several launches in flight on one GPU do not hold more than all of it.
+    columns = {name: np.minimum(100 * table[column].to_numpy() / total, 100.0) for name, column in parts.items()}
+    columns["tasks waiting"] = table["waiting"].to_numpy(dtype=float)
     means = rates_over(run.record, run.modes, edges)
-    means |= {name: averaged(time, values, edges, run.end) for name, values in columns.items()}
+    means |= {name: averaged(table["time"].to_numpy(), one, edges, run.end) for name, one in columns.items()}
     fragmented = run.fragmentation_between(edges) if gpus else np.array([])
     return means | ({FRAGMENTATION: 100 * fragmented} if np.nan_to_num(fragmented).any() else {})
 
@@ -81,13 +79,8 @@ def _panels(lines: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
     names = [name for name in _PANELS if any(name in columns for columns in lines.values())]
     if len(names) > 1 and not any(np.nan_to_num(columns["tasks waiting"]).any() for columns in lines.values()):
         names.remove("tasks waiting")
-    pairs = [(columns.get("GPUs held (%)"), columns.get("GPUs busy (%)")) for columns in lines.values()]
-    same = [
-        occupied is not None and busy is not None and np.allclose(occupied, busy, atol=0.5, equal_nan=True)
-        for occupied, busy in pairs
-    ]
-    if all(same):
-        names.remove("GPUs held (%)")
+    if all(HELD in one and np.allclose(one[HELD], one[BUSY], atol=0.5, equal_nan=True) for one in lines.values()):
+        names.remove(HELD)
     return names
 
 
@@ -109,10 +102,10 @@ def batches(results: Result | Iterable[Result] | Mapping[str, Result]) -> Pictur
     for name in lines[0]:
         peaks = [float(np.nanmax(one[name])) for one in lines]
         factor, unit = fitting(peaks, SECONDS) if name in TIMES else (1.0, "")
-        y = Axis(f"{name} ({unit})" if unit else name, 0, 1.05 * max(peaks) / factor)
-        x = replace(time_axis(0.0, edges[-1], means=edges), bare=True)
-        curves = [Line(middle, one[name] / factor, color=look(n)["color"]) for n, one in enumerate(lines)]
-        rows.append([Panel([curve], replace(x), replace(y, bare=n > 0)) for n, curve in enumerate(curves)])
+        x, top = replace(time_axis(0.0, edges[-1], means=edges), bare=True), 1.05 * max(peaks) / factor
+        rows.append([Panel([Line(middle, one[name] / factor, color=look(n)["color"])], replace(x),
+                           Axis(f"{name} ({unit})" if unit else name, 0, top, bare=n > 0))
+                     for n, one in enumerate(lines)])  # fmt: skip
     for label, first, last in zip(runs, rows[0], rows[-1], strict=True):
         first.title, last.x.bare = label, False
     return Picture(rows, 1.0 + 4.0 * len(runs), 8.2)
@@ -147,19 +140,15 @@ def power(result: Result, *, bins: int = 200) -> Picture:
     factor, unit = fitting([float(total.max())], WATTS)
     floor, marks = np.zeros(len(edges)), list[Any]()
     kinds = list(dict.fromkeys(str(name).rpartition(".")[0] for name in columns if columns[name].any()))
-    for number, kind in enumerate(kinds):
-        for part, strength in _PARTS:
-            watts = columns[f"{kind}.{part}"].to_numpy() / factor
-            if watts.any():
-                top = floor + np.append(watts, watts[-1:])
-                label = f"{short(kind, 24)} {'at work' if part == 'work' else part}"
-                color = PALETTE[number % len(PALETTE)]
-                marks.append(Band(edges, floor, top, label, color=color, alpha=strength, steps=True))
-                floor = top
+    for (number, kind), (part, strength) in product(enumerate(kinds), _PARTS):
+        watts = columns[f"{kind}.{part}"].to_numpy() / factor
+        if watts.any():
+            below, floor = floor, floor + np.append(watts, watts[-1:])
+            label = f"{short(kind, 24)} {'at work' if part == 'work' else part}"
+            marks.append(Band(edges, below, floor, label, PALETTE[number % len(PALETTE)], strength, steps=True))
     spent = float((total * np.diff(edges)).sum()) if result.end > 0 else 0.0
-    subtitle = energy(spent) if total.any() else "no power is given"
+    title = f"{short(describe(result), 70)} · {energy(spent) if total.any() else 'no power is given'}"
     y = Axis(f"power ({unit})", 0, 1.05 * float(floor.max()) if floor.any() else 1.0)
-    title = f"{short(describe(result), 70)} · {subtitle}"
     # From above to below, as they lie.
     return Picture([[Panel(marks[::-1], time_axis(0.0, end, means=edges), y, title, legend="right")]])
 
@@ -176,14 +165,40 @@ def fragmentation(result: Result) -> Picture:
     if not any(device.type.kind != "cpu" for device in result.record.input.cluster.devices):
         raise UsageError("there are no GPUs here, so none of them can be left over")
     table, end = result.fragmentation_over_time, result.end
-    up = (table["allocated_gpus"] + table["unallocated_gpus"]).to_numpy()
-    allocated = 100 * table["allocation"].fillna(0.0).to_numpy()
-    stranded = 100 * table["fragmented_gpus"].to_numpy() / up.clip(min=1e-12)
-    time, low, high = until(end, table["time"].to_numpy(), allocated, allocated + stranded)
-    marks = [
-        Band(time, 0.0, low, "allocated", alpha=0.25, steps=True),
-        Band(time, low, high, "free, but of no use to the mix", color=VERMILION, alpha=0.45, steps=True),
-    ]
+    up = (table["allocated_gpus"] + table["unallocated_gpus"]).to_numpy().clip(min=1e-12)
+    shares = 100 * table["allocation"].fillna(0.0).to_numpy(), 100 * table["fragmented_gpus"].to_numpy() / up
+    time, low, high = until(end, table["time"].to_numpy(), shares[0], shares[0] + shares[1])
+    marks = [Band(time, 0.0, low, "allocated", alpha=0.25, steps=True),
+             Band(time, low, high, "free, but of no use to the mix", VERMILION, 0.45, steps=True)]  # fmt: skip
     panel = Panel(list(marks), time_axis(0.0, end if end > 0 else 1.0), Axis("GPUs (%)", 0, 105), describe(result),
                   legend="above", means=True)  # fmt: skip
     return Picture([[panel]], 9, 4)
+
+
+def links(result: Result, *, bins: int = 160) -> Picture:
+    """Draw the utilization of each link over time, with shared times marked.
+
+    Links that jobs shared come first, then the busiest; uplinks are named by their rack.
+
+    Parameters: result: a run; bins: stretches of time.
+    Returns: the picture.
+    Raises: UsageError: no job sends anything between nodes.
+    """
+    if not (columns := series(result.record)):
+        raise UsageError("no job here sends anything between nodes; `training` or `communication` would tell what")
+    end = result.end or 1.0
+    edges = np.linspace(0.0, end, bins + 1)
+    names, table = link_names(result.record.input.cluster), result.links.set_index("link")
+    order = sorted(columns, key=lambda link: (-table["shared"][names[link]], -table["utilization"][names[link]], link))
+    shown = order[:MAX_LINKS]
+    busy, shared = (np.array([averaged(columns[link][0], part(*columns[link][1:]), edges, end) for link in shown])
+                    for part in (lambda rate, jobs: rate, lambda rate, jobs: jobs > 1))  # fmt: skip
+    row, place = np.nonzero(shared > 0.5)
+    label, rates = "rate in use (%), red: shared", 100 * np.minimum(busy, 1.0)
+    marks = [Shades(edges, np.arange(len(shown) + 1), rates, (0, 100), label=label),
+             Boxes(edges[place], edges[place + 1], row, row + 0.12, color=VERMILION)]  # fmt: skip
+    more = f" · {len(order) - len(shown)} more links" if len(order) > len(shown) else ""
+    rows = [(at + 0.5, short(names[link], 30)) for at, link in enumerate(shown)]
+    x, y = time_axis(0.0, edges[-1], means=edges), Axis("", len(shown), 0, rows)
+    panel = Panel(list(marks), x, y, describe(result) + more, grid="")
+    return Picture([[panel]], 9, 1.9 + 0.26 * max(len(shown), 4))

@@ -11,7 +11,7 @@ from hetsim.results.colors import BLUE, GREEN, MUTED, VERMILION
 from hetsim.results.formatting import SECONDS, fitting
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.steps import weighted_quantile
-from hetsim.results.panels import Axis, Band, Line, Panel, Picture, Texts, time_axis
+from hetsim.results.panels import Axis, Band, Line, Panel, Picture, Texts, averaged, time_axis
 
 STRETCHES = 400
 """Lines are means over this many equal stretches of time."""
@@ -32,7 +32,7 @@ def serving(result: Result) -> Picture:
         raise UsageError("there are no language models here, so no steps to draw")
     edges = np.linspace(0.0, result.end or 1.0, STRETCHES + 1)
     limited = rows[rows["kv_blocks"].notna()]
-    panels = [*([_memory(limited, edges)] if len(limited) else []), _requests(rows, edges), _tokens(rows, edges)]
+    panels = [*([_memory(limited, edges)] if len(limited) else []), *_load(rows, edges)]
     for panel in panels:
         panel.x, panel.legend = time_axis(0.0, edges[-1], means=edges), "above"
         panel.x.bare = panel is not panels[-1]
@@ -40,69 +40,48 @@ def serving(result: Result) -> Picture:
     return Picture([[panel] for panel in [*panels, *_gaps(result)]], 9.5, 2.1 * (len(panels) + 1))
 
 
-def _means(rows: pd.DataFrame, low: np.ndarray, high: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Mean over time of a quantity of all replicas together; 0 between rows.
-
-    Each replica has it from one value to another in each row.
-    """
-    total = np.zeros(len(edges) - 1)
-    keys = pd.factorize(pd.MultiIndex.from_arrays([rows["service"].astype(str), rows["replica"]]))[0]
-    start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
-    for key in range(keys.max() + 1):
-        mine = np.flatnonzero(keys == key)
-        mine = mine[np.argsort(end[mine], kind="stable")]
-        area = np.cumsum((low + high)[mine] / 2 * (end - start)[mine])
-        time = np.column_stack([start[mine], end[mine]]).ravel()
-        until = np.column_stack([np.r_[0.0, area[:-1]], area]).ravel()
-        total += np.diff(np.interp(edges, time, until, left=0.0)) / np.diff(edges)
-    return total
+def _means(rows: pd.DataFrame, values: Any, edges: np.ndarray) -> np.ndarray:
+    """Mean over time of what each row has per second, of all replicas together."""
+    time = np.concatenate([rows["start"], rows["end"]])
+    order = np.argsort(time, kind="stable")
+    return averaged(time[order], np.concatenate([values, -values])[order].cumsum(), edges, edges[-1])
 
 
 def _memory(rows: pd.DataFrame, edges: np.ndarray) -> Panel:
     names = ("kv_used_start", "kv_used", "kv_cached", "kv_blocks")
     first, last, cached, blocks = (rows[name].to_numpy(dtype=float) for name in names)
-    middle = (edges[:-1] + edges[1:]) / 2
+    middle, used = (edges[:-1] + edges[1:]) / 2, (first + last) / 2
     replicas = rows.drop_duplicates(["service", "replica"])["kv_blocks"].sum()
-    mean = 100 * _means(rows, first, last, edges) / replicas
-    fullest = np.zeros(len(middle))
-    for time, used in ((rows["start"], first), (rows["end"], last)):
+    mean, fullest = 100 * _means(rows, used, edges) / replicas, np.zeros(len(middle))
+    for time, taken in ((rows["start"], first), (rows["end"], last)):
         place = np.clip(np.searchsorted(edges, time.to_numpy(), side="left") - 1, 0, len(middle) - 1)
-        np.maximum.at(fullest, place, 100 * used / blocks)
+        np.maximum.at(fullest, place, 100 * taken / blocks)
     marks: list[Any] = [
         Band(middle, 0.0, mean, alpha=0.25), Line(middle, mean, "used, mean"),
         Line(middle, np.maximum(fullest, mean), "used, maximum", VERMILION, width=0.9),
         Line([edges[0], edges[-1]], [100, 100], color=MUTED, dash=1, width=1),
     ]  # fmt: skip
     if cached.any():
-        kept = 100 * _means(rows, first + cached, last + cached, edges) / replicas
+        kept = 100 * _means(rows, used + cached, edges) / replicas
         marks.append(Line(middle, kept, "used or kept for prefixes", GREEN, width=1.2))
     return Panel(marks, y=Axis("KV blocks (%)", 0, 108))
 
 
-def _requests(rows: pd.DataFrame, edges: np.ndarray) -> Panel:
-    middle, marks = (edges[:-1] + edges[1:]) / 2, list[Any]()
-    for name, color in (("running", BLUE), ("waiting", VERMILION)):
-        values = rows[name].to_numpy(dtype=float)
-        marks.append(Line(middle, _means(rows, values, values, edges), name, color))
-    return Panel(marks, y=Axis("requests", 0))
-
-
-def _tokens(rows: pd.DataFrame, edges: np.ndarray) -> Panel:
-    """Tokens that are decoded and read a step, one above the other."""
-    seconds = np.maximum((rows["end"] - rows["start"]).to_numpy(), 1e-12)
-
-    def amount(values: pd.Series) -> np.ndarray:
-        density = values.to_numpy(dtype=float) / seconds
-        return _means(rows, density, density, edges)
-
-    steps = amount(rows["steps"])
-    decoded, read = amount(rows["steps"] * rows["sequences"]), amount(rows["prompt_tokens"])
+def _load(rows: pd.DataFrame, edges: np.ndarray) -> list[Panel]:
+    """Requests, and below tokens that are decoded and read a step."""
+    middle, length = (edges[:-1] + edges[1:]) / 2, (rows["end"] - rows["start"]).to_numpy()
+    columns = {name: rows[name].to_numpy(dtype=float) for name in ("running", "waiting", "steps", "prompt_tokens")}
+    requests = [Line(middle, _means(rows, columns[name], edges), name, color)
+                for name, color in (("running", BLUE), ("waiting", VERMILION))]  # fmt: skip
+    decoded = columns["steps"] * rows["sequences"].to_numpy()
     with np.errstate(divide="ignore", invalid="ignore"):
-        below, above = decoded / steps, (decoded + read) / steps
-    middle = (edges[:-1] + edges[1:]) / 2
-    marks = [Band(middle, 0.0, below, label="decoded", color=BLUE, alpha=0.35),
-             Band(middle, below, above, label="read of prompts", color=GREEN, alpha=0.45)]  # fmt: skip
-    return Panel(list(marks), y=Axis("tokens a step", 0))
+        per_second = (np.where(length > 0, one / length, 0.0)
+                      for one in (columns["steps"], decoded, decoded + columns["prompt_tokens"]))  # fmt: skip
+        steps, below, above = (_means(rows, one, edges) for one in per_second)
+        below, above = below / steps, above / steps
+    tokens = [Band(middle, 0.0, below, label="decoded", color=BLUE, alpha=0.35),
+              Band(middle, below, above, label="read of prompts", color=GREEN, alpha=0.45)]  # fmt: skip
+    return [Panel(list(requests), y=Axis("requests", 0)), Panel(list(tokens), y=Axis("tokens a step", 0))]
 
 
 def _gaps(result: Result) -> list[Panel]:

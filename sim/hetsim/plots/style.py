@@ -7,6 +7,7 @@ import numpy as np
 
 from hetsim.results.colors import PALETTE
 from hetsim.results.formatting import PERCENT, units_of
+from hetsim.results.panels import Panel, Picture
 
 MAX_LINES = 12
 """With more lines in one picture they cannot be told apart."""
@@ -34,6 +35,13 @@ def line_looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
             more = f"{len(labels) - MAX_LINES} more" if number == MAX_LINES else ""
             looks[label] = {"color": "#BBBBBB", "label": more, "behind": True}
     return looks
+
+
+def stacked(panels: list[Panel], width: float, height: float, **more: Any) -> Picture:
+    """Panels one above the other, with the texts of their x axis below the last."""
+    for panel in panels[:-1]:
+        panel.x.bare = True
+    return Picture([[panel] for panel in panels], width, height, **more)
 
 
 def possible(metric: str, values: np.ndarray, factor: float = 1.0) -> tuple[float, float]:

@@ -13,10 +13,7 @@ from hetsim.results.declared import DEFAULT_METRIC, has_direction, higher_is_bet
 from hetsim.results.formatting import figures, fitting, metric_name, units_of
 from hetsim.results.many_runs.point_differences import rows_where
 from hetsim.results.many_runs.sweep import Sweep
-from hetsim.results.panels import Axis, Band, Line, Panel, Picture, Shades, Texts, row_boxes
-
-WIDE = 50.0
-"""Above this ratio of the largest to the least value an axis is logarithmic."""
+from hetsim.results.panels import Axis, Band, Line, Panel, Picture, Points, Shades, Texts, row_boxes
 
 
 def against(
@@ -28,8 +25,7 @@ def against(
         other columns of the sweep's table.
     Returns: the picture.
     """
-    frame = _chosen(sweep, metric, where)
-    _needs(sweep, frame, (x, by))
+    frame = _rows(sweep, metric, where, x, by)
     factor, unit = fitting(frame[metric].tolist(), units_of(metric))
     numbers, written = pd.api.types.is_numeric_dtype(frame[x]), list(dict.fromkeys(frame[x]))
     looks, marks = line_looks(list(map(str, frame[by].drop_duplicates()))), list[Any]()
@@ -38,16 +34,14 @@ def against(
         value = mine[metric].to_numpy(dtype=float) / factor
         at = mine[x].to_numpy(dtype=float) if numbers else np.array([written.index(v) for v in mine[x]])
         look = looks[str(label)]
-        marks.append(Line(at, np.where(np.isfinite(value), value, np.nan), marker="o", width=1.6, **look))
+        marks.append(Line(at, np.where(np.isfinite(value), value, np.nan), marker="o", width=1.6,
+                          rows=_names(sweep, mine), **look))  # fmt: skip
         if f"{metric}_ci_low" in mine:
             ends = (mine[f"{metric}_ci_{end}"].to_numpy(dtype=float) / factor for end in ("low", "high"))
             low, high = (np.clip(end, *possible(metric, value, factor)) for end in ends)
             marks.append(Band(at, low, high, color=look["color"], alpha=0.18))
-    log = is_wide(frame[metric].to_numpy(dtype=float) / factor, WIDE)
-    if numbers:
-        x_axis = _key_axis(sweep, x)
-    else:
-        x_axis = Axis(ticks=[(at, short(str(value), 24)) for at, value in enumerate(written)])
+    log = is_wide(frame[metric].to_numpy(dtype=float) / factor)
+    x_axis = _key_axis(sweep, x) if numbers else Axis(ticks=list(enumerate(short(str(value), 24) for value in written)))
     x_axis.label = key_name(x, sweep.keys)
     y_axis = Axis(metric_name(metric) + (f" ({unit})" if unit else ""), None if log else 0, log=log)
     legend = "inside" if frame[by].nunique() > 1 else ""
@@ -63,19 +57,20 @@ def sweep_map(
         for one policy of several ({"policy": "sjf"}).
     Returns: the picture.
     """
-    _needs(sweep, _chosen(sweep, metric, where), (x, y))
-    grid = sweep.pivot(x, y, metric, where)
+    frame, grid = _rows(sweep, metric, where, x, y), sweep.pivot(x, y, metric, where)
+    names = frame.assign(names=_names(sweep, frame)).pivot(index=y, columns=x, values="names").reindex_like(grid)
     factor, unit = fitting(grid.to_numpy().ravel().tolist(), units_of(metric))
     values = grid.to_numpy(dtype=float) / factor
     finite, sides = np.isfinite(values), [np.arange(size + 1) - 0.5 for size in values.shape]
-    shades = np.where(finite, np.log(values) if is_wide(values, WIDE) else values, np.nan)
+    shades = np.where(finite, np.log(values) if is_wide(values) else values, np.nan)
     low, high = (float(np.nanmin(shades)), float(np.nanmax(shades))) if finite.any() else (0.0, 1.0)
     cells = [(column, row, "–" if np.isnan(values[row, column]) else figures(float(values[row, column])),
               INK if not finite[row, column] else "#111111" if shades[row, column] > (low + high) / 2 else "#FFFFFF")
              for row, column in np.ndindex(values.shape)]  # fmt: skip
     at, up, texts, inks = zip(*cells, strict=True)
     marks: list[Any] = [Shades(sides[1], sides[0], shades, (low, high)),
-                        Texts(at, up, texts, color=inks, size=8.5, align="center")]  # fmt: skip
+                        Texts(at, up, texts, color=inks, size=8.5, align="center"),
+                        Points(at, up, marker="", rows=names.fillna("").to_numpy().ravel().tolist())]  # fmt: skip
     if has_direction(metric) and finite.any():  # a frame around the best
         find = np.nanargmax if higher_is_better(metric) else np.nanargmin
         row, column = np.unravel_index(find(np.where(finite, values, np.nan)), values.shape)
@@ -89,38 +84,40 @@ def sweep_map(
     return Picture([[panel]], 2.6 + 0.85 * grid.shape[1], 1.6 + 0.42 * grid.shape[0])
 
 
-def is_wide(values: Any, ratio: float) -> bool:
+def is_wide(values: Any, ratio: float = 50.0) -> bool:
     """Return True if values are so far apart that their axis is to be logarithmic."""
     finite = np.asarray(values, float)[np.isfinite(values)]
     return bool(len(finite) and finite.min() > 0 and finite.max() > ratio * finite.min())
 
 
-def _chosen(sweep: Sweep, metric: str, where: Mapping[str, Any] | None) -> pd.DataFrame:
-    """The sound rows with these values."""
-    sweep._known(metric)
+def _rows(sweep: Sweep, metric: str, where: Mapping[str, Any] | None, *columns: str) -> pd.DataFrame:
+    """The sound rows with these values, one for each combination of the columns."""
+    for name in (metric, *columns):
+        (sweep._known if name == metric else sweep._column)(name)
     frame = sweep.table[sweep.table["status"] == "done"]
     if frame.empty:
         raise UsageError("no row of the sweep is left to draw: all have failed")
-    return rows_where(sweep, frame, where)
-
-
-def _needs(sweep: Sweep, frame: pd.DataFrame, columns: tuple[str, str]) -> None:
-    for column in columns:
-        sweep._column(column)
+    frame = rows_where(sweep, frame, where)
     if frame.duplicated(list(columns)).any():
         free = [name for name in [*sweep.keys, "policy"] if name not in columns and frame[name].nunique() > 1]
         more = f': fix {", ".join(free)} with where={{"{free[0]}": ...}}' if free else ""
-        raise UsageError(f"several rows fall on one value of {columns[0]} and {columns[1]}{more}")
+        raise UsageError(f"several rows fall on one value of {' and '.join(columns)}{more}")
+    return frame
+
+
+def _names(sweep: Sweep, frame: pd.DataFrame) -> list[str]:
+    """What names each row in the table of all points."""
+    policies = " · " + frame["policy"].astype(str) if sweep.table["policy"].nunique() > 1 else ""
+    return (frame["point"].astype(str) + policies).tolist()
 
 
 def _labels(sweep: Sweep, key: str, values: Any) -> list[str]:
     """The values as they were written."""
-    if key not in sweep.keys:
-        return [short(str(value), 24) for value in values]
-    first = sweep.table.drop_duplicates("point")
-    texts = sweep.points[key].astype(str).tolist()
-    written = {value: texts[point] for point, value in zip(first["point"].tolist(), first[key].tolist(), strict=True)}
-    return [short(written.get(value, str(value)), 24) for value in values]
+    texts = {}
+    if key in sweep.keys:
+        first = sweep.table.drop_duplicates("point")
+        texts = dict(zip(first[key].tolist(), sweep.points[key].loc[first["point"]].astype(str), strict=True))
+    return [short(texts.get(value, str(value)), 24) for value in values]
 
 
 def key_name(key: str, others: Iterable[str] = ()) -> str:
@@ -130,21 +127,17 @@ def key_name(key: str, others: Iterable[str] = ()) -> str:
 
     Places in lists are told only where one of the `others` would have the same name.
     """
-    name = _without_places(key)
-    if any(other != key and _without_places(other) == name for other in others):
-        return " ".join(_parts(key)[-4:])
-    return name
+    def without_places(key: str) -> str:
+        names = [part for part in parts(key) if not part.isdigit()]
+        # Of what nodes have the thing says enough.
+        return " ".join(names[1 if names[:1] == ["nodes"] and len(names) > 2 else 0 :][-3:]) or key
 
+    def parts(key: str) -> list[str]:
+        return [part for part in key.split(".") if part not in ("workload", "cluster", "policy")]
 
-def _parts(key: str) -> list[str]:
-    return [part for part in key.split(".") if part not in ("workload", "cluster", "policy")]
-
-
-def _without_places(key: str) -> str:
-    names = [part for part in _parts(key) if not part.isdigit()]
-    if names[:1] == ["nodes"] and len(names) > 2:  # of what nodes have the thing says enough
-        names = names[1:]
-    return " ".join(names[-3:]) or key
+    name = without_places(key)
+    is_alone = all(other == key or without_places(other) != name for other in others)
+    return name if is_alone else " ".join(parts(key)[-4:])
 
 
 def _key_axis(sweep: Sweep, key: str) -> Axis:
@@ -152,4 +145,4 @@ def _key_axis(sweep: Sweep, key: str) -> Axis:
     values = sorted(set(sweep.table[key].dropna().tolist()))
     few = key in sweep.keys and len(values) <= 10
     ticks = list(zip(values, _labels(sweep, key, values), strict=True)) if few else None
-    return Axis(ticks=ticks, log=is_wide(values, WIDE), count=8)
+    return Axis(ticks=ticks, log=is_wide(values), count=8)

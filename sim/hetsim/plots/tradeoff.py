@@ -1,12 +1,12 @@
 """Two metrics at once, and what each policy gives away against the best."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from hetsim.plots.comparison import MAX_POLICIES
 from hetsim.plots.style import possible, short
 from hetsim.plots.sweeps import is_wide, key_name
 from hetsim.results.colors import BLUE, INK, MUTED, ORANGE, PALETTE
@@ -19,8 +19,6 @@ from hetsim.results.panels import Axis, Line, Panel, Picture, Points, Texts
 
 MAX_NAMED = 16
 """Of more points only those of the front have their names next to them."""
-WIDE = 20.0
-"""Above this ratio of the largest to the least value an axis is logarithmic."""
 
 
 def pareto(found: Comparison | Sweep, x: str, y: str, *, better: Better | None = None) -> Picture:
@@ -33,76 +31,53 @@ def pareto(found: Comparison | Sweep, x: str, y: str, *, better: Better | None =
     Returns: the picture.
     """
     table, keys = front(found, x, y, better), getattr(found, "keys", [])
-    across, up = _scale_of(x, table, keys, better), _scale_of(y, table, keys, better)
+    (across, errors, x_axis), (up, errors_up, y_axis) = (_scale(name, table, keys, better) for name in (x, y))
     best, groups = table["front"].to_numpy(), table["policy"].astype(str).to_numpy()
-    several = len(table) > len(set(groups))
+    labels, several = table["label"].astype(str).tolist(), len(table) > len(set(groups))
+    names = labels if len(set(groups)) > 1 else [label.partition(" · ")[2] or label for label in labels]
     colors = {policy: PALETTE[number % len(PALETTE)] for number, policy in enumerate(dict.fromkeys(groups))}
-    order = np.flatnonzero(best)[np.argsort(across.values[best], kind="stable")]
+    order = np.flatnonzero(best)[np.argsort(across[best], kind="stable")]
     # Between two points of the front nothing is known to be reachable but what either of them is.
-    at = np.repeat(across.values[order], 2), np.repeat(up.values[order], 2)
-    stairs = (at[0][:-1], at[1][1:]) if across.more else (at[0][1:], at[1][:-1])
+    at = np.repeat(across[order], 2), np.repeat(up[order], 2)
+    stairs = (at[0][:-1], at[1][1:]) if more_is_better(x, better, keys) else (at[0][1:], at[1][:-1])
     marks: list[Any] = [Line(*stairs, color=MUTED, dash=1, width=1, behind=True)]
     for number, (good, group) in enumerate(zip(best.tolist(), groups, strict=True)):
         color = colors[group] if several else ORANGE if good else BLUE
         label = short(group) if several and group not in groups[:number] else ""
-        marks.append(Points(across.values[[number]], up.values[[number]], label, color, size=6 if good else 4,
-                            alpha=1.0 if good else 0.6, across=across.error(number), up=up.error(number),
-                            rows=[str(table["label"].iloc[number])]))  # fmt: skip
+        marks.append(Points(across[[number]], up[[number]], label, color, size=6 if good else 4,
+                            alpha=1.0 if good else 0.6, across=errors[number], up=errors_up[number],
+                            rows=[names[number]]))  # fmt: skip
     named = [number for number in range(len(table)) if best[number] or not (several or len(table) > MAX_NAMED)]
-    named = sorted(named, key=lambda number: (not best[number], across.values[number]))[:MAX_NAMED]
-    names = [short(str(table["label"].iloc[number]), 32) for number in named]
+    named = sorted(named, key=lambda number: (not best[number], across[number]))[:MAX_NAMED]
     inks = [INK if best[number] else MUTED for number in named]
-    marks.append(Texts(across.values[named], up.values[named], names, inks, free=True))
-    panel = Panel(marks, across.axis(), up.axis(), grid="both", legend="inside" if several else "")
-    return Picture([[panel]], 7.5, 5)
+    marks.append(Texts(across[named], up[named], [short(labels[number], 32) for number in named], inks, free=True))
+    return Picture([[Panel(marks, x_axis, y_axis, grid="both", legend="inside" if several else "")]], 7.5, 5)
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """A metric, or a key of a sweep, along one axis, in the unit that is shown."""
-
-    label: str
-    values: np.ndarray
-    half: np.ndarray
-    limits: tuple[float, float]
-    """Between which its values lie."""
-    more: bool
-    """True if more of it is better."""
-    is_key: bool
-
-    def error(self, number: int) -> np.ndarray | None:
-        """The interval of a value below and above, no farther than its metric can be."""
-        half, value = self.half[number], self.values[number]
-        ends = [min(half, end) for end in (value - self.limits[0], self.limits[1] - value)]
-        return np.maximum(ends, 0.0)[:, None] if half > 0 else None
-
-    def axis(self) -> Axis:
-        """Logarithmic for distant values; it ends where its metric does."""
-        values, half, (lower, upper) = self.values, np.nan_to_num(self.half), self.limits
-        ends = np.concatenate([values, np.maximum(values - half, lower), np.minimum(values + half, upper)])
-        if log := is_wide(values, WIDE):
-            ends = np.log(ends[ends >= 0.6 * values.min()])  # an interval down to 0 has no end
-        low, high = float(ends.min()), float(ends.max())
-        room = 0.13 * (high - low) or 0.05 * abs(high) or 1.0
-        low, high = low - room, high + room
-        if log:
-            return Axis(self.label, max(np.exp(low), 0.6 * values.min()), np.exp(high), log=True)
-        # With room for a marker there.
+def _scale(
+    name: str, table: pd.DataFrame, keys: Sequence[str], better: Better | None
+) -> tuple[np.ndarray, list[np.ndarray | None], Axis]:
+    """A metric or a key along one axis: values, intervals within its bounds, and the axis, which ends there."""
+    is_key, many = name in keys, "more" if more_is_better(name, better, keys) else "less"
+    factor, unit = (1.0, "") if is_key else fitting(table[name].tolist(), units_of(name))
+    values, half = (table[one].to_numpy(dtype=float) / factor for one in (name, f"{name}_half"))
+    half = np.nan_to_num(half)
+    lower, upper = (-np.inf, np.inf) if is_key else possible(name, values, factor)
+    errors = np.maximum([np.minimum(half, values - lower), np.minimum(half, upper - values)], 0.0)
+    ends = np.concatenate([values, values - errors[0], values + errors[1]])
+    if log := is_wide(values, 20.0):
+        ends = np.log(ends[ends >= 0.6 * values.min()])  # an interval down to 0 has no end
+    room = 0.13 * float(np.ptp(ends)) or 0.05 * abs(float(ends.max())) or 1.0
+    low, high = float(ends.min()) - room, float(ends.max()) + room
+    if log:
+        low, high = max(np.exp(low), 0.6 * values.min()), np.exp(high)
+    else:  # with room for a marker where the bounds are
         room = 0.025 * (min(high, upper) - max(low, lower))
         low = max(low, lower - (room if (values - lower < room).any() else 0.0))
         high = min(high, upper + (room if (upper - values < room).any() else 0.0))
-        return Axis(self.label, low, high, count=8, integer=self.is_key and bool((values == np.round(values)).all()))
-
-
-def _scale_of(name: str, table: pd.DataFrame, keys: Sequence[str], better: Better | None) -> _Scale:
-    is_key, more = name in keys, more_is_better(name, better, keys)
-    factor, unit = (1.0, "") if is_key else fitting(table[name].tolist(), units_of(name))
-    values = table[name].to_numpy(dtype=float) / factor
-    called = key_name(name, keys) if is_key else metric_name(name)
-    label = f"{called}{f' ({unit})' if unit else ''}, {'more' if more else 'less'} is better"
-    limits = (-np.inf, np.inf) if is_key else possible(name, values, factor)
-    half = table[f"{name}_half"].to_numpy(dtype=float) / factor
-    return _Scale(label, values, half, limits, more=more, is_key=is_key)
+    label = f"{key_name(name, keys) if is_key else metric_name(name)}{f' ({unit})' if unit else ''}, {many} is better"
+    axis = Axis(label, low, high, log=log, count=6 if log else 8, integer=is_key and bool((values % 1 == 0).all()))
+    return values, [errors[:, [n]] if one > 0 else None for n, one in enumerate(half.tolist())], axis
 
 
 def regret(found: Comparison | Sweep, metric: str = DEFAULT_METRIC) -> Picture:
@@ -114,17 +89,20 @@ def regret(found: Comparison | Sweep, metric: str = DEFAULT_METRIC) -> Picture:
     Returns: the picture.
     """
     table = regrets(found, metric)
+    table = table[[name for name in table if name in set(table.mean().nsmallest(MAX_POLICIES).index)]]
     policies, marks, top = [str(name) for name in table.columns], list[Any](), 0.0
     for row, name in enumerate(policies):
-        values = 100 * table[name].dropna().to_numpy(dtype=float)
-        values = values[np.isfinite(values)]
+        values = 100 * table[name].to_numpy(dtype=float)
+        kept = np.isfinite(values)
+        at = table.index[kept].astype(str) + f" · {name}" if table.index.name == "point" else pd.Index([name])
+        values = values[kept]
         if not len(values):
             marks.append(Texts([0], [row], [" –"], MUTED, size=10))
             continue
         spread = 0.22 * np.sin(np.arange(len(values)) * 2.4)  # apart, and the same in every picture
         mean, greatest = float(values.mean()), float(values.max())
         marks += [
-            Points(values, row + spread, size=3.5, alpha=0.45, rows=[name] * len(values)),
+            Points(values, row + spread, size=3.5, alpha=0.45, rows=at.tolist()),
             Line([mean, mean], [row - 0.34, row + 0.34], color=ORANGE, width=2.2),
             Texts([greatest], [row], [f"mean {mean:.3g} %"], shift=(8, 0)),
         ]
