@@ -33,6 +33,10 @@ _WORK = re.compile(
 """Authors and title: the rule of `Gu, Shin et al., Tiresias: A GPU Cluster Manager`."""
 
 
+_PRINTED_IN = re.compile(r"(.+), ([A-Z][^,]* \d+(?:\(\d+\))?)$")
+"""A title with where it was printed: `Fail at Scale, ACM Queue 13(8)`."""
+
+
 class Work(NamedTuple):
     """A published work."""
 
@@ -40,6 +44,14 @@ class Work(NamedTuple):
     title: str
     year: str
     venue: str
+    system: str = ""
+
+    @property
+    def same(self) -> tuple[str, str, str]:
+        """Equal for works that are cited by their whole title and by the name of their system alone."""
+        name, colon, _ = self.title.partition(":")
+        alone = self.system or (name if colon or " " not in name else self.title)
+        return self.authors[0], self.year, alone.lower()
 
     @property
     def key(self) -> str:
@@ -69,7 +81,11 @@ def _works(text: str) -> Iterator[Work]:
             title, named = work[3], re.search(r"[A-Z][\w-]*$", before)
             if work.string is venue:  # Gavel (Narayanan et al., OSDI 2020); (Cohen, Single Server Queue, 1968)
                 title, _, venue = title.partition(", ") if " " in title or named is None else (named[0], "", title)
-            yield Work(tuple(authors), title, stated[2], venue)
+            if (printed := _PRINTED_IN.match(title)) is not None and not venue:
+                title, venue = printed.groups()
+            system, _, place = venue.rpartition(", ")  # (Gavel, OSDI 2020)
+            system, venue = (system, place) if system.isalnum() else ("", venue)
+            yield Work(tuple(authors), title, stated[2], venue, system)
             if work.string is before:
                 break
 
@@ -79,16 +95,25 @@ def works_bib() -> Iterator[str]:
     works: dict[str, Work] = {}
     names: dict[str, list[str]] = {}
     missing = []
-    for name, docstring in docstrings():
-        cited, words = works_in(docstring)
+    found = [(name, *works_in(docstring)) for name, docstring in docstrings()]
+    keys: dict[tuple[str, str, str], str] = {}
+    for work in (work for _, cited, _ in found for work in cited if " " in work.title):
+        keys.setdefault(work.same, work.key)
+    for name, cited, words in found:
         for work in cited:
-            names.setdefault(work.key, []).append(name)
-            works[work.key] = max(works.get(work.key, work), work, key=lambda one: len(one.authors) + len(one.title))
+            key = keys.get(work.same, work.key)
+            names.setdefault(key, []).append(name)
+            works[key] = max(works.get(key, work), work, key=_told)
         if not cited:
             missing.append(f"% {name}: {words.replace('@', '(at)') or 'no reference is stated'}")
     for key, work in works.items():
         yield f"% {', '.join(dict.fromkeys(names[key]))}\n{entry(work)}"
     yield from missing
+
+
+def _told(work: Work) -> tuple[bool, int]:
+    """How much a work is told of: all its authors, and how much in all."""
+    return work.authors[-1] != "others", len(work.authors) + len(work.title)
 
 
 def docstrings() -> Iterator[tuple[str, str]]:
@@ -107,7 +132,10 @@ def docstrings() -> Iterator[tuple[str, str]]:
 
 def entry(work: Work) -> str:
     """An entry of BibTeX."""
-    authors = " and ".join(f"{{{escape(name)}}}" if " " in name else escape(name) for name in work.authors)
+    # BibTeX reads `van Stee` as particle and name; of two names, `Ferreira da Silva`, the first is none of their own.
+    compound = [name[0].isupper() and " " in name for name in work.authors]
+    authors = " and ".join(f"{{{escape(name)}}}" if is_one else escape(name)
+                           for name, is_one in zip(work.authors, compound, strict=True))  # fmt: skip
     fields = {"author": authors, "title": f"{{{escape(work.title)}}}", "howpublished": escape(work.venue)}
     lines = "".join(f"  {name} = {{{text}}},\n" for name, text in {**fields, "year": work.year}.items() if text)
     return f"@misc{{{work.key},\n{lines}}}"

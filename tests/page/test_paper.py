@@ -119,9 +119,12 @@ def test_long_tables_say_how_many_rows_are_left_out(tmp_path: Path):
         ("scheduler tiresias", ["author = {Gittins}", "title = {{Bandit Processes and Dynamic Allocation Indices}}"]),
         ("scheduler unicep", ["author = {Tang and Lan and Desai and Buettner}", "howpublished = {Cluster}",
                               "title = {{Fault-Aware, Utility-Based Job Scheduling on Blue Gene/P Systems}}"]),
-        ("scheduler f1", ["author = {Carastan-Santos and {de Camargo}}", "year = {2017}"]),
+        ("scheduler f1", ["author = {Carastan-Santos and de Camargo}", "year = {2017}"]),
         ("scheduler semi_static", ["title = {{Hawk: Hybrid Datacenter Scheduling}}", "howpublished = {USENIX ATC}"]),
-        ("scheduler hierarchical", ["author = {Narayanan and others}", "title = {{Gavel}}"]),
+        ("scheduler hierarchical", ["author = {Narayanan and Santhanam and Kazhamiaka and Phanishayee and Zaharia}",
+                                    "howpublished = {OSDI}"]),
+        ("admission naor", ["title = {{The Regulation of Queue Size by Levying Tolls}}",
+                            "howpublished = {Econometrica 37}"]),
         ("admission predicted_wait", ["title = {{Single Server Queue with Uniformly Bounded Virtual Waiting Time}}",
                                       "howpublished = {Journal of Applied Probability 5}", "year = {1968}"]),
         ("traces swf", ["author = {Feitelson and Tsafrir and Krakov}", "year = {2014}"]),
@@ -133,6 +136,15 @@ def test_works_are_those_that_docstrings_name(use: str, fields: list[str]):
     text, keys = bibliography([use])
     assert keys[use] and all(f"@misc{{{key}," in text for key in keys[use])
     assert all(f"  {field},\n" in text for field in fields), text
+
+
+def test_a_work_stands_once_however_it_is_cited():
+    """Tiresias, Gavel and Themis are cited by their titles in some docstrings, by their names alone in others."""
+    names = ("isolated", "themis", "max_min_fairness", "las_intervals", "pollux")
+    text, _ = bibliography([f"scheduler {name}" for name in names])
+    titles = re.findall(r"title = \{\{(.*)\}\}", text)
+    assert len({title.partition(":")[0] for title in titles}) == len(titles) and not {"Gavel", "Themis"} & {*titles}
+    assert "author = {Pruhs and van Stee and Uthaisombut}" in bibliography(["scheduler convex_energy"])[0]
 
 
 def test_a_missing_reference_is_a_comment():
@@ -196,6 +208,25 @@ def test_a_folder_for_each_kind(results: Any, kind: str):
     (paper / "main.aux").write_text("")  # LaTeX's own
     papered(folder)
     assert {path.name: path.read_bytes() for path in paper.iterdir()} == first
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", spread(["run", "compare", "sweep"], 1))
+def test_methods_say_when_runs_and_counting_begin_and_end(tmp_path: Path, verb: str):
+    """The stopping rule and the warm-up, of every kind of outcome."""
+    tasks = [{"arrivals": {"process": "poisson", "rate": "0.2/s"}, "count": 30, "cpu_time": "2 s"}]
+    until = {"precision": "90 %", "metric": "response_mean", "max": 10}
+    mix = {"name": "mix", "cluster": {"nodes": [{"cpus": 1}]}, "workload": tasks, "warmup": "7 s"}
+    mix["replications"] = until
+    (tmp_path / "mix.yaml").write_text(yaml.safe_dump(mix))
+    more = {"run": ["--replications", "3"], "compare": ["--policy", "fcfs", "--policy", "sjf"],
+            "sweep": ["--over", "workload.0.count=20,30"]}[verb]  # fmt: skip
+    made = called(verb, tmp_path / "mix.yaml", *more, "--out", tmp_path / "out", "-q")
+    assert made.exit_code == 0, made.output
+    text = (papered(tmp_path / "out") / "methods.tex").read_text()
+    assert "in the warm-up (7 s) are not counted" in text and "There is no warm-up" not in text
+    said = "was chosen beforehand: 3." if verb == "run" else "were added up to a precision ("
+    assert said in text and ("precision" in text) == (verb != "run"), text
 
 
 @pytest.mark.slow

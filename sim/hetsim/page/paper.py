@@ -19,6 +19,7 @@ from hetsim.page import of_comparison, of_run, of_sweep
 from hetsim.page.common import command, sentence_case
 from hetsim.page.latex import Latex, escape
 from hetsim.report import overview
+from hetsim.results.formatting import listed
 from hetsim.results.many_runs.compare import COMPARISON, Comparison
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.many_runs.sweep import MARK as SWEPT
@@ -53,8 +54,9 @@ def write_paper(outcome: Outcome, source: Path, target: Path, *, style: str, aga
         mark, runs = unsealed(source / (SWEPT if isinstance(outcome, Sweep) else MARK)), _runs(outcome)
         floats = Latex(folder, style, _subject(outcome))
         results, points, remarks = _draw(outcome, str(source), floats)
-        entries, keys = bibliography(_uses(outcome, source, runs))
-        flags = _statistics(outcome, runs)
+        scenarios = _scenarios(outcome, source, runs)
+        entries, keys = bibliography(use for scenario in scenarios for use in used_in(scenario))
+        flags = _statistics(outcome, runs, scenarios[0] if scenarios else {})
         versions = {name: escape(version) for name, version in mark["versions"].items() if name != "code"}
         column, page = floats.widths
         filled = {
@@ -135,8 +137,8 @@ def _runs(outcome: Outcome) -> list[Result]:
     return [overview.first_of(run) for run in (outcome.runs.values() if isinstance(outcome, Comparison) else [outcome])]
 
 
-def _uses(outcome: Outcome, source: Path, runs: list[Result]) -> Iterator[str]:
-    """All policies, arrivals, readers and models of the scenarios."""
+def _scenarios(outcome: Outcome, source: Path, runs: list[Result]) -> list[Any]:
+    """The scenarios that are kept; of a sweep with all policies, and what was varied."""
     scenarios: list[Any] = [parse_yaml(run.name, run.scenario) for run in runs if run.scenario is not None]
     if isinstance(outcome, Sweep):
         texts = [written(str(label)) for label in outcome.table["policy"].unique()]
@@ -144,8 +146,7 @@ def _uses(outcome: Outcome, source: Path, runs: list[Result]) -> Iterator[str]:
         text = (source / SCENARIO).read_text(encoding="utf-8")
         varied = [{key.rpartition(".")[2]: outcome.table[key].tolist()} for key in outcome.keys]
         scenarios = [{**parse_yaml(outcome.name, text), "policy": policies}, *varied]
-    for scenario in scenarios:
-        yield from used_in(scenario)
+    return scenarios
 
 
 def used_in(scenario: Any, key: str = "", in_policy: bool = False) -> Iterator[str]:
@@ -190,17 +191,24 @@ def _fitted(uses: Iterable[str]) -> Iterator[str]:
             yield MODELS[name] if kind == "model" else f"the learned policy ({kind})"
 
 
-def _statistics(outcome: Outcome, runs: list[Result]) -> dict[str, str]:
-    """Texts of the lines of `methods.tex` on intervals and tests; empty: no line."""
-    many, family, rule, selected = isinstance(outcome, Replications) and not outcome.identical, "", "", ""
-    same = isinstance(outcome, Replications | Comparison) and outcome.identical
+def _statistics(outcome: Outcome, runs: list[Result], scenario: Mapping[str, Any]) -> dict[str, str]:
+    """Texts of the lines of `methods.tex` on replications, tests and warm-up; empty: no line."""
+    same, family, selected = isinstance(outcome, Replications | Comparison) and outcome.identical, "", ""
     if isinstance(outcome, Sweep):
-        many = outcome.table["replications"].max() > 1
+        many, asked = outcome.table["replications"].max() > 1, outcome.replications
         family = "all points, by metric" if outcome.table["policy"].nunique() > 1 else ""
-        rule = "" if isinstance(outcome.replications, int) else escape(str(outcome.replications))
-    elif isinstance(outcome, Comparison):
-        many, family = not outcome.single and not outcome.identical, "a metric"
-        selected = "best" * ("best" in outcome.asked)
-    warmup = ", ".join(sorted({f"{run.warmup:g} s" for run in runs if run.warmup > 0}))
-    return {"single": "" if many or same else "one", "same": "same" * same, "many": "many" if many else "",
-            "paired": family if many else "", "rule": rule, "selected": selected, "warmup": warmup}  # fmt: skip
+        cuts = outcome.table["warmup_cut"].dropna().map("{:g} s".format) if "warmup_cut" in outcome.table else []
+        warmups = [*cuts, *(outcome.points["warmup"] if "warmup" in outcome.keys else [scenario.get("warmup", 0)])]
+    else:
+        those = list(outcome.runs.values()) if isinstance(outcome, Comparison) else [outcome]
+        those = [one for one in those if isinstance(one, Replications)]
+        is_rule = any("precision" in text for one in those for text in one.remarks + one.warnings)
+        many, asked = bool(those), scenario.get("replications") if is_rule else max(map(len, those), default=1)
+        warmups = [f"{run.warmup:g} s" for run in runs if run.warmup > 0]
+    if isinstance(outcome, Comparison):
+        many, family, selected = not outcome.single, "a metric", "best" * ("best" in outcome.asked)
+    many, rule = many and not same, str(asked).strip("{}").replace("'", "") if isinstance(asked, Mapping) else ""
+    warmup = listed(list(dict.fromkeys(str(one) for one in warmups if one not in (0, "auto"))))
+    return {"single": "" if many or same else "one", "same": "same" * same, "many": "many" * many,
+            "paired": family * many, "rule": escape(rule) * many, "fixed": f"{asked:,}" if many and not rule else "",
+            "selected": selected, "warmup": escape(warmup), "everything": "" if warmup else "all"}  # fmt: skip
