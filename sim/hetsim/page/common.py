@@ -83,6 +83,8 @@ def better_sentence(finding: Finding, base: float) -> str:
     )
 
 
+MAX_ROWS = 2000
+"""Rows of a table on a page."""
 DIFFERENCE_TITLES = ("policy", "other", "policy - other", "p (Holm)", "shown", "n")
 HOLM_OF_METRIC = "Intervals and p are corrected by Holm's procedure over the pairs of a metric."
 

@@ -12,7 +12,7 @@ from hetsim.page.elements import Cell, Markup, Section
 from hetsim.report.overview import Figures, comparison_headline, comparison_remarks, first_of
 from hetsim.results.declared import DEFAULT_METRIC, TASK_COUNT, has_direction, higher_is_better, in_set
 from hetsim.results.formatting import listed, metric_name, several, units_of
-from hetsim.results.many_runs.compare import Comparison
+from hetsim.results.many_runs.compare import COMPARISON, Comparison
 from hetsim.results.many_runs.findings import Finding
 from hetsim.results.many_runs.groups import SHOWN_MARK, difference_cells, difference_note
 from hetsim.results.many_runs.replications import COMMON_END, Replications
@@ -218,11 +218,18 @@ def _walked(found: Comparison) -> tuple[str, bytes]:
 
 
 def differences(found: Comparison, to: Markup) -> str:
-    """The paired differences of all compared pairs."""
+    """The paired differences of all compared pairs; of too many those to the best policy of each metric."""
     rows: list[list[str | Cell]] = []
+    note = common.HOLM_OF_METRIC
     for metric, mine in found.pairs.groupby("metric", sort=False):
+        if len(found.pairs) > common.MAX_ROWS:
+            means = found.table[metric, "mean"].dropna()
+            best = means.idxmax() if higher_is_better(str(metric)) else means.idxmin()
+            mine = mine[(mine[["policy", "other"]] == best).any(axis=1)]
         rows += [[metric_name(str(metric)), *cells] for cells in common.difference_rows(str(metric), mine)]
-    return to.table(["metric", *common.DIFFERENCE_TITLES], rows, common.HOLM_OF_METRIC if rows else "")
+    if len(rows) < len(found.pairs):
+        note += f" Those to the best policy of each metric; {COMPARISON} has all {len(found.pairs):,} pairs."
+    return to.table(["metric", *common.DIFFERENCE_TITLES], rows, note if rows else "")
 
 
 def _compared_groups(found: Comparison) -> str:

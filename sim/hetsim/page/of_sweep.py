@@ -25,7 +25,6 @@ from hetsim.results.many_runs.sweep import Sweep
 from hetsim.results.many_runs.tradeoff import knees
 from hetsim.scenario.file.document import parse_value
 
-MAX_ROWS = 2000
 MAX_METRICS = 3
 """Metrics with a sentence of their own where there is one policy only."""
 
@@ -36,7 +35,8 @@ Findings = Mapping[str, dict[int, list[Finding]]]
 def of_sweep(found: Sweep, folder: str) -> common.Parts:
     """Title, first lines and sections of the page of a sweep."""
     findings = findings_of(found)
-    words = elements.items([*_swept_in_words(found, findings), *_differing_in_words(found, findings), *knees(found)])
+    words = elements.items([*_swept_in_words(found, findings), *_differing_in_words(found, findings),
+                            *(f"{text}." for text in knees(found))])  # fmt: skip
     failed = [f"point {row.point} under {row.policy} failed: {row.error}" for row in found.failed.itertuples()]
     policies = list(dict.fromkeys(found.table["policy"]))
     under = f" under {policies[0]}" if len(policies) == 1 else ""
@@ -55,7 +55,7 @@ def of_sweep(found: Sweep, folder: str) -> common.Parts:
 
 def findings_of(found: Sweep) -> Findings:
     """The paired differences in the metrics shown, if policies are several."""
-    if found.table["policy"].nunique() < 2 or found.table["point"].nunique() > MAX_ROWS:
+    if found.table["policy"].nunique() < 2 or found.table["point"].nunique() > common.MAX_ROWS:
         return {}
     return {name: findings_by_point(found, name) for name in found.shown_metrics}
 
@@ -168,8 +168,8 @@ def swept_pictures(found: Sweep, to: Markup) -> str:
 
 def swept_table(found: Sweep, to: Markup) -> str:
     """A row a point and policy."""
-    titles, texts = found.shown(MAX_ROWS)
-    frame = found.table.iloc[:MAX_ROWS]
+    titles, texts = found.shown(common.MAX_ROWS)
+    frame = found.table.iloc[:common.MAX_ROWS]
     metrics = [metric_name(name) for name in found.shown_metrics]
     rows = []
     for at, row in enumerate(texts):
@@ -184,7 +184,7 @@ def swept_table(found: Sweep, to: Markup) -> str:
             else:
                 cells.append(text)
         rows.append(cells)
-    more = f"The first {MAX_ROWS:,} of {len(found):,} rows" if len(found) > MAX_ROWS else ""
+    more = f"The first {common.MAX_ROWS:,} of {len(found):,} rows" if len(found) > common.MAX_ROWS else ""
     return to.table(titles, rows, more)
 
 
@@ -200,9 +200,10 @@ def differences(found: Sweep, findings: Findings, to: Markup) -> str:
             at = [str(found.points[key].loc[point]) for key in found.keys]
             rows.append([metric_name(metric), Cell(str(point), float(point)), *at, *row])
     note = "Paired over replications; intervals and p are corrected by Holm's procedure over the pairs of all points."
-    if len(rows) > MAX_ROWS:
-        note += f" The first {MAX_ROWS:,} of {len(rows):,} rows."
-    return to.table(["metric", "point", *found.keys, *common.DIFFERENCE_TITLES], rows[:MAX_ROWS], note if rows else "")
+    if len(rows) > common.MAX_ROWS:
+        note += f" The first {common.MAX_ROWS:,} of {len(rows):,} rows."
+    titles = ["metric", "point", *found.keys, *common.DIFFERENCE_TITLES]
+    return to.table(titles, rows[: common.MAX_ROWS], note if rows else "")
 
 
 def _swept_scenario(found: Sweep) -> str:

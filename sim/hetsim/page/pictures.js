@@ -298,14 +298,14 @@ const Pictures = (() => {
 
   // Pictures of the page -------------------------------------------------------------------------------------------
 
-  // The row of the page's tables, or the task of its run, that a mark stands for.
+  // The row of the page's tables that a mark stands for (its first cell, or all its parts), or the task of its run.
   function goTo(name) {
     const { explorer } = window, task = explorer ? explorer.run.id.findIndex(one => `task ${one}` === name) : -1;
-    if (task >= 0) { explorer.show(task); return; }
-    const row = [...document.querySelectorAll("main tbody tr")].find(one => one.cells[0].textContent === name);
-    if (!row) return;
-    document.querySelectorAll("main tr.chosen").forEach(one => one.classList.remove("chosen"));
-    row.classList.add("chosen");
+    const cells = one => [...one.cells].map(cell => cell.textContent), parts = name.split(" · ");   // of a sweep: point and policy
+    const isOf = own => own[0] === name || (parts.length > 1 && parts.every(part => own.includes(part)));
+    const row = task < 0 && [...document.querySelectorAll("main tbody tr")].find(one => isOf(cells(one)));
+    if (!row) { if (task >= 0) explorer.show(task); return; }
+    document.querySelectorAll("main tr").forEach(one => one.classList.toggle("chosen", one === row));
     for (let up = row; up; up = up.parentElement) if (up.tagName === "DETAILS") up.open = true;
     row.scrollIntoView({ block: "center" });
   }
