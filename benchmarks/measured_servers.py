@@ -686,12 +686,38 @@ def kept_out(frame: pd.DataFrame, seen: pd.DataFrame) -> pd.DataFrame:
     return summary(frame.assign(backend=frame["backend"] + " " + why), columns)
 
 
+POINTS = ["model", "gpu", "gpus", "engine", "version", "formats", "prompt", "output", "concurrency", "unseen",
+          "token_ms", "token_predicted_ms", "first_ms", "first_predicted_ms"]  # fmt: skip
+
+
+def points(frame: pd.DataFrame, hidden: pd.DataFrame) -> pd.DataFrame:
+    """Every predicted server, measured and predicted by constants of servers of other GPUs, or kept out of all fits."""
+    _, fits = left_out(frame)
+    run = replayed(frame, fits)
+    known = json.loads(FILE.read_text(encoding="utf-8"))["engines"]
+    shipped = {engine: np.array([one["constants"][name] for name in CONSTANTS]) for engine, one in known.items()}
+    other = replayed(hidden, dict.fromkeys(hidden["gpu"].unique(), shipped))
+    front, lag = (hidden["backend"].map({engine: one[name] for engine, one in known.items()}).to_numpy()
+                  for name in ("front_end", "lag"))  # fmt: skip
+    parts = [(frame, run["tpot"], first_token(frame, run), "GPU"),
+             (hidden, other["tpot"], other["ttft"] + front + lag * other["tpot"], "kept out")]  # fmt: skip
+    tables = []
+    for rows, token, first, unseen in parts:
+        formats = ["/".join(server.formats) for server in rows["server"]]
+        columns = [rows["model"], rows["gpu"], rows["gpus"], rows["backend"], rows["backend_version"], formats,
+                   rows["isl"], rows["osl"], rows["batch_size"], unseen, rows["silicon_tpot_ms"], 1e3 * token,
+                   rows["silicon_ttft_ms"], 1e3 * first]  # fmt: skip
+        tables.append(pd.DataFrame(dict(zip(POINTS, columns, strict=True))))
+    return pd.concat(tables).sort_values(POINTS[:10], kind="stable").reset_index(drop=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheel", required=True, help="the wheel aiconfigurator-core")
     parser.add_argument("--write", action="store_true", help="fit the engines and write engines.json")
     parser.add_argument("--kept-out", action="store_true", help="predict what was kept out, with what is shipped")
     parser.add_argument("--simulate", type=int, metavar="N", help="only compare N rows with `hetsim run`")
+    parser.add_argument("--points", type=pathlib.Path, metavar="CSV", help="only write all servers and predictions")
     given = parser.parse_args()
     start = time.process_time()
     rows = rows_of(given.wheel)
@@ -702,6 +728,10 @@ def main() -> None:
         compared(prepared(some, constants), given.simulate)
         return
     frame = prepared(rows[~rows["kept_out"]], constants)
+    if given.points:
+        table = points(frame, prepared(rows[rows["kept_out"]], constants))
+        table.to_csv(given.points, index=False, float_format="%.5g", lineterminator="\n")
+        return
     reasons = pd.Series(frame.attrs["refused"], dtype=object).value_counts()
     print(f"{len(frame):,} askable; refused:", *(f"{count} {reason}" for reason, count in reasons.items()), sep="\n  ")
     if given.write:

@@ -14,11 +14,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from hetsim.gallery.entry import Entry, entries
 from hetsim.gallery.outcome import Outcome, difference, number, ratios, recorded, sentence
 from hetsim.gallery.schema import FiguresTable
+from hetsim.results.colors import BLUE, GREEN, MUTED, ORANGE
+from hetsim.results.panels import Axis, Line, Panel, Picture, Points
 
 HERE = Path(__file__).parent
 PAGE, PICTURES = HERE / "gallery.md", HERE / "gallery"
@@ -27,6 +30,7 @@ MAX_ROWS = 40
 """Rows of a table on the page; a longer one is told by its picture and its sentence."""
 
 NOT_TUNED_ON = {
+    "gavel": {"jobs": ["200", "400", "500", "600", "700"]},
     "fgd": {"trace": ["cpu100", "cpu250", "gpushare40", "gpushare60", "gpushare80", "gpuspec10", "gpuspec20",
                       "multigpu20", "multigpu30", "multigpu40"]},
 }  # fmt: skip
@@ -42,7 +46,7 @@ def halves(entry: Entry, comparison: pd.DataFrame) -> tuple[pd.DataFrame, pd.Dat
     rows = comparison
     others = pd.Series(False, index=rows.index)
     for axis, values in NOT_TUNED_ON.get(entry.name, {}).items():
-        others |= rows[axis].isin(values)
+        others |= rows[axis].map("{}".format).str.removesuffix(".0").isin(values)
     return rows[~others], rows[others & rows["hetsim"].notna()]
 
 
@@ -101,8 +105,75 @@ def _page() -> Iterator[str]:
         missing = int((used["hetsim"].isna() & used["paper"].notna()).sum())
         first += f", {missing} not run" if missing else ""
         yield f"| [{entry.name}](#{anchor(entry)}) | {entry.expected.title} | {first} | {second} | {seconds(outcome)} |"
+    servers = measured_servers()
+    errors = " and ".join(f"{percent(servers[name].median())} {text}" for name, text in ERRORS.items())
+    yield (f"| [real servers](#real-servers) | Measured servers of language models, predicted unfitted | – | "
+           f"{len(servers):,} points; median errors {errors} | – |")  # fmt: skip
     for entry, outcome in found:
         yield from _entry(entry, outcome)
+    yield from _servers(servers)
+
+
+SERVERS = PICTURES / "real-servers.csv.gz"
+"""Measured and predicted times of servers, which `python -m benchmarks.measured_servers --points CSV` writes."""
+ERRORS = {"token": "a token", "first": "to the first token"}
+ENGINES = {"sglang": ("SGLang", GREEN), "trtllm": ("TensorRT-LLM", BLUE), "vllm": ("vLLM", ORANGE)}
+
+
+def measured_servers() -> pd.DataFrame:
+    """The points, with relative errors of the two times."""
+    table = pd.read_csv(SERVERS)
+    errors = {name: (table[f"{name}_predicted_ms"] / table[f"{name}_ms"] - 1.0).abs() for name in ERRORS}
+    return table.assign(**errors)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _servers(servers: pd.DataFrame) -> Iterator[str]:
+    own, others = (servers[servers["unseen"] == name] for name in ("GPU", "kept out"))
+    yield ""
+    yield "## real servers"
+    yield ""
+    yield (
+        f"{len(servers):,} servers of vLLM, TensorRT-LLM and SGLang under a steady number of requests at a time, as "
+        "measured (aiconfigurator-core 0.12.0, Apache-2.0, [notice](gallery/real-servers-NOTICE.txt)), and as "
+        "predicted from kernels that were measured one by one. No prediction is fitted to what it predicts: those of "
+        f"{len(own):,} points have an engine's constants from servers on other GPUs, and {len(others):,} points were "
+        "kept out of all fits. [Measured servers](background/measured-servers.md) tells how, and what is not "
+        "predicted. [All points](gallery/real-servers.csv.gz) are a table; `python -m benchmarks.measured_servers --points CSV` "
+        "makes it again."
+    )
+    yield ""
+    yield "![Measured and predicted time a token and to the first token, a dot a server](gallery/real-servers.png)"
+    yield ""
+    yield "Errors are relative and absolute; half and nine tenths of the points are below the two figures."
+    yield ""
+    yield "| model | GPU | engine | points | a token | first token | a token within 20 % |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    groups = [*servers.groupby(["model", "gpu", "engine"]), (("all", "all", "all"), servers)]
+    for (model, gpu, engine), rows in groups:
+        shown = [" / ".join(percent(rows[name].quantile(share)) for share in (0.5, 0.9)) for name in ERRORS]
+        name = ENGINES.get(engine, (engine,))[0]
+        near = f"{(rows['token'] <= 0.2).sum():,} of {len(rows):,}"
+        cells = [model, gpu if gpu == "all" else gpu.upper(), name, f"{len(rows):,}", *shown, near]
+        yield f"| {' | '.join(cells)} |"
+
+
+def servers_picture(servers: pd.DataFrame) -> Picture:
+    """Predicted against measured times, a dot a server; on the line both are equal."""
+    panels = []
+    for name, text in ERRORS.items():
+        low, high = servers[f"{name}_ms"].min() / 1.5, servers[f"{name}_ms"].max() * 1.5
+        marks: list[object] = [Line([low, high], [low, high], color=MUTED, width=1, behind=True)]
+        for engine, (label, color) in ENGINES.items():
+            rows = servers[servers["engine"] == engine]
+            x, y = (np.asarray(rows[f"{name}{part}_ms"]) for part in ("", "_predicted"))
+            marks.append(Points(x, y, label, color, size=2.5, alpha=0.4))
+        panels.append(Panel(marks, Axis(f"measured time {text} (ms)", low, high, log=True),
+                            Axis("predicted (ms)", low, high, log=True), grid="both"))  # fmt: skip
+    return Picture([panels], 11, 5, legend=True)
 
 
 def anchor(entry: Entry) -> str:
@@ -153,6 +224,9 @@ def _table(entry: Entry, table: FiguresTable, comparison: pd.DataFrame) -> Itera
         yield ""
     tail = f" {missing} further figures were not run." if missing else ""
     rows, others = (half[half["table"] == table.name] for half in halves(entry, rows))
+    if not len(rows):
+        rows, others = others, rows
+        tail += " Nothing was tuned on these inputs."
     if len(others):
         good, judged = tally(others)
         tail += f" On inputs that nothing was tuned on {good} of {judged} are within it: {_others(entry, others)}."
@@ -208,6 +282,8 @@ def pictures() -> None:
             if picture is not None:
                 target = PICTURES / _file(entry, table)
                 write_whole(target, lambda file, shown=picture: shown.save(file, dpi=80))  # type: ignore[misc]
+    shown = servers_picture(measured_servers())
+    write_whole(PICTURES / "real-servers.png", lambda file: shown.save(file, dpi=80))
 
 
 def main(arguments: list[str]) -> int:
