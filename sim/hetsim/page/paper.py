@@ -194,6 +194,9 @@ def _fitted(uses: Iterable[str]) -> Iterator[str]:
 def _statistics(outcome: Outcome, runs: list[Result], scenario: Mapping[str, Any]) -> dict[str, str]:
     """Texts of the lines of `methods.tex` on replications, tests and warm-up; empty: no line."""
     same, family, selected = isinstance(outcome, Replications | Comparison) and outcome.identical, "", ""
+    asked: Any
+    those: list[Any]
+    cuts: Iterable[Any]
     if isinstance(outcome, Sweep):
         many, asked = outcome.table["replications"].max() > 1, outcome.replications
         family = "all points, by metric" if outcome.table["policy"].nunique() > 1 else ""

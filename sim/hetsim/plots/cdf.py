@@ -37,7 +37,9 @@ def shares(runs: Mapping[str, Result], column: str, *, small: bool = False) -> P
         if count > MAX_POINTS:  # of its tail, where a line is read, all are drawn
             kept = kept[(kept % (2 * count // MAX_POINTS) == 0) | (kept >= count - MAX_POINTS // 2)]
         if count < total and "dash" in look:
-            look = look | {"label": f"{look['label']} ({_percent(1 - count / total)} unfinished)".strip()}
+            share = 1 - count / total  # what is not all is not told as all
+            text = "100 %" if share == 1 else "over 99 %" if share > 0.99 else f"{100 * share:.2g} %"
+            look = look | {"label": f"{look['label']} ({text} unfinished)".strip()}
         # From 0 % on: of one task, or of many with the same value, the rise is all there is to see.
         x, y = np.append(values[:1], values[kept]), np.append(0 * values[:1], 100 * (1 + kept) / max(total, 1))
         marks.append(Line(x, y, steps=True, width=1.6, **look))
@@ -50,11 +52,6 @@ def shares(runs: Mapping[str, Result], column: str, *, small: bool = False) -> P
         x_axis.ticks = []  # there is nothing to read off
     legend = "" if title else "right" if many else "lower right"
     return Panel(marks, x_axis, Axis("tasks (%)", 0, 101), title, grid="both", legend=legend, small=small or many)
-
-
-def _percent(value: float) -> str:
-    """`100 %`, `0.26 %`: what is not all is not told as all."""
-    return "100 %" if value == 1 else "over 99 %" if value > 0.99 else f"{100 * value:.2g} %"
 
 
 def labeled(results: Any) -> dict[str, Result]:

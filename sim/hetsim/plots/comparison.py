@@ -20,7 +20,7 @@ from hetsim.results.one_run.result import Result
 from hetsim.results.panels import ROUND_TIMES, Axis, Boxes, Line, Panel, Picture, Points, Texts, round_values
 
 COLUMNS, MARKS = 3, "osD^vP"
-MAX_POLICIES = 40
+MAX_POLICIES = 30
 """Of more policies the best are drawn."""
 FAR = 30.0
 """From this ratio of the greatest to the least value on the axis of groups is logarithmic."""

@@ -61,6 +61,8 @@ class Drawing(Figure):
         return data.getvalue()
 
 
+MAX_HEIGHT = 8.4
+"""Inches of a figure on paper, with room for its caption."""
 PAPER: dict[Any, Any] = {"font.family": ["STIXGeneral", "DejaVu Sans"]}
 """Next to the Times of papers; what it lacks comes from the second."""
 _widths: ContextVar[tuple[float, float] | None] = ContextVar("widths", default=None)
@@ -81,7 +83,7 @@ def figure(width: float = 9.0, height: float = 5.0) -> Figure:
     """Make a figure that is independent of pyplot; size in inches, but `on_paper`."""
     if (widths := _widths.get()) is not None:
         limit = widths[width > 9]
-        width, height = limit, max(height * limit / width, min(height, 0.7 * limit))
+        width, height = limit, min(max(height * limit / width, min(height, 0.7 * limit)), MAX_HEIGHT)
     return Drawing(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
 
 
@@ -270,7 +272,7 @@ def _place_texts(ax: Axes, panel: Panel, mark: Texts) -> None:
     x0, y0, x1, y1 = (np.asarray(ax.bbox.extents) * 72 / sheet.dpi).tolist()
     points = zip(mark.x, mark.y, strict=True), placed(mark.x, mark.y).tolist()
     for at, (x, y), text, color in zip(*points, mark.texts, mark.color, strict=True):
-        boxes, wide = [], 5.0 * len(text)
+        boxes, wide = list[Any](), 5.0 * len(text)
         for up, aside in product((5, -12, 16, -23, 27, -34), (6, -6 - wide)):
             left, low, right, high = x + aside, y + up - 2, x + aside + wide, y + up + 7
             costs = [cost for a, b, c, d, cost in taken if left <= c and a <= right and low <= d and b <= high]

@@ -243,17 +243,17 @@ def default(outcome: Result | Replications) -> Picture:
     Parameters: outcome: the run, or the replications.
     Returns: the picture.
     """
-    many = isinstance(outcome, Replications)
-    if many and not outcome.results:
-        return Picture([[_spread(outcome)]], 10, 3.2)
-    first = outcome.results[0] if many else outcome
+    many = outcome if isinstance(outcome, Replications) else None
+    if many is not None and not many.results:
+        return Picture([[_spread(many)]], 10, 3.2)
+    first = outcome.results[0] if isinstance(outcome, Replications) else outcome
     few = 0 < len(first.launches) <= FEW_LAUNCHES and first.launches["device"].nunique() <= FEW_DEVICES
-    if few and not many and not first.record.input.language:
+    if few and many is None and not first.record.input.language:
         return gantt(first)
     rows, below = timeline(first).rows, [shares({"response": first}, "response", small=True)]
-    if many:
-        rows[0][0].title += f" · replication 0 of {len(outcome)}"
-        return Picture([*rows, [*below, _spread(outcome)]], 10, 6.5, heights=(1, 1, 1.18))
+    if many is not None:
+        rows[0][0].title += f" · replication 0 of {len(many)}"
+        return Picture([*rows, [*below, _spread(many)]], 10, 6.5, heights=(1, 1, 1.18))
     second = "wait" if np.nan_to_num(first.measured.column("wait")).any() else "slowdown"
     below.append(shares({second: first}, second, small=True))
     below[1].y.bare = True
