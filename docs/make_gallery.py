@@ -142,8 +142,8 @@ def _servers(servers: pd.DataFrame) -> Iterator[str]:
         "predicted from kernels that were measured one by one. No prediction is fitted to what it predicts: those of "
         f"{len(own):,} points have an engine's constants from servers on other GPUs, and {len(others):,} points were "
         "kept out of all fits. [Measured servers](background/measured-servers.md) tells how, and what is not "
-        "predicted. [All points](gallery/real-servers.csv.gz) are a table; `python -m benchmarks.measured_servers --points CSV` "
-        "makes it again."
+        "predicted. [All points](gallery/real-servers.csv.gz) are a table, which "
+        "`python -m benchmarks.measured_servers --points CSV` makes again."
     )
     yield ""
     yield "![Measured and predicted time a token and to the first token, a dot a server](gallery/real-servers.png)"

@@ -218,7 +218,7 @@ def _walked(found: Comparison) -> tuple[str, bytes]:
 
 
 def differences(found: Comparison, to: Markup) -> str:
-    """The paired differences of all compared pairs; of too many those to the best policy of each metric."""
+    """The paired differences of all pairs; of too many, those to the best policies."""
     rows: list[list[str | Cell]] = []
     note = common.HOLM_OF_METRIC
     for metric, mine in found.pairs.groupby("metric", sort=False):

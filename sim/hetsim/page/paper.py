@@ -192,7 +192,7 @@ def _fitted(uses: Iterable[str]) -> Iterator[str]:
 
 
 def _statistics(outcome: Outcome, runs: list[Result], scenario: Mapping[str, Any]) -> dict[str, str]:
-    """Texts of the lines of `methods.tex` on replications, tests and warm-up; empty: no line."""
+    """Lines of `methods.tex` on replications, tests and warm-up; empty: none."""
     same, family, selected = isinstance(outcome, Replications | Comparison) and outcome.identical, "", ""
     asked: Any
     those: list[Any]

@@ -274,10 +274,10 @@ def _place_texts(ax: Axes, panel: Panel, mark: Texts) -> None:
     for at, (x, y), text, color in zip(*points, mark.texts, mark.color, strict=True):
         boxes, wide = list[Any](), 5.0 * len(text)
         for up, aside in product((5, -12, 16, -23, 27, -34), (6, -6 - wide)):
-            left, low, right, high = x + aside, y + up - 2, x + aside + wide, y + up + 7
-            costs = [cost for a, b, c, d, cost in taken if left <= c and a <= right and low <= d and b <= high]
-            if x0 <= left and y0 <= low and right <= x1 and high <= y1 and sum(costs) < 99:
-                boxes.append((bool(costs), len(boxes), (left, low, right, high)))
+            begin, low, end, high = x + aside, y + up - 2, x + aside + wide, y + up + 7
+            costs = [cost for a, b, c, d, cost in taken if begin <= c and a <= end and low <= d and b <= high]
+            if x0 <= begin and y0 <= low and end <= x1 and high <= y1 and sum(costs) < 99:
+                boxes.append((bool(costs), len(boxes), (begin, low, end, high)))
         if boxes:  # else of points that lie on one another some go without a name
             box = min(boxes)[2]
             taken.append((*box, 99))

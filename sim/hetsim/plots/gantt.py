@@ -1,4 +1,4 @@
-"""What every device did when: Gantt charts, the shelves of a plan, the timeline, and the default picture."""
+"""Gantt charts, the shelves of a plan, the timeline, and the default picture."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -28,8 +28,8 @@ STAGES = (
 )
 CPU_COLOR, LOST_COLOR, OVERHEAD_COLOR = SKY, VERMILION, "#C9C9C9"
 MAX_DEVICES = 40
+Names = list[tuple[float, str]]
 FEW_LAUNCHES, FEW_DEVICES = 250, 32
-"""A larger run is drawn as its timeline where nothing else is asked for."""
 LABELED = 400
 """With at most this many launches each bar that has room for it carries the name of its task."""
 SHELVES = (("long: more than 2λ/3", 2 / 3, BLUE), ("medium: more than λ/3", 1 / 3, ORANGE), ("small", 0.0, SKY))
@@ -73,13 +73,10 @@ def gantt(result: Result, *, devices: int = MAX_DEVICES, until: float | None = N
     return Picture([[panel]], 10 if len(bars) <= 60 else 14, min(14.0, 1.6 + 0.3 * max(total, 3)))
 
 
-Names = list[tuple[float, str]]
-
-
 def lanes(
     bars: pd.DataFrame, order: Iterable[str], kinds: Mapping[str, str] | None = None
 ) -> tuple[np.ndarray, list[int], Names, Names]:
-    """The row of each bar, the edges of lines, and where the names of rows and of lines stand."""
+    """Rows of the bars, edges of lines, and the places of the names of both."""
     row, edges, cores, lines = np.zeros(len(bars), dtype=np.int64), [0], list[Any](), list[Any]()
     columns = [bars[name].to_numpy() for name in ("line", "core", "decided", "end")]
     for name in order:
@@ -135,8 +132,9 @@ def _names(bars: pd.DataFrame, row: np.ndarray, end: float) -> list[Texts]:
     bars = bars.assign(row=row, until=bars["compute_end"].fillna(end).clip(upper=end))
     bars = bars[bars["until"] > bars["compute_start"]]
     begin, until, at = (bars[name].to_numpy() for name in ("compute_start", "until", "row"))
-    texts, inks = bars["task"].astype(str).tolist(), np.where(bars["cpu"], INK, "#FFFFFF").tolist()
-    return [Texts((begin + until) / 2, at, texts, inks, 7.5, "center", room=until - begin)] * bool(texts)
+    texts, inks, middle = bars["task"].astype(str).tolist(), np.where(bars["cpu"], INK, "#FFFFFF"), (begin + until) / 2
+    room = until - begin
+    return [Texts(middle, at, texts, inks.tolist(), size=7.5, align="center", room=room)] * bool(texts)
 
 
 def lanes_axis(labels: Names, total: int) -> Axis:
@@ -272,7 +270,7 @@ def _spread(runs: Replications) -> Panel:
         mean, half, low, high = (
             one / factor for one in (interval.mean, interval.half_width, interval.low, interval.high)
         )
-        panel.marks += [Boxes([-math.inf], [math.inf], [low], [high], "", MUTED, alpha=0.18),
+        panel.marks += [Boxes([-math.inf], [math.inf], [low], [high], color=MUTED, alpha=0.18),
                         Line([-math.inf, math.inf], [mean, mean], color=INK, width=1)]  # fmt: skip
         panel.title = f"mean {with_unit(pair(mean, half), unit)} (95 %)"
     return panel

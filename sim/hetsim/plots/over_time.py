@@ -144,8 +144,8 @@ def power(result: Result, *, bins: int = 200) -> Picture:
         watts = columns[f"{kind}.{part}"].to_numpy() / factor
         if watts.any():
             below, floor = floor, floor + np.append(watts, watts[-1:])
-            label = f"{short(kind, 24)} {'at work' if part == 'work' else part}"
-            marks.append(Band(edges, below, floor, label, PALETTE[number % len(PALETTE)], strength, steps=True))
+            label, color = f"{short(kind, 24)} {'at work' if part == 'work' else part}", PALETTE[number % len(PALETTE)]
+            marks.append(Band(edges, below, floor, label, color=color, alpha=strength, steps=True))
     spent = float((total * np.diff(edges)).sum()) if result.end > 0 else 0.0
     title = f"{short(describe(result), 70)} · {energy(spent) if total.any() else 'no power is given'}"
     y = Axis(f"power ({unit})", 0, 1.05 * float(floor.max()) if floor.any() else 1.0)
@@ -169,7 +169,8 @@ def fragmentation(result: Result) -> Picture:
     shares = 100 * table["allocation"].fillna(0.0).to_numpy(), 100 * table["fragmented_gpus"].to_numpy() / up
     time, low, high = until(end, table["time"].to_numpy(), shares[0], shares[0] + shares[1])
     marks = [Band(time, 0.0, low, "allocated", alpha=0.25, steps=True),
-             Band(time, low, high, "free, but of no use to the mix", VERMILION, 0.45, steps=True)]  # fmt: skip
+             Band(time, low, high, "free, but of no use to the mix", color=VERMILION, alpha=0.45,
+                  steps=True)]  # fmt: skip
     panel = Panel(list(marks), time_axis(0.0, end if end > 0 else 1.0), Axis("GPUs (%)", 0, 105), describe(result),
                   legend="above", means=True)  # fmt: skip
     return Picture([[panel]], 9, 4)

@@ -25,7 +25,7 @@ def against(
         other columns of the sweep's table.
     Returns: the picture.
     """
-    frame = _rows(sweep, metric, where, x, by)
+    frame = _rows(sweep, metric, where, columns=(x, by))
     factor, unit = fitting(frame[metric].tolist(), units_of(metric))
     numbers, written = pd.api.types.is_numeric_dtype(frame[x]), list(dict.fromkeys(frame[x]))
     looks, marks = line_looks(list(map(str, frame[by].drop_duplicates()))), list[Any]()
@@ -57,7 +57,7 @@ def sweep_map(
         for one policy of several ({"policy": "sjf"}).
     Returns: the picture.
     """
-    frame, grid = _rows(sweep, metric, where, x, y), sweep.pivot(x, y, metric, where)
+    frame, grid = _rows(sweep, metric, where, columns=(x, y)), sweep.pivot(x, y, metric, where)
     names = frame.assign(names=_names(sweep, frame)).pivot(index=y, columns=x, values="names").reindex_like(grid)
     factor, unit = fitting(grid.to_numpy().ravel().tolist(), units_of(metric))
     values = grid.to_numpy(dtype=float) / factor
@@ -90,10 +90,11 @@ def is_wide(values: Any, ratio: float = 50.0) -> bool:
     return bool(len(finite) and finite.min() > 0 and finite.max() > ratio * finite.min())
 
 
-def _rows(sweep: Sweep, metric: str, where: Mapping[str, Any] | None, *columns: str) -> pd.DataFrame:
+def _rows(sweep: Sweep, metric: str, where: Any, columns: tuple[str, str]) -> pd.DataFrame:
     """The sound rows with these values, one for each combination of the columns."""
-    for name in (metric, *columns):
-        (sweep._known if name == metric else sweep._column)(name)
+    sweep._known(metric)
+    for column in columns:
+        sweep._column(column)
     frame = sweep.table[sweep.table["status"] == "done"]
     if frame.empty:
         raise UsageError("no row of the sweep is left to draw: all have failed")
@@ -106,7 +107,7 @@ def _rows(sweep: Sweep, metric: str, where: Mapping[str, Any] | None, *columns: 
 
 
 def _names(sweep: Sweep, frame: pd.DataFrame) -> list[str]:
-    """What names each row in the table of all points."""
+    """The names of rows in the table of all points."""
     policies = " · " + frame["policy"].astype(str) if sweep.table["policy"].nunique() > 1 else ""
     return (frame["point"].astype(str) + policies).tolist()
 
