@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -477,3 +478,9 @@ def test_the_front_pages_count_what_was_recorded():
     assert set(others["trace"]).isdisjoint({"default", "cpu050", "gpuspec25"})
     used, others = made.halves(catalogue.entry("vtc"), made.judged_rows(*both("vtc")))
     assert made.tally(used) == (13, 16) and not len(others)
+    servers = made.measured_servers()
+    page = (TOP / "docs" / "background" / "measured-servers.md").read_text(encoding="utf-8")
+    medians = [tuple(f"{100 * part[name].median():.1f} %" for name in ("token", "first"))
+               for _, part in servers.groupby("unseen")]  # fmt: skip
+    assert re.search(r"\| all \| 1,574 \|.*\| {} \| {} \| 84 %".format(*medians[0]), page), medians
+    assert "| all | 906 | {} | {} |".format(*medians[1]) in page and len(servers) == 1574 + 906

@@ -28,6 +28,7 @@ from hetsim.experiment.directory import load_any
 from hetsim.page import report, write_report
 from hetsim.page.elements import picture
 from hetsim.results.colors import BLUE, INK
+from hetsim.results.declared import higher_is_better
 from hetsim.results.panels import Axis, Boxes, Panel, Picture, Points, Texts
 
 MIX: dict[str, Any] = {
@@ -358,7 +359,14 @@ def test_a_page_about_fifty_policies(tmp_path: Path):
     page = report(found)
     assert 1 <= page.count("<li>") <= 5
     assert "No significant difference in " in page or "more pairs: the table of differences has all" in page
-    assert len(page) < 4e6
+    assert len(page) < 4e5
+    (shown,) = re.findall(r"<h2>Differences</h2>(.*?)</section>", page, re.DOTALL)
+    assert shown.count("<tr>") == 1 + 49 * len(found.metrics)  # the heading, and each policy against the best
+    assert len(found.pairs) == 1225 * len(found.metrics) and f"has all {len(found.pairs):,} pairs" in shown
+    assert "the best 30 of 50 policies in " in hs.plots.comparison(found).note
+    means = found.table[found.metrics[0], "mean"].sort_values(ascending=not higher_is_better(found.metrics[0]))
+    drawn = [mark.rows[0] for mark in hs.plots.comparison(found).panels[0].marks if getattr(mark, "rows", ())]
+    assert sorted(means[drawn]) == sorted(means[:30])  # of equal ones any
 
 
 @pytest.mark.slow
