@@ -108,7 +108,7 @@ def regret(found: Comparison | Sweep, metric: str = DEFAULT_METRIC) -> Picture:
         ]
         top = max(top, greatest)
     label = f"{metric_name(metric)}: above the best of each {table.index.name} (%)"
-    x = Axis(label, -0.02 * top, 1.18 * top or 1, count=8)
+    x = Axis(label, -0.02 * top, 1.3 * top or 1, count=8)
     y = Axis("", len(policies) - 0.4, -0.6, [(row, short(name)) for row, name in enumerate(policies)])
     panel = Panel(marks, x, y, "regret; the line is the mean", grid="x")
     return Picture([[panel]], 8, 1.4 + 0.38 * len(policies))
