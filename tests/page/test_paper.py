@@ -210,8 +210,8 @@ def test_a_folder_for_each_kind(results: Any, kind: str):
     assert {path.name: path.read_bytes() for path in paper.iterdir()} == first
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("verb", spread(["run", "compare", "sweep"], 1))
+@pytest.mark.nightly
+@pytest.mark.parametrize("verb", ["run", "compare", "sweep"])
 def test_methods_say_when_runs_and_counting_begin_and_end(tmp_path: Path, verb: str):
     """The stopping rule and the warm-up, of every kind of outcome."""
     tasks = [{"arrivals": {"process": "poisson", "rate": "0.2/s"}, "count": 30, "cpu_time": "2 s"}]

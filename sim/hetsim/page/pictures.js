@@ -298,11 +298,11 @@ const Pictures = (() => {
 
   // Pictures of the page -------------------------------------------------------------------------------------------
 
-  // The row of the page's tables that a mark stands for (its first cell, or all its parts), or the task of its run.
+  // The row of the page's tables that a mark stands for (its first cell, of a sweep with its policy), or the task of its run.
   function goTo(name) {
     const { explorer } = window, task = explorer ? explorer.run.id.findIndex(one => `task ${one}` === name) : -1;
-    const cells = one => [...one.cells].map(cell => cell.textContent), parts = name.split(" · ");   // of a sweep: point and policy
-    const isOf = own => own[0] === name || (parts.length > 1 && parts.every(part => own.includes(part)));
+    const [point] = name.split(" · "), policy = name.slice(point.length + 3), cells = one => [...one.cells].map(cell => cell.textContent);
+    const isOf = own => own[0] === name || (policy && own[0] === point && own.includes(policy));
     const row = task < 0 && [...document.querySelectorAll("main tbody tr")].find(one => isOf(cells(one)));
     if (!row) { if (task >= 0) explorer.show(task); return; }
     document.querySelectorAll("main tr").forEach(one => one.classList.toggle("chosen", one === row));

@@ -32,14 +32,13 @@ def comparison(found: Comparison) -> Picture:
     Parameters: found: what `compare` gave.
     Returns: the picture.
     """
-    count, first, note = len(found.metrics), found.metrics[0], "one run of each"
+    count, first = len(found.metrics), found.metrics[0]
     columns = 2 if count == 4 else min(COLUMNS, count)
     ranks = found.table[first, "mean"].rank(ascending=not higher_is_better(first), method="first", na_option="bottom")
     table = found.table[ranks <= MAX_POLICIES]
     panels: list[Any] = [_metric(found, table, name, is_first=n % columns == 0) for n, name in enumerate(found.metrics)]
     panels += [None] * (-count % columns)
-    if (found.pairs["n"] > 1).any():
-        note = f"means, with {found.confidence * 100:g} % intervals"
+    note = f"means, with {found.confidence * 100:g} % intervals" if (found.pairs["n"] > 1).any() else "one run of each"
     note += "; orange: shown to be better than all others" if any(found.winners.values()) else ""
     if len(table) < len(ranks):
         note += f"; the best {MAX_POLICIES} of {len(ranks)} policies in {metric_name(first)}"

@@ -35,7 +35,7 @@ def against(
         at = mine[x].to_numpy(dtype=float) if numbers else np.array([written.index(v) for v in mine[x]])
         look = looks[str(label)]
         marks.append(Line(at, np.where(np.isfinite(value), value, np.nan), marker="o", width=1.6,
-                          rows=_names(sweep, mine), **look))  # fmt: skip
+                          rows=row_names(sweep, mine), **look))  # fmt: skip
         if f"{metric}_ci_low" in mine:
             ends = (mine[f"{metric}_ci_{end}"].to_numpy(dtype=float) / factor for end in ("low", "high"))
             low, high = (np.clip(end, *possible(metric, value, factor)) for end in ends)
@@ -58,7 +58,7 @@ def sweep_map(
     Returns: the picture.
     """
     frame, grid = _rows(sweep, metric, where, columns=(x, y)), sweep.pivot(x, y, metric, where)
-    names = frame.assign(names=_names(sweep, frame)).pivot(index=y, columns=x, values="names").reindex_like(grid)
+    names = frame.assign(names=row_names(sweep, frame)).pivot(index=y, columns=x, values="names").reindex_like(grid)
     factor, unit = fitting(grid.to_numpy().ravel().tolist(), units_of(metric))
     values = grid.to_numpy(dtype=float) / factor
     finite, sides = np.isfinite(values), [np.arange(size + 1) - 0.5 for size in values.shape]
@@ -106,7 +106,7 @@ def _rows(sweep: Sweep, metric: str, where: Any, columns: tuple[str, str]) -> pd
     return frame
 
 
-def _names(sweep: Sweep, frame: pd.DataFrame) -> list[str]:
+def row_names(sweep: Sweep, frame: Any) -> list[str]:
     """The names of rows in the table of all points."""
     policies = " · " + frame["policy"].astype(str) if sweep.table["policy"].nunique() > 1 else ""
     return (frame["point"].astype(str) + policies).tolist()

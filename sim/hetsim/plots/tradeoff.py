@@ -8,7 +8,7 @@ import pandas as pd
 
 from hetsim.plots.comparison import MAX_POLICIES
 from hetsim.plots.style import possible, short
-from hetsim.plots.sweeps import is_wide, key_name
+from hetsim.plots.sweeps import is_wide, key_name, row_names
 from hetsim.results.colors import BLUE, INK, MUTED, ORANGE, PALETTE
 from hetsim.results.declared import DEFAULT_METRIC
 from hetsim.results.formatting import fitting, metric_name, units_of
@@ -34,7 +34,9 @@ def pareto(found: Comparison | Sweep, x: str, y: str, *, better: Better | None =
     (across, errors, x_axis), (up, errors_up, y_axis) = (_scale(name, table, keys, better) for name in (x, y))
     best, groups = table["front"].to_numpy(), table["policy"].astype(str).to_numpy()
     labels, several = table["label"].astype(str).tolist(), len(table) > len(set(groups))
-    names = labels if len(set(groups)) > 1 else [label.partition(" · ")[2] or label for label in labels]
+    names = labels
+    if isinstance(found, Sweep):
+        names = row_names(found, found.table[np.isfinite(found.table[[x, y]].astype(float)).all(axis=1)])
     colors = {policy: PALETTE[number % len(PALETTE)] for number, policy in enumerate(dict.fromkeys(groups))}
     order = np.flatnonzero(best)[np.argsort(across[best], kind="stable")]
     # Between two points of the front nothing is known to be reachable but what either of them is.
@@ -92,10 +94,9 @@ def regret(found: Comparison | Sweep, metric: str = DEFAULT_METRIC) -> Picture:
     table = table[[name for name in table if name in set(table.mean().nsmallest(MAX_POLICIES).index)]]
     policies, marks, top = [str(name) for name in table.columns], list[Any](), 0.0
     for row, name in enumerate(policies):
-        values = 100 * table[name].to_numpy(dtype=float)
-        kept = np.isfinite(values)
-        at = table.index[kept].astype(str) + f" · {name}" if table.index.name == "point" else pd.Index([name])
-        values = values[kept]
+        column = table.loc[np.isfinite(table[name]), name]
+        at = column.index.astype(str) + f" · {name}" if table.index.name == "point" else pd.Index([name])
+        values = 100 * column.to_numpy(dtype=float)
         if not len(values):
             marks.append(Texts([0], [row], [" –"], MUTED, size=10))
             continue
