@@ -15,6 +15,7 @@ naive         one run as if its waits were independent: why intervals from one r
 stationary    runs that begin in the steady state: means, percentiles, attainment, stopping at a precision
 verbs         the same by `replicate` and `compare` on a scenario, with `warmup: auto`, and a difference
 statements    how often `compare`, `tune` and `size` claim what is not so
+overload      short runs of clients that come back, give up or hedge, against exact models
 length        how many customers a precision takes at several loads, from the exact variance (Whitt 1989)
 
 Waits come from Lindley's recursion as cumulated sums, 100,000 customers in a few milliseconds: what the engine gives
@@ -32,6 +33,7 @@ import numpy as np
 
 from benchmarks.engine import fleet
 from benchmarks.measure import SEED, Row, chosen, parser_of, print_table
+from benchmarks.overload import overload_figures
 from benchmarks.promises import statement_figures, stationary_figures, verb_figures
 from hetsim.errors import UsageError
 from hetsim.results.many_runs.warmup import PILOT, WarmupSeries
@@ -318,6 +320,7 @@ FIGURES: dict[str, Callable[[Sizes], Iterator[Row]]] = {
     "stationary": lambda sizes: stationary_figures(sizes.sets),
     "verbs": lambda sizes: verb_figures(sizes.sets),
     "statements": lambda sizes: statement_figures(sizes.sets),
+    "overload": lambda sizes: overload_figures(sizes.sets),
     "length": length_figures,
 }
 

@@ -1,0 +1,127 @@
+"""The rows `overload` of `benchmarks.coverage`: clients that come back, give up or hedge, against exact models.
+
+A set is a few short runs of the engine with seeds of their own, and the 95 % interval of their ratio of sums, as
+`hetsim run` makes it.  The models, a fifth of the sets each:
+
+retrials, 1 and 2   M/M/c where a call that finds no server free comes back after an exponential time: mean response
+Erlang-A            M/M/2 whose customers give up after exponential times: the share that does
+redundancy          copies of each call at both of two servers, of which the first to end counts: mean response
+hedging             lognormal times, servers enough that no call waits, and a hedge: the share answered in time
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import hetsim as hs
+from benchmarks.measure import Row
+from benchmarks.promises import covering, held
+from hetsim import theory
+from hetsim.engine.simulation import Simulation
+from hetsim.model.record import EXPIRED, Record
+from hetsim.results.one_run.calls import call_rows
+from hetsim.results.one_run.estimands import ratio_contributions
+from hetsim.results.statistics import Interval, student_interval
+
+RUNS = 8
+"""Runs of a set."""
+CV, AFTER, WITHIN = 2.0, 1.0, 2.0
+"""Of hedged calls: the coefficient of variation, and the seconds until a hedge and until an answer is late."""
+Values = Callable[[Record], tuple[np.ndarray, np.ndarray]]
+
+
+class Setting(NamedTuple):
+    """A scenario, from when on calls count, the arrivals and values of calls, and the exact mean of these."""
+
+    scenario: hs.Scenario
+    since: float
+    values: Values
+    exact: float
+
+
+def settings() -> dict[str, Setting]:
+    """By name, what is run and what is right."""
+    wait = {"first": "2 s", "factor": 1, "jitter": "exponential"}
+    back = {"clients": {"retry": {"times": 80, "on": ["rejected"], "wait": wait}}}
+    refuses = {"scheduler": "fcfs", "admission": {"name": "queue_limit", "limit": 0}}
+    impatient = {"patience": {"distribution": "exponential", "mean": "2 s"}}
+    copies = {"clients": {"at_timeout": "cancel", "hedge": {"after": "0 s", "size": "new"}}}
+    hedged = {"clients": {"hedge": {"after": f"{AFTER} s", "size": "new"}}}
+    long = {"distribution": "lognormal", "mean": "1 s", "cv": CV}
+    one, two = theory.retrials(0.3, 1, 1, 2), theory.retrials(0.8, 1, 2, 2)
+    left, first = theory.mmc_abandonment(2.5, 1.0, 2, 2.0), theory.redundancy(0.8, 1.0, 2, 2)
+    return {
+        "retrials, 1 server": _setting(1, 0.3, 400, _responses, one.response_mean, policy=refuses, **back),
+        "retrials, 2 servers": _setting(2, 0.8, 100, _responses, two.response_mean, policy=refuses, **back),
+        "Erlang-A, 2 servers": _setting(2, 2.5, 40, _left, left.loss, **impatient),
+        "redundancy, 2 copies": _setting(2, 0.8, 160, _responses, first.response_mean, **copies),
+        "hedging, lognormal": _setting(100, 10.0, 8, _in_time, 1 - tail(WITHIN) * tail(WITHIN - AFTER),
+                                       {"cpu_time": long}, **hedged),
+    }  # fmt: skip
+
+
+def tail(seconds: float) -> float:
+    """P(X > seconds) of the times of hedged calls, lognormal with a mean of 1 s."""
+    spread = math.log1p(CV * CV)
+    return 0.5 * math.erfc((math.log(seconds) + spread / 2) / math.sqrt(2 * spread))
+
+
+def _setting(
+    cpus: int, rate: float, seconds: float, values: Values, exact: float, more: Any = None, policy: Any = "fcfs", **entry: Any
+) -> Setting:
+    """Poisson arrivals for some seconds after a quarter that does not count, and time for the last calls to end."""
+    law = {"distribution": "exponential", "mean": "1 s"}
+    given = {
+        "name": "overload", "horizon": f"{1.25 * seconds + 1000} s", "policy": policy, "cluster": {"nodes": {"cpus": cpus}},
+        "workload": [{"name": "calls", "arrivals": {"process": "poisson", "rate": f"{rate}/s"}, "cpu_time": law,
+                      "until": f"{1.25 * seconds} s", **entry, **(more or {})}],
+    }  # fmt: skip
+    return Setting(hs.load(given), seconds / 4, values, exact)
+
+
+def _responses(record: Record) -> tuple[np.ndarray, np.ndarray]:
+    calls = call_rows(record)
+    assert calls is not None
+    return record.input.tasks.arrival[calls.first], calls.response
+
+
+def _in_time(record: Record) -> tuple[np.ndarray, np.ndarray]:
+    arrival, response = _responses(record)
+    return arrival, response <= WITHIN
+
+
+def _left(record: Record) -> tuple[np.ndarray, np.ndarray]:
+    return record.input.tasks.arrival, record.status == EXPIRED
+
+
+def interval(setting: Setting, seeds: range) -> Interval:
+    """Of the ratio of sums over runs with these seeds."""
+    means, counts = [], []
+    for seed in seeds:
+        arrival, values = setting.values(Simulation(setting.scenario.build(seed)).run())
+        counted = values[arrival >= setting.since]
+        means.append(float(counted.mean()))
+        counts.append(float(len(counted)))
+    return student_interval(ratio_contributions(np.array(means), np.array(counts)))
+
+
+def intervals(sets: int) -> Iterator[tuple[str, float, list[Interval]]]:
+    """By model its exact value and its part of the intervals."""
+    models = settings()
+    for name, setting in models.items():
+        seeds = (range(1 + RUNS * k, 1 + RUNS * (k + 1)) for k in range(sets // len(models)))
+        yield name, setting.exact, [interval(setting, some) for some in seeds]
+
+
+def overload_figures(sets: int) -> Iterator[Row]:
+    """Coverage by model, and of all: sets are divided among the models."""
+    shares: list[float] = []
+    for name, exact, found in intervals(sets):
+        share, ends = covering(found, exact)
+        shares.append(share)
+        yield Row(name, held(share, len(found), ends)[0])
+    yield Row("all of them", *held(float(np.mean(shares)), sets))
