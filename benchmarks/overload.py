@@ -31,11 +31,12 @@ RUNS = 8
 """Runs of a set."""
 CV, AFTER, WITHIN = 2.0, 1.0, 2.0
 """Of hedged calls: the coefficient of variation, and the seconds until a hedge and until an answer is late."""
-Values = Callable[[Record], tuple[np.ndarray, np.ndarray]]
+Values = Callable[[Record], tuple[np.ndarray, np.ndarray, str]]
+"""Of a run the arrivals of calls, a value of each, and the metric as which its mean is estimated."""
 
 
 class Setting(NamedTuple):
-    """A scenario, from when on calls count, the arrivals and values of calls, and the exact mean of these."""
+    """A scenario, from when on calls count, their values, and the exact mean of these."""
 
     scenario: hs.Scenario
     since: float
@@ -54,14 +55,14 @@ def settings() -> dict[str, Setting]:
     long = {"distribution": "lognormal", "mean": "1 s", "cv": CV}
     one, two = theory.retrials(0.3, 1, 1, 2), theory.retrials(0.8, 1, 2, 2)
     left, first = theory.mmc_abandonment(2.5, 1.0, 2, 2.0), theory.redundancy(0.8, 1.0, 2, 2)
+    in_time = 1 - tail(WITHIN) * tail(WITHIN - AFTER)
     return {
-        "retrials, 1 server": _setting(1, 0.3, 400, _responses, one.response_mean, policy=refuses, **back),
+        "retrials, 1 server": _setting(1, 0.3, 240, _responses, one.response_mean, policy=refuses, **back),
         "retrials, 2 servers": _setting(2, 0.8, 100, _responses, two.response_mean, policy=refuses, **back),
         "Erlang-A, 2 servers": _setting(2, 2.5, 40, _left, left.loss, **impatient),
         "redundancy, 2 copies": _setting(2, 0.8, 160, _responses, first.response_mean, **copies),
-        "hedging, lognormal": _setting(100, 10.0, 8, _in_time, 1 - tail(WITHIN) * tail(WITHIN - AFTER),
-                                       {"cpu_time": long}, **hedged),
-    }  # fmt: skip
+        "hedging, lognormal": _setting(100, 10.0, 8, _in_time, in_time, cpu_time=long, **hedged),
+    }
 
 
 def tail(seconds: float) -> float:
@@ -71,42 +72,41 @@ def tail(seconds: float) -> float:
 
 
 def _setting(
-    cpus: int, rate: float, seconds: float, values: Values, exact: float, more: Any = None, policy: Any = "fcfs", **entry: Any
+    cpus: int, rate: float, seconds: float, values: Values, exact: float, policy: Any = "fcfs", **entry: Any
 ) -> Setting:
     """Poisson arrivals for some seconds after a quarter that does not count, and time for the last calls to end."""
+    arrivals = {"process": "poisson", "rate": f"{rate}/s"}
     law = {"distribution": "exponential", "mean": "1 s"}
-    given = {
-        "name": "overload", "horizon": f"{1.25 * seconds + 1000} s", "policy": policy, "cluster": {"nodes": {"cpus": cpus}},
-        "workload": [{"name": "calls", "arrivals": {"process": "poisson", "rate": f"{rate}/s"}, "cpu_time": law,
-                      "until": f"{1.25 * seconds} s", **entry, **(more or {})}],
-    }  # fmt: skip
+    workload = {"name": "calls", "arrivals": arrivals, "until": f"{1.25 * seconds} s", "cpu_time": law, **entry}
+    given = {"name": "overload", "horizon": f"{1.25 * seconds + 1000} s", "policy": policy,
+             "cluster": {"nodes": {"cpus": cpus}}, "workload": [workload]}  # fmt: skip
     return Setting(hs.load(given), seconds / 4, values, exact)
 
 
-def _responses(record: Record) -> tuple[np.ndarray, np.ndarray]:
+def _responses(record: Record) -> tuple[np.ndarray, np.ndarray, str]:
     calls = call_rows(record)
     assert calls is not None
-    return record.input.tasks.arrival[calls.first], calls.response
+    return record.input.tasks.arrival[calls.first], calls.response, "response_mean"
 
 
-def _in_time(record: Record) -> tuple[np.ndarray, np.ndarray]:
-    arrival, response = _responses(record)
-    return arrival, response <= WITHIN
+def _in_time(record: Record) -> tuple[np.ndarray, np.ndarray, str]:
+    arrival, response, _ = _responses(record)
+    return arrival, response <= WITHIN, "slo_attainment"
 
 
-def _left(record: Record) -> tuple[np.ndarray, np.ndarray]:
-    return record.input.tasks.arrival, record.status == EXPIRED
+def _left(record: Record) -> tuple[np.ndarray, np.ndarray, str]:
+    return record.input.tasks.arrival, record.status == EXPIRED, ""
 
 
 def interval(setting: Setting, seeds: range) -> Interval:
     """Of the ratio of sums over runs with these seeds."""
-    means, counts = [], []
+    means, counts, metric = [], [], ""
     for seed in seeds:
-        arrival, values = setting.values(Simulation(setting.scenario.build(seed)).run())
+        arrival, values, metric = setting.values(Simulation(setting.scenario.build(seed)).run())
         counted = values[arrival >= setting.since]
         means.append(float(counted.mean()))
         counts.append(float(len(counted)))
-    return student_interval(ratio_contributions(np.array(means), np.array(counts)))
+    return student_interval(ratio_contributions(np.array(means), np.array(counts)), metric=metric)
 
 
 def intervals(sets: int) -> Iterator[tuple[str, float, list[Interval]]]:

@@ -1,4 +1,4 @@
-"""Where overload stays: the edge of the vulnerable region in the fluid limit, and runs: `python -m benchmarks.vulnerable`.
+"""Where overload stays, in the fluid limit and in runs: `python -m benchmarks.vulnerable`.
 
 c servers, exponential times of 1 s, calls at a load ρ whose clients wait for 3 s and try three times more at once, and
 a trigger: n calls a server that come at one instant (scenario `vulnerable-region`).  In the fluid limit (c to infinity

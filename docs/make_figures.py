@@ -4,7 +4,8 @@
     python docs/make_figures.py pictures   some of them only
 
 queues, ratios, batches: simulations next to exact results, for docs/background/validation.md; theory-models: for
-docs/theory.md.  measured-gpu: next to measurements.  pictures: what the blocks of docs/pictures.md write, as far as
+docs/theory.md.  measured-gpu: next to measurements.  vulnerable-region: a sweep and the edge in the fluid limit, for
+docs/admission.md.  pictures: what the blocks of docs/pictures.md write, as far as
 the page shows it.  questions: what the commands of docs/questions.md print, for the questions that have a picture.
 systems (systems=NAME: one of them), cost: docs/system_figures.py.
 """
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import system_figures  # in this folder
 from matplotlib.figure import Figure
 from system_figures import tidy
@@ -245,6 +247,38 @@ def measured_gpu() -> Figure:
     return picture
 
 
+RED = "#D62728"
+"""Seen on the light and the dark cells of a map."""
+
+
+def vulnerable_region(table: pd.DataFrame | None = None) -> Figure:
+    """Share of calls answered over load and trigger, as the sweep of the scenario has it, and the fluid's edge."""
+    from benchmarks import vulnerable
+
+    rate, trigger = vulnerable.KEYS
+    if table is None:
+        table = hs.sweep("vulnerable-region", metrics=["slo_attainment"], replications=30).table
+    grid = table.pivot(index=trigger, columns=rate, values="slo_attainment")
+    sides = []
+    for at in (grid.columns.to_numpy(float) / 10, grid.index.to_numpy(float)):
+        middle = (at[1:] + at[:-1]) / 2
+        sides.append(np.concatenate([[2 * at[0] - middle[0]], middle, [2 * at[-1] - middle[-1]]]))
+    picture = figure(8.0, 4.6)
+    ax = picture.add_subplot()
+    cells = ax.pcolormesh(*sides, 100 * grid.to_numpy(float), cmap="cividis", vmin=0, vmax=100)
+    picture.colorbar(cells, label="calls answered in the last minute (%)")
+    loads = np.array([0.251, 0.26, 0.28, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.94])
+    ax.plot(loads, [10 * vulnerable.edge(load) for load in loads], color=RED, lw=2, label="edge in the fluid limit")
+    ax.axvline(0.25, color=RED, ls="--", label="below it every collapse ends")
+    ax.set_xlim(sides[0][0], sides[0][-1])
+    ax.set_ylim(sides[1][0], sides[1][-1])
+    ax.set_xlabel("load of ten servers")
+    ax.set_ylabel("trigger: calls that come at once")
+    ax.legend(loc="upper left", fontsize=8)
+    tidy(ax)
+    return picture
+
+
 def pictures() -> None:
     """Run the Python blocks of docs/pictures.md in a folder of their own, and keep the files that the page shows."""
     page = (DOCS / "pictures.md").read_text(encoding="utf-8")
@@ -333,6 +367,8 @@ def main(asked: list[str]) -> None:
     for name, draw in FIGURES:
         if not asked or name in asked:
             draw().savefig(FOLDER / f"{name}.png", dpi=110)
+    if not asked or "vulnerable-region" in asked:
+        vulnerable_region().savefig(DOCS / "vulnerable-region.png", dpi=80)
     if not asked or "pictures" in asked:
         pictures()
     if not asked or "questions" in asked:

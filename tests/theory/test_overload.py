@@ -44,7 +44,7 @@ def test_attempts_that_fail_are_four_times_the_load(load: float, stays: bool) ->
 
 
 def test_what_fails_is_counted_up_to_the_last_task() -> None:
-    """The integral of the chance, by quadrature: exp(-3) while a server is free, then exp(w - 3) up to a wait of 3 s."""
+    """The integral of the chance, by quadrature: exp(-3) while a server is free, then exp(w - 3) up to 3 s of wait."""
     for tasks in (0.4, 1.0, 2.5, 4.0, 7.0):
         right = quad(lambda x: np.exp(min(max(x - 1, 0) - 3, 0)), 0, tasks, points=[1, 4], limit=200)[0]
         assert vulnerable.failing(tasks) == pytest.approx(right, rel=1e-9)
