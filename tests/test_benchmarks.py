@@ -44,8 +44,10 @@ FIGURES = {
         "growth": "time a job, 4,000 / 1,000: las",
         "memory": "from 1,000 to 4,000 jobs: easy_backfill",
     },
+    "vulnerable": {"edge": "edge at a load of 0.7", "permanence": "back at a load of 0.2"},
+    "regret": {"naor": "square wave"},
 }
-"""Figures of three benchmarks, and what each of them prints."""
+"""Figures of some benchmarks, and what each of them prints."""
 
 
 @pytest.mark.slow
