@@ -110,8 +110,10 @@ class HeteroPrio(Scheduler):
     @staticmethod
     def _place(task: Task, side: int, view: View) -> Placement | None:
         """The task's fastest mode of a side that fits now."""
-        modes = (mode for mode in task.fastest_modes() if mode.on_cpu == (side == CORES))
-        return next((placement for mode in modes if (placement := view.first(mode, task)) is not None), None)
+        for mode in task.fastest_modes():
+            if mode.on_cpu == (side == CORES) and (placement := view.first(mode, task)) is not None:
+                return placement
+        return None
 
     def _start(self, task: Task, placement: Placement, view: View) -> Start:
         core, gpu = best_times(task)
@@ -170,9 +172,11 @@ def from_scratch(task: Task, placement: Placement, view: View) -> float:
 
 def best_times(task: Task) -> tuple[float, float]:
     """Minimum estimated time on cores and on accelerators; inf if impossible."""
-    times = [(mode.on_cpu, task.estimate_in(mode)) for mode in task.fastest_modes()]
-    core, gpu = (next((time for on_cpu, time in times if on_cpu == side), math.inf) for side in (True, False))
-    return core, gpu
+    best = [math.inf, math.inf]
+    for position in task.modes_by_speed():
+        side = CORES if task.modes[position].on_cpu else ACCELERATORS
+        best[side] = min(best[side], task.estimate_at(position))
+    return best[CORES], best[ACCELERATORS]
 
 
 def _modes(shape: Shape, side: int) -> list[Mode]:

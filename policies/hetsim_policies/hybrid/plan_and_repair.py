@@ -317,10 +317,12 @@ class PlanAndRepair(Scheduler):
         board, now = self._board, view.now
         for task in sorted(self._new.values(), key=self._key):
             best: tuple[float, PlannedLane, int, float] | None = None
-            for position in sorted(task.allowed or range(len(task.modes))):
+            for position, mode in enumerate(task.modes):
+                if task.allowed is not None and position not in task.allowed:
+                    continue
                 seconds = self._seconds(task.index, position)
                 soonest = now + seconds
-                for lane in board.able(task.modes[position]):
+                for lane in board.able(mode):
                     at = ends.get(lane.number, 0.0)
                     end = soonest if at <= now else at + seconds
                     if (best is None or end < best[0]) and board.is_up(lane):

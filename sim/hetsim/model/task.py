@@ -161,9 +161,10 @@ class Task:
             return (0,)
         return sorted(self.allowed or range(count), key=self.estimate_at)
 
-    def fastest_modes(self) -> list[Mode]:
+    def fastest_modes(self) -> Sequence[Mode]:
         """Its modes by estimate, fastest first, stable."""
-        return [self.shape.modes[position] for position in self.modes_by_speed()]
+        modes = self.shape.modes
+        return modes if len(modes) == 1 else [modes[position] for position in self.modes_by_speed()]
 
     def __repr__(self) -> str:
         return f"task {self.id}"

@@ -5,7 +5,7 @@ were alone, and how they slow each other down is measured (`pairs` of its sharin
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from hetsim.model.cluster import WHOLE, Device
@@ -34,7 +34,7 @@ def is_shared(mode: Mode) -> bool:
     return mode.whole_devices and not mode.on_cpu and mode.type.streams > 1
 
 
-def alone_modes(task: Task) -> list[Mode]:
+def alone_modes(task: Task) -> Sequence[Mode]:
     """Modes that leave no room on their devices, fastest first; else all."""
     modes = task.fastest_modes()
     return [mode for mode in modes if not is_fraction(mode)] or modes

@@ -203,7 +203,8 @@ class Board:
     def idle(self) -> list[PlannedLane]:
         """Lanes on which no step of the plan runs."""
         if self._idle is None:
-            self._idle = [lane for lane in self.lanes.values() if not lane.running and self.is_up(lane)]
+            down = self._down
+            self._idle = [lane for lane in self.lanes.values() if not lane.running and lane.number not in down]
         return self._idle
 
     def able(self, mode: Mode) -> list[PlannedLane]:
@@ -363,9 +364,11 @@ class Board:
     ) -> PlannedJob | None:
         """The step of a task on one lane in its fastest mode; None if it cannot start."""
         best: PlannedJob | None = None
-        for position in sorted(task.allowed or range(len(task.modes))):
-            placement = lane.placed(task.modes[position])
-            if placement is not None and self.fits(task, placement, view):
+        for position, mode in enumerate(task.modes):
+            placement = lane.placed(mode)
+            if placement is None or (task.allowed is not None and position not in task.allowed):
+                continue
+            if self.fits(task, placement, view):
                 time = seconds(task, placement, view)
                 if best is None or time < best.seconds:
                     best = PlannedJob(task.index, placement, (lane,), seconds=time, task=task)
@@ -581,4 +584,4 @@ class Movable:
 
 def min_seconds(task: Task, kind: DeviceType) -> float:
     """Minimum seconds of a task on a lane of a type; inf without a mode."""
-    return min((task.remaining_in(mode) for mode in task.modes if mode.type is kind), default=math.inf) * (1 - LATE)
+    return min([task.remaining_in(mode) for mode in task.modes if mode.type is kind], default=math.inf) * (1 - LATE)
