@@ -5,8 +5,9 @@ earlier snapshots of the same history, held against what came, tell how far off 
 moved, outward or inward, by what would have made as many of these intervals right as it promises.
 Reference: Romano, Patterson, Candès, Conformalized Quantile Regression (2019).  Each end by itself holds more than is
 promised, since half of the starts lie beyond the horizon and can miss one end only.  The promise holds where later
-errors are like earlier ones; jobs of one snapshot err together, so that many starts at few instants say less than their
-number.
+errors are like earlier ones.  Jobs of one snapshot err together, so that many starts at few instants say less than
+their number: at two sites a snapshot of 54 and 73 starts was worth ten by the spread of its misses, and since three in
+a row look at the same hours, each counts as `WORTH`.
 Weakness: a start that is all but certain is widened like any other.  Errors in parts of the interval's own width, or of
 the promised wait, which would spare it, made intervals no narrower at the same coverage where they were tried.
 """
@@ -19,6 +20,8 @@ import numpy as np
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of a start that are told."""
+WORTH = 4
+"""Independent starts that one snapshot is worth: its jobs err together, and its hours are those of others, too."""
 ENOUGH_STARTS = 30
 """Judged starts below which nothing is moved: of fewer three errors alone would decide the ends."""
 
@@ -67,16 +70,21 @@ def widening(pasts: Sequence[Past], now: float) -> Widening | None:
     actual = np.concatenate([past.actual for past in finished])
     groups = np.array([group for past in finished for group in past.groups or [""] * len(past.actual)])
     error = actual[:, None] - intervals
+    number = np.repeat(np.arange(len(finished)), [len(past.actual) for past in finished])
     rows = {name: np.flatnonzero(groups == name) for name in sorted(set(groups.tolist()))}
-    by_group = {name: _moves(error[own]) for name, own in rows.items() if len(own) >= ENOUGH_STARTS}
-    return Widening(_moves(error), starts, len(finished), by_group)
+    by_group = {name: _moves(error[own], len(set(number[own].tolist())))
+                for name, own in rows.items() if len(own) >= ENOUGH_STARTS}  # fmt: skip
+    return Widening(_moves(error, len(finished)), starts, len(finished), by_group)
 
 
-def _moves(error: np.ndarray) -> tuple[float, ...]:
-    """By quantile the seconds that would have made intervals right; the median stays."""
-    moves, starts = [0.0] * len(SHARES), len(error)
+def _moves(error: np.ndarray, snapshots: int) -> tuple[float, ...]:
+    """By quantile the seconds that would have made intervals right; the median stays.
+
+    The start to come is one more among as many as are independent.
+    """
+    moves, starts, more = [0.0] * len(SHARES), len(error), max(1.0, len(error) / (WORTH * snapshots))
     for low, high in ((0, -1), (1, -2)):
-        rank = min(starts, math.ceil((starts + 1) * round(SHARES[high] - SHARES[low], 9)))
+        rank = min(starts, math.ceil((starts + more) * round(SHARES[high] - SHARES[low], 9)))
         moves[high] = float(np.sort(np.maximum(-error[:, low], error[:, high]))[rank - 1])
         moves[low] = -moves[high]
     return tuple(moves)

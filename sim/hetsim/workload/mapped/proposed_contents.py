@@ -148,8 +148,8 @@ class Contents:
         if "recorded_node" not in self.chosen and nodes:
             peaks = [self._peak(one) for one in nodes]
             node, peak = min(zip(nodes, peaks, strict=True), key=lambda pair: pair[1])
-            reason = f", on which at most {peak:g} are held at once" if max(peaks) > peak else ""
-            self._take("recorded_node", node, f"{kinds[node.name]} names with numbers, which come again{reason}")
+            self._take("recorded_node", node, f"{kinds[node.name]} names with numbers, which come again"
+                       + (f", on which at most {peak:g} are held at once" if max(peaks) > peak else ""))  # fmt: skip
         rest = sorted((one for one in texts if one in self.left and 1 < kinds[one.name] <= 0.5 * self.rows),
                       key=lambda one: -kinds[one.name])  # fmt: skip
         for target in ("user", "status", "class"):

@@ -241,12 +241,10 @@ class Assembly:
         arrival = np.frombuffer(block.arrival)
         if not (np.diff(arrival) < 0).any() or len(np.unique(arrival)) == len(arrival):
             return None if kept.all() else np.flatnonzero(kept)
-        numbers = np.array(block.ids, dtype=float) if isinstance(block.ids, array) else np.empty(0)
-        rank = numbers if len(numbers) == len(block) else numbers_in(block.names_of(len(block)))
-        _, slack = by_ids(rank, arrival)
-        came = np.argsort(arrival, kind="stable")
-        rows = np.arange(len(kept))
-        rows[came] = came if slack is None else np.lexsort((rank, arrival))
+        plain = isinstance(block.ids, array) and len(block.ids) == len(block)
+        rank = np.array(block.ids, dtype=float) if plain else numbers_in(block.names_of(len(block)))
+        came, rows = np.argsort(arrival, kind="stable"), np.arange(len(kept))
+        rows[came] = came if by_ids(rank, arrival)[1] is None else np.lexsort((rank, arrival))
         return rows[kept[rows]]
 
     def _times(self, table: TaskTable, numbers: dict[str, np.ndarray], estimate: np.ndarray | None) -> None:
