@@ -39,8 +39,7 @@ SHORTER, SHORTEST_LINE = "shorter of two lines", "shortest line"  # what routing
 
 UNTIL_THE_END = 0.002  # part of the measured time without arrivals at its end that is not told
 CONSERVING, RESERVE = "work-conserving", "slow reserve"
-"""What a placement declares if it leaves no task waiting while one of equal devices is free; if it does, too, and takes
-slower ones when many wait."""
+"""What placements declare: no task waits while one of equal devices is free; slower ones are taken when many wait."""
 
 NEARLY = 0.1  # relative error up to which a prediction is near
 

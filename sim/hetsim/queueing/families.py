@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from hetsim.model.tasks import Mode
-from hetsim.queueing.facts import Facts, Law, Match, PredictedRow, Unmatched, law_of
+from hetsim.queueing.facts import Customers, Facts, Law, Match, PredictedRow, Unmatched, law_of
 from hetsim.results.declared import RESPONSE_MEAN, WAIT_MEAN
 from hetsim.theory.prediction import Prediction
 
@@ -51,14 +50,13 @@ def own_lines(facts: Facts) -> bool:
     return understood and single
 
 
-def equal_service(facts: Facts, kinds: Iterable[tuple[Mode, Any]]) -> Law:
+def equal_service(facts: Facts, kinds: Iterable[tuple[Mode, Customers]]) -> Law:
     """The service that all tasks have in their modes; Unmatched if it differs."""
-    timings = [facts.timing_on(mode, demand) for mode, demand in kinds]
+    timings = [facts.timing_on(mode, one.demand) for mode, one in kinds]
     laws = [law_of(one[0]).times(one[1]) for one in timings if one is not None]
     alike = len(laws) == len(timings) and all(math.isclose(law.mean, laws[0].mean) for law in laws)
     require(facts.suppose("all servers have one mean service", alike, facts.time_key))
-    odd = next((law for law in laws if law.kind != "exponential"), laws[0])
-    facts.exponential(odd)
+    facts.exponential(next((law for law in laws if law.kind != "exponential"), laws[0]))
     return laws[0]
 
 

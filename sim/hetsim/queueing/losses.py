@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import product
 from typing import Any, cast
 
 from hetsim.errors import UsageError
@@ -93,9 +94,9 @@ def copies(facts: Facts, _: str) -> Match:
     hedge: Any = first.hedge if first is not None and others.count(first) == len(others) else None
     key, apart = "workload.0.clients.hedge", hedge is not None and hedge.apart
     if apart:
-        understood, servers = own_lines(facts), len(facts.modes)
-        open_to_all = {len(shape.modes) for shape in facts.input.tasks.shapes} <= {1, servers}
-        understood &= facts.suppose("copies may go to every server", open_to_all, facts.time_key, facts.shown_modes)
+        servers = len(facts.modes)
+        understood = own_lines(facts) & facts.suppose("copies may go to every server", {
+            len(shape.modes) for shape in facts.input.tasks.shapes} <= {1, servers}, facts.time_key)  # fmt: skip
     else:
         understood, servers = facts.arrivals() & sized_tasks(facts), facts.servers
         facts.open_door()
@@ -107,8 +108,7 @@ def copies(facts: Facts, _: str) -> Match:
     facts.suppose("copies have times of their own", hedge.size == "new", f"{key}.size", hedge.size)
     canceled = first is not None and first.at_timeout != "leave"
     facts.suppose("copies are canceled as one ends", canceled, "workload.0.clients.at_timeout")
-    every = [(mode, one.demand) for mode in facts.modes for one in facts.customers]
-    law = equal_service(facts, every) if apart else facts.law
+    law = equal_service(facts, product(facts.modes, facts.customers)) if apart else facts.law
     if not apart:
         facts.exponential()
     load = facts.rate * law.mean

@@ -162,8 +162,7 @@ def forks(facts: Facts, _: str) -> Match:
     shapes = [tasks.shapes[number] for number in tasks.shape[: len(facts.customers)]]  # of the parts of the first job
     apart = len({id(shape.modes[0]) for shape in shapes}) == len(shapes) == sum(len(one.modes) for one in shapes)
     require(facts.suppose("each part has a server of its own", apart, "workload.0.classes", facts.shown_modes))
-    pairs = zip(shapes, facts.customers, strict=True)
-    law = equal_service(facts, [(shape.modes[0], one.demand) for shape, one in pairs])
+    law = equal_service(facts, zip((shape.modes[0] for shape in shapes), facts.customers, strict=True))
     rate = facts.customers[0].rate
     require(facts.steady(rate * law.mean, 1, law))
     prediction = networks.fork_join(rate, law.mean, len(shapes))
