@@ -199,12 +199,12 @@ class Episodes:
         return self.observation
 
     def clone(self) -> Self:
-        """A copy that goes on independently from here, to the same bytes; UsageError where something forbids it."""
+        """A copy that goes on independently; UsageError where something forbids it."""
         new = copy(self)
         if self.simulation is not None and not self.over:
             new.simulation = self.simulation.fork()
-            told = new._adopt(new.simulation.input.scheduler).reward
-            new.reward, new.plain_reward = told.parts if isinstance(told, Both) else (told, told)
+            reward = new._adopt(new.simulation.input.scheduler).reward
+            new.reward, new.plain_reward = reward.parts if isinstance(reward, Both) else (reward, reward)
         return new
 
     def _adopt(self, scheduler: Any) -> Any:

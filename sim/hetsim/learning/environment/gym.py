@@ -120,7 +120,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         return episodes.observation, reward, episodes.terminated, episodes.truncated, self._info()
 
     def clone(self) -> Self:
-        """A copy in the middle of the episode that goes on independently, to the same bytes.
+        """A copy in mid-episode that goes on independently, to the same bytes.
 
         Raises: UsageError if an observation, a reward or a policy cannot be copied.
         """
@@ -221,10 +221,10 @@ class AdmissionEnv(SchedulingEnv):
 
 
 class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray]):
-    """Many environments of one scenario in one process, of which each has a row (`gymnasium.make_vec`).
+    """Many environments in one process (`gymnasium.make_vec`), each with a row.
 
     num_envs: how many; the other parameters are those of the single environment.
-    `reset(seed=s)` seeds them with s, s + 1, ...; an episode that has ended begins anew at the next step, whose action
+    `reset(seed=s)` seeds them with s, s + 1, ...; an episode that has ended begins again at the next step, whose action
     is ignored.  Each row is what the single environment gives; the work on arrays is done for all at once.  In `info`
     each entry is an array, `action_mask` of shape (num_envs, actions).
     """
@@ -273,7 +273,7 @@ class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray
         return observation, rewards, ends[:, 0], ends[:, 1], info
 
     def _seen(self) -> tuple[Any, dict[str, Any]]:
-        """What all have to decide now."""
+        """Observations of all, and the info."""
         episodes, space, size = [env.episodes for env in self.envs], self.single_observation_space, self.num_envs
         observations = gymnasium.vector.utils.concatenate(
             space, [one.observation for one in episodes], gymnasium.vector.utils.create_empty_array(space, size)
@@ -284,7 +284,7 @@ class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray
 
 
 class AdmissionVectorEnv(SchedulingVectorEnv):
-    """Many environments of admission in one process, as `SchedulingVectorEnv` has them."""
+    """Many environments of admission in one process, each with a row."""
 
     kind = AdmissionEnv
 

@@ -280,7 +280,7 @@ class Window(Scheduler):
         return looked
 
     def context(self, work: list[float], wanted: list[int]) -> list[float]:
-        """Entries of the types of device and of the whole; `work` and number of the tasks that want each type."""
+        """Entries of types and of the whole, from the work of tasks by fastest type."""
         now, scale, shown, row = self.view.now, self.scale, self.window, []
         self.view.nodes.refresh()
         for name, running, capacity, ahead, count in zip(
@@ -415,7 +415,7 @@ class Window(Scheduler):
 
 
 def observe_together(windows: Sequence[Window], first: Task | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Observations and masks of windows of one layout and scale, a row each; what arrays can do is done at once."""
+    """Observations and masks of windows of one layout and scale, a row each."""
     layout, scale, some = windows[0].layout, windows[0].scale, len(windows)
     shown, kinds = layout.window, len(layout.types)
     rows, counts = [], []

@@ -235,7 +235,8 @@ def with_attempts(stream: TaskStream, context: Context) -> TaskStream:
         named = zip(changes["id"], number, strict=True)
         changes["id"] = np.array([f"{name}/{1 + more}" if more else name for name, more in named], dtype=object)
     refused = {row: why for one, why in stream.refused.items() for row in np.flatnonzero(again == one).tolist()}
-    sized = again.reshape(-1, clients.copies, count // depth)  # a view: tries, their copies, calls
+    tries = sum(parts ** (k + 1) for k in range(depth)) // clients.copies
+    sized = again.reshape(tries, clients.copies, count // depth)  # a view
     if depth == 1 and clients.retry is not None and clients.retry.size == "new":
         sized[1:, 0] = _other_sizes(stream, len(sized) - 1, context.random.stream("retry sizes", stream.name))
     sized[:, 1:] = sized[:, :1]
