@@ -1,7 +1,5 @@
 """Admission of everything, or by limits that know no estimates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -263,7 +261,7 @@ class Codel(Admission):
             age = now - oldest[0].ready if oldest else 0.0
         return self._no if self._law(queue).refuses(now, age) else YES
 
-    def _law(self, queue: object) -> ControlLaw:
+    def _law(self, queue: object) -> "ControlLaw":
         if queue not in self._laws:
             self._laws[queue] = ControlLaw(self.target, self.interval)
         return self._laws[queue]

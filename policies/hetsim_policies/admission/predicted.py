@@ -1,7 +1,5 @@
 """Admission by the wait that estimates predict for a newcomer."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any, cast
 
@@ -67,7 +65,7 @@ class Ahead:
             return task.arrival + service.slo - self.view.now
         return task.deadline - self.view.now
 
-    def service(self, task: Task) -> BatchesAhead | TokensAhead | None:
+    def service(self, task: Task) -> "BatchesAhead | TokensAhead | None":
         """The queue ahead of the task in its service, if it is a request."""
         if (line := self._services.get(task.shape)) is None:
             if (queue := self.view.queue_of(task)) is None:

@@ -1,7 +1,5 @@
 """Admission by a model of the queue before the devices of a type."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
@@ -303,7 +301,7 @@ class MdpThreshold(AtStations):
         stations.joins(task, station, flow, mode.width)
         return YES
 
-    def _table(self, station: DeviceStation, count: int) -> ThresholdTable | None:
+    def _table(self, station: DeviceStation, count: int) -> "ThresholdTable | None":
         """The best decisions by the present estimates; None without any."""
         if (table := self._tables.get(station)) is None:
             table = self._tables[station] = ThresholdTable(count, count + self._room(count), len(self.classes))

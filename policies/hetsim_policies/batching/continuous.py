@@ -17,8 +17,6 @@ Cost: O(members that prefill) a boundary; O(log waiting) a request; with `reserv
 at, and with `peak` as much for every step or so in which the head may come to fit.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, insort
 from collections import defaultdict

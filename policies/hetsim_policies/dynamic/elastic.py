@@ -1,7 +1,5 @@
 """Elastic jobs: sizes that grow and shrink, by the gain of the next step."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, insort
 from collections.abc import Container, Iterable, Iterator
@@ -47,7 +45,7 @@ class Wishes:
     Of equal ones that of the first job; a subclass may have another order.
     """
 
-    def __init__(self, elastic: Elastic, left: dict[int, float]):
+    def __init__(self, elastic: "Elastic", left: dict[int, float]):
         self._elastic, self._left = elastic, left
         self._heap: list[tuple[float, int, int, GrowthStep]] = []
         self._count = 0

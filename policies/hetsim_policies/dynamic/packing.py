@@ -1,7 +1,5 @@
 """Tasks on the same nodes: packed by demand, placed by likeness, or moved there."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator
@@ -290,7 +288,7 @@ class _Nodes:
         self.cores = view.nodes.cores.copy()
         self.memory = view.nodes.memory.copy()
 
-    def copy(self) -> _Nodes:
+    def copy(self) -> "_Nodes":
         other = object.__new__(_Nodes)
         other.gpus, other.cores, other.memory = self.gpus.copy(), self.cores.copy(), self.memory.copy()
         return other

@@ -22,8 +22,6 @@ Usage takes O(1) a start and an end; where rates change (transfers, shared devic
 job a computation.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections import Counter
@@ -213,7 +211,7 @@ class SlurmMultifactor(Scheduler):
         """The owner that its usage is charged to: without accounts, its user."""
         return ("", task.user) if self.tree is None else (task.label("account"), task.user or NO_USER)
 
-    def _counted(self, entry: RunningUsage) -> float:
+    def _counted(self, entry: "RunningUsage") -> float:
         """Service of a running task that is already in the usage."""
         if self._constant:
             return entry.received + entry.rate / WHOLE * (self._usage.as_of - entry.since)

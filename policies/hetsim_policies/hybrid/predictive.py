@@ -27,8 +27,6 @@ or runs and no forecast can change anything there is no event; such intervals ar
 those in which nothing is expected any more are passed over at once.  (Services are measured in every interval.)
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence

@@ -18,8 +18,6 @@ Cost: the planner's; a round O(lanes of the plan), O(lanes of a node) for each p
 one is refused a pass over the nodes on which the task fits.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -220,7 +218,7 @@ class SemiStatic(Scheduler):
                 self._give_up(self.planned, other)
         self.rest.device(device, up)
 
-    def _give_up(self, planned: PlanInProgress, device: Device) -> None:
+    def _give_up(self, planned: "PlanInProgress", device: Device) -> None:
         """Tasks planned on a device that failed join the tasks that are not planned."""
         for number in planned.forget(device):
             row = planned.steps[number].task
@@ -253,7 +251,7 @@ class SemiStatic(Scheduler):
 class GapView:
     """The view of the unplanned tasks: only what does not delay the plan fits."""
 
-    def __init__(self, view: View, planned: PlanInProgress, slack: float, margin: float):
+    def __init__(self, view: View, planned: "PlanInProgress", slack: float, margin: float):
         self._view = view
         self._planned = planned
         self._slack = slack

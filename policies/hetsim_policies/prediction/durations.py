@@ -9,8 +9,6 @@ Fall-back: `default` while nothing has ended at all.
 Cost: O(1) a job for means; O(window) for quantiles.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, insort
 from collections import deque

@@ -32,8 +32,6 @@ good as the estimates.
 Cost: one program of tasks × sites and one simulation a candidate; the groups O((n + pairs with common data) log n).
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -149,7 +147,7 @@ class ConstraintInjection(PlannedScheduler):
         plan = replace(best, makespan=best_makespan, bound=lower, notes=best.notes | notes)
         return finished(instance, plan, judged=True)
 
-    def _constrain(self, race: _Race, instance: Instance, near: float, free: Sequence[Plan]) -> None:
+    def _constrain(self, race: "_Race", instance: Instance, near: float, free: Sequence[Plan]) -> None:
         """Let plans under transfer constraints compete; none without transfers.
 
         near: seconds of the best plan so far, or the bound.  free: the unconstrained plans, which compete already.
@@ -210,7 +208,7 @@ class ConstraintNode:
 
     name: str
     constraints: tuple[Constraint, ...]
-    children: tuple[ConstraintNode, ...] = field(default=())
+    children: "tuple[ConstraintNode, ...]" = field(default=())
 
 
 def walk(

@@ -26,8 +26,6 @@ Cost: some five linear programs of n variables a type, then O(n lanes) a round o
 programs of one variable a device, each with O(n + edges) for the longest path.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -181,7 +179,7 @@ class Machine:
     """True if all arrive at once."""
 
     @classmethod
-    def from_instance(cls, instance: Instance) -> Machine:
+    def from_instance(cls, instance: Instance) -> "Machine":
         devices, device = instance.places
         arrival = instance.problem.tasks.arrival
         return cls(

@@ -16,8 +16,6 @@ reached; it takes a slow device gladly if it is tight; transfers are not counted
 Cost: O(n lanes), vectorized over the lanes; with items, O(n (lanes + items of a task × places)).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,7 +63,7 @@ class MemoryRoom:
     """By shape and position of a mode: the lanes that have all that it needs, if idle."""
 
     @classmethod
-    def from_instance(cls, instance: Instance) -> MemoryRoom:
+    def from_instance(cls, instance: Instance) -> "MemoryRoom":
         problem = instance.problem
         tasks, nodes = problem.tasks, problem.cluster.nodes
         places, place = instance.places

@@ -6,8 +6,6 @@ differ in the order and in what is least on the lane that is chosen.
 Cost of all: O((n + edges) lanes), vectorized over the lanes, and a look at the gaps of lanes that have one long enough.
 """
 
-from __future__ import annotations
-
 from bisect import insort
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
@@ -63,12 +61,12 @@ class InsertionPlanner(PlannedScheduler):
         return plan
 
     @classmethod
-    def placed(cls, lanes: Insertion) -> Schedule:
+    def placed(cls, lanes: "Insertion") -> Schedule:
         """Place all tasks on lanes that are empty at first."""
         return lanes.fill(*cls.priorities(lanes))
 
     @classmethod
-    def priorities(cls, lanes: Insertion) -> tuple[list[int], Choice]:
+    def priorities(cls, lanes: "Insertion") -> tuple[list[int], Choice]:
         """The tasks in placing order, and the function that chooses each one's lane."""
         raise NotImplementedError
 
@@ -104,7 +102,7 @@ class Heft(InsertionPlanner):
         return listed(problem, "heft", wide_heft) if parallel(problem) else super().plan(problem)
 
     @classmethod
-    def priorities(cls, lanes: Insertion) -> tuple[list[int], Choice]:
+    def priorities(cls, lanes: "Insertion") -> tuple[list[int], Choice]:
         return ranking(lanes.times, lanes.counts, lanes.predecessors, lanes.traffic), first_finish
 
 
@@ -130,7 +128,7 @@ class Cpop(InsertionPlanner):
     name = "cpop"
 
     @classmethod
-    def priorities(cls, lanes: Insertion) -> tuple[list[int], Choice]:
+    def priorities(cls, lanes: "Insertion") -> tuple[list[int], Choice]:
         need, before = lanes.needs_and_ways()
         order, mean = topological([tuple(earlier) for earlier in before]), need.mean()
         up, down = upward(mean, before, order), downward(mean, before, order)
@@ -170,7 +168,7 @@ class Peft(InsertionPlanner):
         return listed(problem, "peft", wide_peft) if parallel(problem) else super().plan(problem)
 
     @classmethod
-    def priorities(cls, lanes: Insertion) -> tuple[list[int], Choice]:
+    def priorities(cls, lanes: "Insertion") -> tuple[list[int], Choice]:
         need, before = lanes.needs_and_ways()
         ahead = optimistic_costs(need, before)
         keys = np.stack([-need.mean(ahead), -need.mean()], axis=1).tolist()

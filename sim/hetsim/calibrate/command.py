@@ -1,7 +1,5 @@
 """`hetsim calibrate`: measure a device, and check the profile under load."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path
@@ -228,7 +226,7 @@ def _sizes(text: str) -> list[int]:
 
 
 def _measure(
-    device: MeasuredDevice, sizes: list[int], repeats: int, targets: list[Path], as_json: bool, quiet: bool
+    device: "MeasuredDevice", sizes: list[int], repeats: int, targets: list[Path], as_json: bool, quiet: bool
 ) -> None:
     from hetsim.calibrate.llm_command import write_profile
     from hetsim.calibrate.measure import link_profile, measure, service_profile
@@ -242,7 +240,7 @@ def _measure(
             write_profile(target, profile, quiet)
 
 
-def _table(found: MeasuredStages) -> list[str]:
+def _table(found: "MeasuredStages") -> list[str]:
     rows = [["stage (ms)", *map(str, found.batches), "per item", "fixed", "worst fit"]]
     for name, line in found.lines.items():
         medians = [f"{1e3 * value:.4g}" for value in found.medians[name]]
@@ -272,7 +270,7 @@ def _profile(path: Path) -> tuple[dict[str, Any], Any]:
 
 
 def _verify(
-    device: MeasuredDevice, path: Path, data: dict[str, Any], service: Any, rates: list[float], seconds: float,
+    device: "MeasuredDevice", path: Path, data: dict[str, Any], service: Any, rates: list[float], seconds: float,
     seed: int,
     as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
@@ -298,7 +296,7 @@ def _verify(
     ], lambda: _compared(device, rows))  # fmt: skip
 
 
-def _compared(device: MeasuredDevice, rows: list[VerifiedRow]) -> list[str]:
+def _compared(device: "MeasuredDevice", rows: "list[VerifiedRow]") -> list[str]:
     table = [["policy", "rate", "", "mean ms", "p50 ms", "p99 ms", "requests/s"]]
     for row in rows:
         figures = row.figures()
@@ -313,7 +311,7 @@ def _compared(device: MeasuredDevice, rows: list[VerifiedRow]) -> list[str]:
 FORM = "package.module:factory, such as hetsim.calibrate.example:network"
 
 
-def load_device(reference: str, where: str = "auto") -> MeasuredDevice:
+def load_device(reference: str, where: str = "auto") -> "MeasuredDevice":
     """Return the factory's device, or its PyTorch module on this machine."""
     from hetsim.calibrate.measure import MeasuredDevice
 

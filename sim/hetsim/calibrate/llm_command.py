@@ -1,7 +1,5 @@
 """`hetsim calibrate --from` for language models: step profiles, request logs."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +48,7 @@ def steps(
 
 
 def report(
-    what: str, stages: dict[str, Shaped], profile: dict[str, Any], remarks: list[str], target: Path, as_json: bool,
+    what: str, stages: "dict[str, Shaped]", profile: dict[str, Any], remarks: list[str], target: Path, as_json: bool,
     quiet: bool,
 ) -> None:  # fmt: skip
     """Print how well each shape predicts the stages, with remarks; write the profile."""
@@ -119,7 +117,7 @@ def _shown(step: dict[Any, Any]) -> dict[Any, Any]:
     return shown
 
 
-def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
+def _held_back(what: str, requests: int, found: "Fitted") -> list[str]:
     import yaml
 
     rows = [[f"last {found.held_back:,} of {requests:,} requests", "measured", "simulated", "error"]]
@@ -133,7 +131,7 @@ def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
     return [what, "", *terminal.table(rows, right=range(1, 4)), "", fitted_step, tried]
 
 
-def _judged_lines(what: str, stages: dict[str, Shaped]) -> list[str]:
+def _judged_lines(what: str, stages: "dict[str, Shaped]") -> list[str]:
     """How well each shape predicts the stages, as a table."""
     rows = [["stage", "shape", "error on sizes left out", "worst", "at", ""]]
     for name, one in stages.items():

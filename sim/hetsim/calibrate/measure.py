@@ -1,7 +1,5 @@
 """Devices to measure, and their median stage times as profiles."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -95,12 +93,12 @@ class MeasuredStages:
     batches: tuple[int, ...]
     repeats: int
     medians: dict[str, tuple[float, ...]]
-    lines: dict[str, FittedLine]
+    lines: "dict[str, FittedLine]"
     spread: dict[str, float] = field(default_factory=dict)
     overlapped: tuple[float, ...] = ()
     remarks: list[str] = field(default_factory=list)
 
-    def stage(self, name: str) -> FittedLine:
+    def stage(self, name: str) -> "FittedLine":
         """The line of a stage; for transfers, from the memory that a server would use."""
         if name == "compute" or not self.device.memories:
             return self.lines.get(name, FittedLine(0.0, 0.0, ()))
@@ -208,7 +206,7 @@ def link_profile(found: MeasuredStages) -> dict[str, Any] | None:
     return {"pcie": pcie, "measured": _measured(found)}
 
 
-def _stage(line: FittedLine) -> dict[str, str]:
+def _stage(line: "FittedLine") -> dict[str, str]:
     fixed = {"fixed": _time(line.fixed)}
     return {"per_item": _time(line.per_item), **fixed} if line.per_item else fixed
 

@@ -1,7 +1,5 @@
 """Drive a device with requests in real time, and simulate the same requests."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections import deque
@@ -45,7 +43,7 @@ class ServiceProfile:
     max_batch: int
 
     @classmethod
-    def from_service(cls, service: Any) -> ServiceProfile:
+    def from_service(cls, service: Any) -> "ServiceProfile":
         """Take the stages of a validated `service:` section."""
 
         def line(stage: Any) -> FittedLine | StageTable:

@@ -1,7 +1,5 @@
 """Output: data go to stdout; notes, warnings and progress to stderr."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -77,7 +75,7 @@ def check_replaceable(target: Path | None, force: bool) -> None:
         raise click.UsageError(f"{target} exists; --force replaces it")
 
 
-def picture(target: Path | None, draw: Callable[[], Picture], quiet: bool = False) -> None:
+def picture(target: Path | None, draw: "Callable[[], Picture]", quiet: bool = False) -> None:
     """Write a picture, whole or not at all, and say where; nothing without a target."""
     if target is not None:
         write_whole(target, lambda file: draw().save(file))
@@ -117,7 +115,7 @@ class CaseLines:
 
 
 @contextmanager
-def progress(quiet: bool, cases: bool = False) -> Iterator[TerminalBar | CaseLines | None]:
+def progress(quiet: bool, cases: bool = False) -> "Iterator[TerminalBar | CaseLines | None]":
     """Show a progress bar on a terminal; elsewhere, with `cases`, a line a case."""
     if quiet or not sys.stderr.isatty():
         yield CaseLines() if cases and not quiet else None
@@ -149,7 +147,7 @@ def shard_reports(to_json: bool) -> Iterator[None]:
 @contextmanager
 def making(
     directory: Path | None, otherwise: Path, cache: str | Path | None, to_json: bool, quiet: bool, cases: bool = False
-) -> Iterator[TerminalBar | CaseLines | None]:
+) -> "Iterator[TerminalBar | CaseLines | None]":
     """Run a study as `searching` does, and keep the tables of a run that fails."""
     kept = None if cache is None else of_cache(cache)
     with keeping_partial(directory, otherwise), searching(kept, to_json, quiet, cases) as bar:
@@ -159,7 +157,7 @@ def making(
 @contextmanager
 def searching(
     kept: str | None, to_json: bool, quiet: bool, cases: bool = False
-) -> Iterator[TerminalBar | CaseLines | None]:
+) -> "Iterator[TerminalBar | CaseLines | None]":
     """Run a study with progress, warnings, shards and a note on an early end.
 
     `kept` is that note, printed after an interrupt, a full disk, or the loss of workers. cases: see `progress`.

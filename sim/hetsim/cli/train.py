@@ -1,7 +1,5 @@
 """`hetsim train`: learn a policy on a scenario, of scheduling or of admission."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -136,7 +134,7 @@ def _reward(text: str | None) -> Any:
         raise click.UsageError(f"--reward {text} {error.problems[0].message}") from None
 
 
-def _earned(earned: pd.DataFrame) -> list[str]:
+def _earned(earned: "pd.DataFrame") -> list[str]:
     """The reward per task of every policy, and its difference from what was learned."""
     from hetsim.results.statistics import student_interval
 

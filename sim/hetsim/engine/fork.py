@@ -8,8 +8,6 @@ of their own and running generators, is refused by name.
 Cost: proportional to what runs and waits, and a `memcpy` of the columns written so far.
 """
 
-from __future__ import annotations
-
 import gc
 from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -408,7 +406,7 @@ class Copier:
     def _whole(self, old: Any) -> Any:
         return self._remember(old, old[:])
 
-    def _rows(self, old: memoryview[float]) -> Any:
+    def _rows(self, old: "memoryview[float]") -> Any:
         column: Any = array(old.format)
         column.frombytes(old.cast("B"))
         return self._remember(old, memoryview(column))

@@ -15,8 +15,6 @@ Cost: that of a fork, O(running) to work out the ends of launches, and a `memcpy
 arrivals are imagined, of all columns).
 """
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -130,7 +128,7 @@ def imagine(
     return Imagined(new, copied.run)
 
 
-def _make_known(copy: Parts, copier: Copier, seed: int, drawn: _Drawn | None) -> None:
+def _make_known(copy: Parts, copier: Copier, seed: int, drawn: "_Drawn | None") -> None:
     """Replace what no policy can know by what it may."""
     state = copy.state
     if copy.signals.slowed is not None:  # what only computes may meet its time limit now

@@ -4,8 +4,6 @@
 nothing else, and neither does any other driver of the engine.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -81,7 +79,7 @@ class Simulation:
             if collecting:
                 gc.enable()
 
-    def fork(self, within_round: bool = False) -> Simulation:
+    def fork(self, within_round: bool = False) -> "Simulation":
         """A copy that goes on independently, to the same bytes."""
         from hetsim.engine.fork import fork  # which few runs need
 

@@ -1,7 +1,5 @@
 """Progress of a study: to a function, or as a bar on a terminal or in a notebook."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import sys
@@ -135,7 +133,7 @@ class Meter:
         while not self._stop.wait(POLL):
             self.progress(self.share())
 
-    def __enter__(self) -> Meter:
+    def __enter__(self) -> "Meter":
         self.progress = self._bar.__enter__()
         if self.progress is not None:
             self._thread = threading.Thread(target=self._report, daemon=True)
@@ -151,7 +149,7 @@ class Meter:
         self._bar.__exit__(kind, error, at)
 
 
-def run_share(simulation: Simulation | None) -> float:
+def run_share(simulation: "Simulation | None") -> float:
     """The progress of a run, by ended tasks or by time, whichever is further."""
     if simulation is None:
         return 0.0

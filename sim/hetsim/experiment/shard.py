@@ -6,8 +6,6 @@ fixed number of replications, the first of a precision, the first stage of a sea
 makes the other runs, and the tables.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -29,7 +27,7 @@ class Shard:
     count: int
 
     @classmethod
-    def parse(cls, text: str) -> Shard:
+    def parse(cls, text: str) -> "Shard":
         """Read `2/8`; UsageError if it is not a part."""
         match = re.fullmatch(r"\s*(\d{1,7})\s*/\s*(\d{1,7})\s*", text)
         index, count = (int(match[1]), int(match[2])) if match else (0, 0)

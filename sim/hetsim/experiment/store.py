@@ -13,8 +13,6 @@ So is one that is marked: its inputs were not all known, and may have been other
 Failures that lie with the machine (no memory, a full disk, a missing module) are not kept.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os
@@ -86,7 +84,7 @@ class Store:
             yield from self.files.outcomes(run)
 
     @property
-    def files(self) -> _StoredFiles:
+    def files(self) -> "_StoredFiles":
         """The files that lay in the folder when it was first read."""
         if self._files is None:
             assert self.folder is not None

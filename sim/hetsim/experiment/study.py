@@ -7,8 +7,6 @@ replication; the replications of a case count in their order, and rules look onl
 the store has is not made again.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -75,7 +73,7 @@ class Replicates:
     """
 
     def __init__(
-        self, case: Case, goal: int, *, most: int | None = None, rule: Callable[[Replicates], None] | None = None,
+        self, case: Case, goal: int, *, most: int | None = None, rule: "Callable[[Replicates], None] | None" = None,
         warmup: float | None = None, pilot: bool = False, whole: int = 0, strict: bool = False,
         runs: Replications | None = None, begin: int = 0, on_refusal: Callable[[ScenarioError], None] | None = None,
         block: Hashable = None,
@@ -139,7 +137,7 @@ class Study:
         self._untold: deque[Replicates] = deque()
         """Cases in the order in which they were asked for, from the first that is not done."""
 
-    def __enter__(self) -> Study:
+    def __enter__(self) -> "Study":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

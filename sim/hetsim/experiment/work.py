@@ -1,7 +1,5 @@
 """One run: what a worker is sent, what it makes of it, and what it sends back."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import platform
@@ -101,13 +99,13 @@ class RunOutcome:
     unknown: str = ""
     reduced: bool = False
 
-    def packed(self) -> RunOutcome:
+    def packed(self) -> "RunOutcome":
         """The outcome in a tenth of the memory, for studies of a million."""
         if not self.values or isinstance(self.values, Packed):
             return self
         return replace(self, values=Packed(self.values))
 
-    def only(self, figures: Sequence[str]) -> RunOutcome:
+    def only(self, figures: Sequence[str]) -> "RunOutcome":
         """The outcome with only these figures and what their estimates need."""
         if not figures or self.values is None:
             return self
@@ -127,7 +125,7 @@ class Packed(Mapping[str, float]):
         self.numbers = array("d", values.values())
 
     @classmethod
-    def from_numbers(cls, names: tuple[str, ...], numbers: array[float]) -> Packed:
+    def from_numbers(cls, names: tuple[str, ...], numbers: "array[float]") -> "Packed":
         packed = cls.__new__(cls)
         packed._names, packed._at = _positions(names)
         packed.numbers = numbers
@@ -207,7 +205,7 @@ def outcome_of(setup: Setup, scenario: Scenario, job: RunJob, meter: Meter | Non
     return outcome
 
 
-def outcome_or_error(setup: Setup, shelf: Shelf, digest: str, job: RunJob, meter: Meter | None = None) -> RunOutcome:
+def outcome_or_error(setup: Setup, shelf: "Shelf", digest: str, job: RunJob, meter: Meter | None = None) -> RunOutcome:
     """The figures of a run, or why it failed."""
     try:
         return outcome_of(setup, shelf.scenario(setup, digest, job), job, meter)

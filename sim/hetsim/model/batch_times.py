@@ -5,8 +5,6 @@ between both.  A batch smaller than the smallest measured takes as long as that 
 through the last two sizes goes on; the scenario says whether that may happen at all.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -68,7 +66,7 @@ class StageTable:
     """With `power`: seconds that a batch takes whatever its size."""
     _known: dict[int, float] = field(default_factory=dict, repr=False)
 
-    def above(self, floor: float) -> StageTable:
+    def above(self, floor: float) -> "StageTable":
         """The same times, `floor` seconds of which do not depend on the size."""
         return StageTable(self.sizes, self.seconds, self.between, spread=self.spread, floor=floor)
 

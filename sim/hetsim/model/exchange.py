@@ -4,8 +4,6 @@ A step computes, waits in a pipeline's bubble, and has phases of communication. 
 as the slowest link that it crosses: the nodes' own, and the uplinks of racks.  Worked out once for each set of nodes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Descriptions of faults: failures and repairs, slowdowns, maintenance."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -76,7 +74,7 @@ class Maintenance:
     """True if the nodes take no new launches from the announcement on."""
 
     @classmethod
-    def given(cls, start: float, announced: float | None = None, **others: Any) -> Maintenance:
+    def given(cls, start: float, announced: float | None = None, **others: Any) -> "Maintenance":
         """Fill in the announcement: at the begin, unless given."""
         return cls(start=start, announced=start if announced is None else announced, **others)
 

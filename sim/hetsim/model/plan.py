@@ -1,7 +1,5 @@
 """Placements, and static plans: modes and places in device orders by task."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

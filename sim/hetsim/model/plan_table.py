@@ -1,7 +1,5 @@
 """A plan as a table: what the policy `replay` reads, and `hetsim plan` writes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +19,7 @@ LAUNCH_COLUMN = "launch"
 """A column that only a plan has that launches several tasks as one: equal numbers are one launch, blank is alone."""
 
 
-def plan_table(plan: Plan, tasks: Tasks) -> pd.DataFrame:
+def plan_table(plan: Plan, tasks: Tasks) -> "pd.DataFrame":
     """One row a step in the order of the plan, then one a prefetch or drop."""
     import pandas as pd
 

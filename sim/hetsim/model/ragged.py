@@ -1,7 +1,5 @@
 """Rows of different lengths in two arrays, without an object each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,16 +14,16 @@ class Ragged:
     starts: np.ndarray
 
     @classmethod
-    def from_rows(cls, rows: Sequence[Sequence[int]]) -> Ragged:
+    def from_rows(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
         starts = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
         return cls(np.array([value for row in rows for value in row], dtype=np.int64), starts)
 
     @classmethod
-    def empty(cls, count: int) -> Ragged:
+    def empty(cls, count: int) -> "Ragged":
         return cls(np.zeros(0, np.int64), np.zeros(count + 1, np.int64))
 
     @classmethod
-    def joined(cls, parts: Iterable[Ragged]) -> Ragged:
+    def joined(cls, parts: "Iterable[Ragged]") -> "Ragged":
         listed = list(parts)
         sizes = np.concatenate([[0], *(np.diff(part.starts) for part in listed)])
         return cls(np.concatenate([part.values for part in listed]), np.cumsum(sizes, dtype=np.int64))
@@ -41,7 +39,7 @@ class Ragged:
     def __iter__(self) -> Iterator[np.ndarray]:
         return (self[row] for row in range(len(self)))
 
-    def take(self, rows: np.ndarray) -> Ragged:
+    def take(self, rows: np.ndarray) -> "Ragged":
         lengths = np.diff(self.starts)[rows]
         starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         # Where each value stands: the beginning of its row, and how far it is into it.

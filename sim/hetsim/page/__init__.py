@@ -4,8 +4,6 @@ The page has the figures in words, the tables, the pictures, the scenario, and h
 same bytes, on the same versions of the packages.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:  # the command line reads this file
 NAME = "report.html"
 
 
-def write_report(outcome: Result | Replications | Comparison | Sweep, path: str | Path, *, folder: str = "") -> Path:
+def write_report(outcome: "Result | Replications | Comparison | Sweep", path: str | Path, *, folder: str = "") -> Path:
     """Write the page, whole or not at all; `folder`: its name in commands shown."""
     target = Path(path)
     if target.is_dir():
@@ -31,7 +29,7 @@ def write_report(outcome: Result | Replications | Comparison | Sweep, path: str 
     return target
 
 
-def report(outcome: Result | Replications | Comparison | Sweep, folder: str = "") -> str:
+def report(outcome: "Result | Replications | Comparison | Sweep", folder: str = "") -> str:
     """The page as text."""
     from hetsim.page import elements, of_comparison, of_run, of_sweep
     from hetsim.results.many_runs.compare import Comparison

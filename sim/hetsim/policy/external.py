@@ -3,8 +3,6 @@
 The command comes from the command line or from Python, and never from a scenario: a stranger's file starts nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import select
@@ -39,7 +37,7 @@ class ExternalProgram:
     scenario: str = ""
 
     @classmethod
-    def given(cls, command: str | Sequence[str] | None, folder: str | Path | None = None) -> ExternalProgram | None:
+    def given(cls, command: str | Sequence[str] | None, folder: str | Path | None = None) -> "ExternalProgram | None":
         """The program that two options name, if any; UsageError if it is not there."""
         try:
             words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(map(str, command or ()))

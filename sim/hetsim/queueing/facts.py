@@ -3,8 +3,6 @@
 `Facts` looks up each assumption in the scenario, with the key that decides it; `Match` holds them with the verdict.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -107,10 +105,10 @@ class Law(NamedTuple):
     third: float = 0.0
     """The third central moment over mean³; inf where it is not known."""
 
-    def times(self, factor: float) -> Law:
+    def times(self, factor: float) -> "Law":
         return self._replace(mean=self.mean * factor)
 
-    def plus(self, other: Law) -> Law:
+    def plus(self, other: "Law") -> "Law":
         """The distribution of the sum with an independent one."""
         if other.mean == 0:
             return self

@@ -5,8 +5,6 @@ and ticks are settled here, so that both show the same.  `rows` of marks name wh
 for, a row of the page's tables or a task: the page shows it there, and a click leads to it.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence

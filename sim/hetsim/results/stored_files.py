@@ -5,8 +5,6 @@ value repeated a billion times), and a pipe keeps its reader waiting for ever; s
 read.  Whether they are what hetsim wrote is up to the digests (`sealed`, `verify`).
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import io
@@ -110,7 +108,7 @@ def reading_stored(*folders: str | Path) -> Iterator[None]:
         ) from error
 
 
-def read_frame(path: Path) -> pd.DataFrame:
+def read_frame(path: Path) -> "pd.DataFrame":
     """Read a Parquet file as a table; OSError, ValueError or DamagedFile."""
     import pandas as pd
 

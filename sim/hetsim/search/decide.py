@@ -10,8 +10,6 @@ Where it is a metric, all are tried, and among those that meet the targets the b
 (Kim and Nelson, `hetsim.results.many_runs.selection`); tests and selection then have half of the allowed error each.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

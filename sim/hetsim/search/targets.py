@@ -1,7 +1,5 @@
 """Targets of a metric, and what replications of a case say of them."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence
@@ -53,7 +51,7 @@ class Target:
     strict: bool = True
 
     @classmethod
-    def parse(cls, text: str) -> Target:
+    def parse(cls, text: str) -> "Target":
         """Read `response_p99 < 200 ms`; UsageError with a sentence."""
         if not (match := _TARGET.match(text)):
             raise UsageError(f"a target is written METRIC < VALUE (or with >, <= or >=), not {shown(text)}")

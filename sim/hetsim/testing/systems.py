@@ -1,7 +1,5 @@
 """Small systems, each made for one thing that a policy can get wrong."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 scv is the squared coefficient of variation, variance / mean²: 0 constant, 1 exponential.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -118,7 +116,7 @@ class _LeadingExponential(NamedTuple):
     alone_from: float
 
     @classmethod
-    def at_load(cls, load: float) -> _LeadingExponential | None:
+    def at_load(cls, load: float) -> "_LeadingExponential | None":
         """Return the tail at a load; None if it is below rounding at small loads."""
         from scipy.optimize import brentq
         from scipy.special import lambertw

@@ -1,7 +1,5 @@
 """`hetsim trace`: look at, check and convert traces, and lists of nodes."""
 
-from __future__ import annotations
-
 import os
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -227,7 +225,7 @@ class _Told:
 
 
 def _tell_waits(
-    output: _Told, file: str, subject: Subject, policy: str | None, simulate: bool, scenario: Path | None,
+    output: _Told, file: str, subject: "Subject", policy: str | None, simulate: bool, scenario: Path | None,
     page: Path | None, quiet: bool,
 ) -> None:  # fmt: skip
     """Add what there is to say of the recorded waits of a log, and write the page."""
@@ -404,12 +402,12 @@ def format_of(file: str, form: str | None) -> str:
     return name or "tasks"
 
 
-def read(file: str, form: str | None, options: tuple[str, ...]) -> TaskTable:
+def read(file: str, form: str | None, options: tuple[str, ...]) -> "TaskTable":
     """Read the tasks of a file with the reader of a format and these options."""
     return _spec(file, form, options).read()
 
 
-def _spec(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
+def _spec(file: str, form: str | None, options: tuple[str, ...]) -> "TraceSpec":
     """The trace of a log, of a scenario, or of a mapping that `trace map` wrote."""
     from hetsim.scenario.file import document
     from hetsim.scenario.schema.workload import check_traces

@@ -11,8 +11,6 @@ Cycle    of backfilling: the longest usual period at whose multiples jobs start 
 Rules become parameters of `slurm_multifactor`.  One with thin evidence is not taken, and the sentences say so.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter, defaultdict
@@ -119,7 +117,7 @@ class Rules:
             base = {**base, "qos": {name: {**self.caps.get(name, {}), **self.given.get(name, {})} for name in tiers}}
         return {**own, **base}
 
-    def for_jobs(self, jobs: Sequence[SnapshotJob]) -> Rules:
+    def for_jobs(self, jobs: Sequence[SnapshotJob]) -> "Rules":
         """The rules, with a count of these jobs' limits that no rule has."""
         return replace(self, limits=dict(sorted(Counter(job.reason for job in jobs if self.is_beyond(job)).items())))
 

@@ -10,8 +10,6 @@ raises ScenarioError with file, line and column for what is wrong with the file.
 later (estimates, patience, deadlines of the scenario, fitting tasks to the cluster) is not its business.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,7 +67,7 @@ class Curves:
     each row.
     """
 
-    kinds: Sequence[Sequence[tuple[int, TimedCurve]]]
+    kinds: "Sequence[Sequence[tuple[int, TimedCurve]]]"
     kind: np.ndarray
 
 

@@ -12,8 +12,6 @@ solutions is optimal.
 Two jobs on the same devices are two offers, each next to the other's label; `Ties` binds them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -244,10 +242,10 @@ class _Groups:
     gain: np.ndarray  # progress / base by column
     capacity: np.ndarray
     column: np.ndarray  # by offer; -1 for jobs that are left out
-    ties: Ties | None
+    ties: "Ties | None"
 
     @staticmethod
-    def of_offers(offers: ModeOffers, base: np.ndarray) -> _Groups:
+    def of_offers(offers: ModeOffers, base: np.ndarray) -> "_Groups":
         served = np.flatnonzero(base[offers.job] > 0)
         gain = np.zeros(len(offers.job))
         gain[served] = offers.rate[served] / base[offers.job[served]]
@@ -328,7 +326,7 @@ def _limits(
 
 
 def _solve(
-    cost: np.ndarray, matrix: csr_array, limits: np.ndarray, bound: Ties | None, free_last: bool = False
+    cost: np.ndarray, matrix: csr_array, limits: np.ndarray, bound: "Ties | None", free_last: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """The least cost, and what relaxing each limit would save.
 

@@ -5,8 +5,6 @@ when, by estimates, each of its lanes (cores, GPUs, twelfths of a GPU where ther
 what is assigned to it.  A gang stands in the lines of all its devices and starts when it heads each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace, nsmallest
@@ -78,7 +76,7 @@ class DeviceLine:
             if self.changed is not None:
                 self.changed(self)
 
-    def head(self) -> LineTask | None:
+    def head(self) -> "LineTask | None":
         """The task that goes next."""
         queue = self.queue
         while queue and queue[0][2].over:

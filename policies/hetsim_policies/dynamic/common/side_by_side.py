@@ -21,8 +21,6 @@ Cost: programs of jobs × labels columns (128 jobs of 26 classes on three types:
 are alike, 0.2 s where no two are), and a sort of all ways with a fraction, a round.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence

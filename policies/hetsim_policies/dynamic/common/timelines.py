@@ -4,8 +4,6 @@ Devices of one type on a node are alike: a launch takes a number of them, and wh
 Cost: a question walks the spans of the node.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
@@ -120,12 +118,12 @@ class Timeline:
         self._amounts: dict[Mode, list[int]] = {}
 
     @classmethod
-    def empty(cls, node: Node, down: Iterable[Device], now: float) -> Timeline:
+    def empty(cls, node: Node, down: Iterable[Device], now: float) -> "Timeline":
         """A timeline on which nothing runs; these devices are down."""
         fields = Fields(node, down)
         return cls(fields, [now], [fields.spare + fields.free])
 
-    def copy(self, now: float) -> Timeline:
+    def copy(self, now: float) -> "Timeline":
         """A copy without past spans."""
         past = max(0, bisect_right(self.times, now) - 1)
         copy = Timeline(self.fields, self.times[past:], self.free[past:])

@@ -4,8 +4,6 @@ Groups are the types of device, nodes, racks or a given number of nodes.  The ta
 for the same; a plan speaks of kinds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, Literal
@@ -74,14 +72,14 @@ class GroupedTask:
 
     __slots__ = ("task", "kind", "group", "type", "seconds", "width", "end")
 
-    def __init__(self, task: Task, kind: TaskKind, group: DeviceGroup):
+    def __init__(self, task: Task, kind: TaskKind, group: "DeviceGroup"):
         self.task = task
         self.kind = kind
         self.place(group)
         self.end: float | None = None
         """When it ends by estimate, while it runs."""
 
-    def place(self, group: DeviceGroup) -> None:
+    def place(self, group: "DeviceGroup") -> None:
         self.group = group
         position = group.best(self.task, self.kind)
         mode = self.kind.modes[position]

@@ -4,8 +4,6 @@ A *lane* is a core or an accelerator; it has the steps of the plan that are stil
 together stand in one order too, that of the plan, in which every step comes after those it waits for.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from bisect import bisect_right, insort
@@ -33,8 +31,8 @@ class PlannedLane:
     number: int
     device: Device
     node: Node
-    queue: dict[int, PlannedJob] = field(default_factory=dict)
-    running: dict[int, PlannedJob] = field(default_factory=dict)
+    queue: "dict[int, PlannedJob]" = field(default_factory=dict)
+    running: "dict[int, PlannedJob]" = field(default_factory=dict)
     kind: int = 0
     """Numbers that lanes of one type, and of one type and node, share."""
     group: int = 0
@@ -45,7 +43,7 @@ class PlannedLane:
     holds_until: float = math.inf
     """Until when it says the same, if nothing changes here."""
 
-    def head(self) -> PlannedJob | None:
+    def head(self) -> "PlannedJob | None":
         return next(iter(self.queue.values()), None)
 
     def placed(self, mode: Mode) -> Placement | None:

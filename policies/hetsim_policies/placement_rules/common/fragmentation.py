@@ -7,8 +7,6 @@ same demand on several types of accelerator can use any of them.  A task with ot
 first accelerator mode; a task without accelerator modes counts with its first mode.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +32,7 @@ class NodeClass:
     kinds: tuple[str, ...]
     share: np.ndarray
     room: np.ndarray
-    mix: Mix | None = None
+    mix: "Mix | None" = None
     """For which `before`, the expected fragmentation, holds."""
     before: float = 0.0
 
@@ -155,7 +153,7 @@ class Mix:
         lost = self._table(kinds).lost(share, room, cores[row] - mode.millicores, memory[row] - mode.memory)
         return list(zip(row.tolist(), gpu.tolist(), strict=True)), lost / WHOLE
 
-    def _table(self, kinds: tuple[str, ...]) -> _Table:
+    def _table(self, kinds: tuple[str, ...]) -> "_Table":
         if (table := self._tables.get(kinds)) is None:
             table = self._tables[kinds] = _Table(kinds, self._requests, self.part)
         return table

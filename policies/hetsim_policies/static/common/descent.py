@@ -12,8 +12,6 @@ Search (1994); ejection chains: Glover (1996); the restarts: Lourenço, Martin, 
 Cost: a change O(tasks of the longest lane × n + n lanes), vectorized.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,7 +43,7 @@ class DescentLanes:
     @classmethod
     def on_lanes(
         cls, time: np.ndarray, counts: Sequence[int], lane: np.ndarray, since: np.ndarray | None = None
-    ) -> DescentLanes:
+    ) -> "DescentLanes":
         """Make it; lanes are numbered over all types, free from `since`."""
         kind = np.repeat(np.arange(len(counts)), counts)
         load = np.zeros(len(kind)) if since is None else since.astype(float)
@@ -58,7 +56,7 @@ class DescentLanes:
         self.load[to] += self.time[task, self.kind[to]]
         self.lane[task] = to
 
-    def copy(self) -> DescentLanes:
+    def copy(self) -> "DescentLanes":
         return DescentLanes(self.time, self.kind, self.lane.copy(), self.load.copy())
 
 

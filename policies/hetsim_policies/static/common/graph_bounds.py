@@ -8,8 +8,6 @@ Problem (1982), here with the area bound in the place of the sum.
 Cost: O(n + edges), and the area bound of at most 64 release times; on three types and more one linear program.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,7 +29,7 @@ class Paths:
     tails: np.ndarray
 
     @classmethod
-    def through(cls, fastest: np.ndarray, predecessors: Graph, ready: np.ndarray | None = None) -> Paths:
+    def through(cls, fastest: np.ndarray, predecessors: Graph, ready: np.ndarray | None = None) -> "Paths":
         """Paths of tasks with these times."""
         before, order = ways(predecessors), topological(predecessors)
         first = 0.0 if ready is None else float(np.min(ready))

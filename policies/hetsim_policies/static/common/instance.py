@@ -9,8 +9,6 @@ several streams the stages of different tasks overlap, and the time is that of t
 (`pipelined`): good for decisions, no bound (`bounds_of` has one).  Items that several tasks use are in `traffic`.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -305,7 +303,7 @@ def list_schedule(
 
 def longest_first(
     times: np.ndarray, counts: Sequence[int], kind: np.ndarray, ready: np.ndarray | None = None, since: Free = None
-) -> Schedule:
+) -> "Schedule":
     """Longest processing time first on the lanes of each type, given tasks' types."""
     schedule = Schedule.empty(len(times))
     for number, count in enumerate(counts):
@@ -319,7 +317,7 @@ def longest_first(
     return schedule
 
 
-def by_arrival(instance: Instance, lanes: np.ndarray, needs: np.ndarray) -> Schedule:
+def by_arrival(instance: Instance, lanes: np.ndarray, needs: np.ndarray) -> "Schedule":
     """Schedule tasks by arrival on given lanes, numbered over all types."""
     schedule = Schedule.empty(instance.size)
     free = np.zeros(len(instance.lane_kind))
@@ -343,7 +341,7 @@ class Schedule:
     order: list[int]
 
     @classmethod
-    def empty(cls, size: int) -> Schedule:
+    def empty(cls, size: int) -> "Schedule":
         """A schedule without placed tasks: NaN times, type and lane -1."""
         nowhere = np.full(size, -1, dtype=np.int64)
         return cls(np.full(size, np.nan), np.full(size, np.nan), nowhere, lane=nowhere.copy(), order=[])

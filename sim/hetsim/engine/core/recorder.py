@@ -3,8 +3,6 @@
 A task that only computed, in one launch, costs five array stores; everything else goes through `launch`.
 """
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections.abc import Callable, Iterator
@@ -192,7 +190,7 @@ class Recorder:
                 copies[id(column)] = memoryview(array(column.format, column.tobytes()) + more)
         return copies
 
-    def detail(self, name: str) -> memoryview[float]:
+    def detail(self, name: str) -> "memoryview[float]":
         """A per-task column that most runs do not need; zeros at first (`EMPTY`)."""
         if (column := self._detail.get(name)) is None:
             kind = "i" if name.startswith(STOPS) or name in (MOVES, "batch") else "d"

@@ -4,8 +4,6 @@ Every launch has one pending entry in the clock.  A launch that only computes, a
 one launch at a time needs nothing but that entry; any other has a `Timetable`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -148,7 +146,7 @@ class Terms:
         return self.own_rows
 
 
-def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
+def _written_out(launch: Launch, sketch: Sketch) -> "Timetable":
     """Write out the timetable of a sketch; its parts join the copy engines' queues."""
     lane, seconds_left, rates, times, end, moves, up_flow, down_flow = sketch
     up_bytes, up_seconds, down_bytes, down_seconds = moves
@@ -216,7 +214,7 @@ class Timetable:
     rate = 1.0
     done = 0.0
     """Compute seconds done by `updated`, kept apart from `left`."""
-    group: ShareGroup | None = None
+    group: "ShareGroup | None" = None
     items: tuple[int, ...] = ()
     traffic: Any = None
     """Its traffic among nodes (`hetsim.engine.flight.contention.Member`), if it is on several."""
@@ -233,7 +231,7 @@ class Timetable:
     planned = NAN
     """Estimated seconds of computing, once asked for."""
 
-    def __init__(self, begin: float, work: float, lanes: tuple[Lane, ...] = ()):
+    def __init__(self, begin: float, work: float, lanes: "tuple[Lane, ...]" = ()):
         self.lanes = lanes
         """The lanes of its accelerators."""
         self.begin = begin

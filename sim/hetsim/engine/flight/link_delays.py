@@ -9,8 +9,6 @@ Up to `JOINT` jobs that are connected by links are instead solved together (`het
 change reaches all of them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -31,7 +29,7 @@ class Stake:
 
     __slots__ = ("member", "group", "spent", "share", "hidden")
 
-    def __init__(self, member: Any, group: ContendingJobs, phases: list[Use]):
+    def __init__(self, member: Any, group: "ContendingJobs", phases: list[Use]):
         self.member = member
         """Its job, a `hetsim.engine.flight.contention.Member`: `alone`, `stakes` and `longest`."""
         self.group = group
@@ -62,7 +60,7 @@ class ContendingJobs:
     """All jobs with a step that crosses it."""
     stakes: list[Stake] = field(default_factory=list)
     """Stakes of the members that others can delay on this link."""
-    first: FirstPass = None  # type: ignore[assignment]  # set for all links that a change reaches
+    first: "FirstPass" = None  # type: ignore[assignment]  # set for all links that a change reaches
     """Kept until the jobs on the link change."""
     kept: LinkDelays | None = None
     """The second pass, kept until the jobs on a link of one of its jobs change."""

@@ -5,8 +5,6 @@ pipes form a group; a group keeps one pending event, its next completion.  A tra
 (`Links.book`): its end is known, and it needs no event, until another transfer comes to one of them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,8 +22,8 @@ class Pipe:
 
     name: str
     rate: float
-    group: FlowGroup | None = None
-    booked: Flow | None = None
+    group: "FlowGroup | None" = None
+    booked: "Flow | None" = None
     """The last transfer that was booked on it; over if its time has come."""
 
 
@@ -37,7 +35,7 @@ class Flow(Timer):
         "bookable",
     )  # fmt: skip
 
-    def __init__(self, pipes: Sequence[Pipe], size: float, done: Callable[[Flow], None], owner: Any):
+    def __init__(self, pipes: Sequence[Pipe], size: float, done: "Callable[[Flow], None]", owner: Any):
         self.entry = -1
         self.then = None
         self.pipes = pipes

@@ -8,8 +8,6 @@ same instant comes before (finishes, faults, arrivals) or by insertion (timers).
 forked: a running generator cannot be copied.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import simpy
@@ -20,7 +18,7 @@ from hetsim.engine.kernel.clock import Clock, Later
 from hetsim.errors import UsageError
 
 
-def environment_of(clock: Clock) -> SharedEnvironment:
+def environment_of(clock: Clock) -> "SharedEnvironment":
     """The SimPy environment of a clock's heap, made on first use."""
     if clock.environment is None:
         clock.environment = SharedEnvironment(clock)

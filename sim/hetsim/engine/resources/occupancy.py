@@ -3,8 +3,6 @@
 Amounts are integers (thousandths of cores, millionths of a GPU, bytes), so give and take are exact.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -16,7 +14,7 @@ from hetsim.model.tasks import Mode
 UNLIMITED = 1 << 62
 
 
-def available_at(state: DeviceState, now: float, free: int) -> float:
+def available_at(state: "DeviceState", now: float, free: int) -> float:
     """When a launch that leaves `free` of a device can begin there; MIG aside.
 
     Capacity counts as free while the launch that left it is still saving its state; a new launch waits only if it
@@ -80,7 +78,7 @@ class GpuState(DeviceState):
 
     __slots__ = ("node", "bit", "free", "room", "slices", "lane", "kind", "least_room")
 
-    def __init__(self, device: Device, node: NodeState, kind: int):
+    def __init__(self, device: Device, node: "NodeState", kind: int):
         super().__init__(device)
         self.node = node
         self.kind = kind

@@ -1,7 +1,5 @@
 """Partition limits: what jobs of a partition hold, and the maximum they may hold."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from hetsim.model.cluster import MILLI, WHOLE, Device, Partition
@@ -24,7 +22,7 @@ class Budget:
         self.mask = 0
         """Bitmask of the nodes in use."""
 
-    def copy(self) -> Budget:
+    def copy(self) -> "Budget":
         """A copy on which starts and ends can be tried out."""
         other = Budget(self.partition)
         # Its own dictionary: to give and take there changes nothing here.

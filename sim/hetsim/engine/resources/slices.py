@@ -1,7 +1,5 @@
 """Slices of a MIG GPU in a run: busy ones, the next layout, times of use."""
 
-from __future__ import annotations
-
 from collections import Counter
 from copy import copy
 from functools import lru_cache
@@ -53,7 +51,7 @@ class GpuSlices:
         """In a what-if copy, the slices of the GPU itself."""
         self.known: dict[Any, tuple[Layout, Slice] | None] = {}
 
-    def copy(self) -> GpuSlices:
+    def copy(self) -> "GpuSlices":
         """A copy for trying out changes."""
         other = copy(self)
         other.idle, other.busy = list(self.idle), dict(self.busy)

@@ -1,7 +1,5 @@
 """When and where a task could start: the reservation of backfilling."""
 
-from __future__ import annotations
-
 import math
 from bisect import insort
 from collections.abc import Mapping
@@ -100,7 +98,7 @@ class Shadows:
     questions: Questions
     fleets: Mapping[Shape, Any]
     """Services by shape of which only replicas start the requests."""
-    _kept: dict[tuple[int, Mode | None], EarliestFit] = field(default_factory=dict)
+    _kept: "dict[tuple[int, Mode | None], EarliestFit]" = field(default_factory=dict)
     _ends: Ends | None = None
     _pool: PoolEnds | None = None
 

@@ -6,8 +6,6 @@ Schwarzkopf et al., Learning Scheduling Algorithms for Data Processing Clusters 
 all nodes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,7 +24,7 @@ class ScoreNetwork:
         self._kept: Arrays = []
 
     @classmethod
-    def fresh(cls, inputs: int, hidden: Sequence[int], random: np.random.Generator) -> ScoreNetwork:
+    def fresh(cls, inputs: int, hidden: Sequence[int], random: np.random.Generator) -> "ScoreNetwork":
         """Random weights (Glorot and Bengio, 2010); a small last layer: equal actions."""
         arrays = []
         sizes = [inputs, *hidden, 1]
@@ -35,7 +33,7 @@ class ScoreNetwork:
             arrays += [spread * random.standard_normal((before, after)), np.zeros(after)]
         return cls(arrays)
 
-    def copy(self) -> ScoreNetwork:
+    def copy(self) -> "ScoreNetwork":
         return ScoreNetwork([array.copy() for array in self.arrays])
 
     def scores(self, rows: np.ndarray) -> np.ndarray:

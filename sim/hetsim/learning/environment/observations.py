@@ -9,8 +9,6 @@ An observation of one's own is a class derived from `Observation`, or a function
 What it returns is checked at each step: a value that is not a number, or of another shape, ends with a sentence.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -52,7 +50,7 @@ class Observation:
     def begin(self, acting: Acting) -> None:
         """Prepare for a new run."""
 
-    def keep(self, first: Observation) -> None:
+    def keep(self, first: "Observation") -> None:
         """Keep the sizes with which the environment was made."""
         if self.shapes is None:
             self.shapes = first.shapes

@@ -12,8 +12,6 @@ A mapping of names to weights gives the weighted sum: {slowdown: 1, energy: 0.00
 tasks are worth less what holding them costs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -156,7 +154,7 @@ class Both(Several):
 class Weighted(Several):
     """A weighted sum of other rewards."""
 
-    def __init__(self, simulation: Simulation, parts: RewardParts):
+    def __init__(self, simulation: Simulation, parts: "RewardParts"):
         makers = [parts.made.get(name, REWARDS.get(name)) for name in parts]
         super().__init__(simulation, [make(simulation) for make in makers])  # type: ignore[misc]
         self.weights = list(parts.values())

@@ -19,8 +19,6 @@ two actions.  Times are estimates, as for every policy.  Cost: some thirty NumPy
 the tasks shown, whatever the length of the queue.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -65,7 +63,7 @@ class Layout:
     decides: str = SCHEDULING
 
     @classmethod
-    def for_cluster(cls, cluster: Cluster, window: int, decides: str = SCHEDULING) -> Layout:
+    def for_cluster(cls, cluster: Cluster, window: int, decides: str = SCHEDULING) -> "Layout":
         """The types that the cluster has, in its order; cores only where a node has some."""
         return cls(window, tuple(kind.name for kind in cluster.types.values() if cluster.count(kind.name)), decides)
 

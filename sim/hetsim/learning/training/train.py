@@ -14,8 +14,6 @@ mdp_threshold   where the reward is what it maximizes: goodput or value, less th
 and the scenario's own admission policy
 """
 
-from __future__ import annotations
-
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sized

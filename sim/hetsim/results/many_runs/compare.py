@@ -5,8 +5,6 @@ are taken pair by pair.  Per metric all compared pairs are tested together; a po
 below another only where the corrected interval of their difference excludes zero.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -73,7 +71,7 @@ class Comparison:
     planners: list[str] = field(default_factory=list)
 
     @classmethod
-    def load(cls, directory: str | Path) -> Comparison:
+    def load(cls, directory: str | Path) -> "Comparison":
         """Load a comparison, and evaluate it again from its runs.
 
         Parameters: directory: where it lies.

@@ -1,7 +1,5 @@
 """Paired tests of policies by a metric, corrected together by Holm's procedure."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -83,7 +81,7 @@ class Finding:
             return f"{self.policy}: {name} {self.gap} in each of {self.n} runs"
         return f"{self.policy}: {name} {self.gap} {method}"
 
-    def reversed(self) -> Finding:
+    def reversed(self) -> "Finding":
         """The same finding, seen from the other policy."""
         return Finding(**{**asdict(self), "policy": self.other, "other": self.policy, "difference": -self.difference})
 

@@ -4,8 +4,6 @@ Replication r of all policies of a point meets the same arrivals, sizes and faul
 pair, as in a comparison (`hetsim.results.many_runs.compare`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from itertools import combinations, islice
@@ -26,7 +24,7 @@ FACTS = ("point", "policy", "seed", "replications", "replication", "warmup_cut",
 """Columns that are neither keys nor metrics."""
 
 
-def differences(sweep: Points, metric: str, base: str | None = None, confidence: float = 0.95) -> pd.DataFrame:
+def differences(sweep: "Points", metric: str, base: str | None = None, confidence: float = 0.95) -> pd.DataFrame:
     """policy - other at every point, with Holm's half-widths and p.
 
     base: every other policy is compared with it; without it all pairs are.  Half-widths and p are Holm's over the pairs
@@ -40,7 +38,7 @@ def differences(sweep: Points, metric: str, base: str | None = None, confidence:
 
 
 def findings_by_point(
-    sweep: Points, metric: str, base: str | None = None, confidence: float = 0.95
+    sweep: "Points", metric: str, base: str | None = None, confidence: float = 0.95
 ) -> dict[int, list[Finding]]:
     """Findings of every point with several policies; see `differences`."""
     sweep._known(metric)
@@ -90,7 +88,7 @@ class Leads(NamedTuple):
     """True if some points have several replications, which could show it."""
 
 
-def leads(sweep: Points, metric: str, findings: dict[int, list[Finding]] | None = None) -> Leads:
+def leads(sweep: "Points", metric: str, findings: dict[int, list[Finding]] | None = None) -> Leads:
     """Number of the points at which each policy is best; see `Leads`."""
     counts = Leads(alone={}, ties={}, shown={}, points=0, tested=False)
     sound = sweep.table[sweep.table[metric].notna()]

@@ -1,7 +1,5 @@
 """Several runs of one scenario: values of all metrics, intervals of their means."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -57,7 +55,7 @@ class Replications:
             self.add(result)
 
     @classmethod
-    def load(cls, directory: str | Path) -> Replications:
+    def load(cls, directory: str | Path) -> "Replications":
         """Load the replications in a directory; only the first is complete.
 
         Parameters: directory: where they lie.
@@ -199,7 +197,7 @@ class Replications:
         )  # fmt: skip
 
     @property
-    def first(self) -> Replications:
+    def first(self) -> "Replications":
         """The first replication alone."""
         number = min(self._rows)
         chosen = Replications()
@@ -208,7 +206,7 @@ class Replications:
         chosen.results = [result for result in self.results if result.replication == number]
         return chosen
 
-    def among(self, numbers: Iterable[int]) -> Replications:
+    def among(self, numbers: Iterable[int]) -> "Replications":
         """The replications of these numbers."""
         chosen = set(numbers)
         if chosen >= set(self._rows):

@@ -20,8 +20,6 @@ end for all policies of a point and replication; where a precision was asked for
 replications, it is that of the replications which all have, as in a comparison, and missing in the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from html import escape
@@ -265,7 +263,7 @@ class Sweep:
     # On disk ------------------------------------------------------------------------------------------------
 
     @classmethod
-    def load(cls, directory: str | Path) -> Sweep:
+    def load(cls, directory: str | Path) -> "Sweep":
         """Load a finished sweep.
 
         Parameters: directory: where it lies.

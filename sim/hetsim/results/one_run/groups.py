@@ -6,8 +6,6 @@ Replications keep numbers only; what they keep of groups is asked for beforehand
 names of their metrics.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -63,7 +61,7 @@ class Grouping:
         return _MARK + json.dumps([self.by, self.named, self.metrics], ensure_ascii=False)
 
     @staticmethod
-    def parse(text: str) -> Grouping | None:
+    def parse(text: str) -> "Grouping | None":
         """Parse the text of a grouping; None for the name of a metric."""
         if not text.startswith(_MARK):
             return None

@@ -1,7 +1,5 @@
 """The input of metrics: a run, and the tasks of it that are measured."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cached_property
@@ -65,7 +63,7 @@ class Run(Protocol):
     @property
     def deadline_later(self) -> np.ndarray: ...
     @property
-    def measured(self) -> Measured: ...
+    def measured(self) -> "Measured": ...
     def metric(self, name: str) -> float:
         """The value of one metric."""
 

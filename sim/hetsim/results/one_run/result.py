@@ -1,7 +1,5 @@
 """The outcome of one run: tables, metrics, warnings; how it is shown and saved."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -387,7 +385,7 @@ class Result:
         return store.save(self, Path(directory))
 
     @classmethod
-    def load(cls, directory: str | Path) -> Result:
+    def load(cls, directory: str | Path) -> "Result":
         """Load a run from its directory; tables are read when asked for.
 
         Parameters: directory: where it lies.

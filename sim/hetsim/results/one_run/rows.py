@@ -4,8 +4,6 @@ Results count what was sent: a request that passes through stages is one row, wh
 (`hetsim.model.tasks.StagedRequests`).  All that has a value for every row of the table goes through here.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np
@@ -20,7 +18,7 @@ def is_retry(record: Record) -> np.ndarray:
     return (record.attempt_of >= 0) & (record.attempt_of != np.arange(len(record.status)))
 
 
-def met_by_calls(rows: TableRows, attempt_of: np.ndarray, met: np.ndarray) -> np.ndarray:
+def met_by_calls(rows: "TableRows", attempt_of: np.ndarray, met: np.ndarray) -> np.ndarray:
     """Mask of rows that met a limit; a call in the row of its first attempt."""
     first = rows(attempt_of)
     by_call = np.zeros(len(attempt_of), bool)

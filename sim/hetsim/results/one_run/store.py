@@ -14,8 +14,6 @@ Nothing in it tells when or where the run was made, nor how long the policy plan
 the same run gives the same files.  A run that was loaded is written again as it is, byte by byte.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import platform
@@ -107,7 +105,7 @@ class Kept(Run, Protocol):
     scenario: str | None
     error: str | None
     inputs: dict[str, str]
-    saved: Saved | None
+    saved: "Saved | None"
 
     @property
     def warmup(self) -> float: ...
@@ -165,7 +163,7 @@ def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:
     return about
 
 
-def _copy(saved: Saved, folder: Path) -> None:
+def _copy(saved: "Saved", folder: Path) -> None:
     """Write a run that was loaded as it was saved; what is damaged is not passed on."""
     for name, digest in saved.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

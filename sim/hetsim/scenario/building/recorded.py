@@ -1,7 +1,5 @@
 """Streams from traces: rows taken or drawn again, with columns of table or entry."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -34,7 +32,7 @@ class _Chosen:
     copies: np.ndarray | None = None
     """How often the user of each was drawn before."""
 
-    def take(self, which: np.ndarray) -> _Chosen:
+    def take(self, which: np.ndarray) -> "_Chosen":
         return _Chosen(self.rows[which], _of(self.arrival, which), _of(self.copies, which))
 
 

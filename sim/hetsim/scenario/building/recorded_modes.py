@@ -1,7 +1,5 @@
 """Modes of the rows of a trace: rows with equal demands share a shape."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -60,7 +58,7 @@ class RowModes:
     left_out: str = ""
     """What is to be said of the others."""
 
-    def without(self, lost: np.ndarray, told: str) -> RowModes:
+    def without(self, lost: np.ndarray, told: str) -> "RowModes":
         fits = ~lost
         estimate = None if self.estimate is None else self.estimate[fits]
         work = None if self.work is None else self.work.take(np.flatnonzero(fits))

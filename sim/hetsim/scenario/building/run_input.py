@@ -1,7 +1,5 @@
 """From a validated scenario to the input of one run: cluster, tasks, policies."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -42,7 +40,7 @@ DEFAULT_ROUTING = PolicySpec("routing", "least_outstanding")
 
 
 def batching_policies(
-    streams: list[TaskStream], scenario: ScenarioSource, context: Context, problems: list[Problem]
+    streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem]
 ) -> list[Any]:
     """A batching policy for each service that has requests."""
     policies = scenario.policies
@@ -70,7 +68,7 @@ def batching_policies(
 
 
 def _note_overload(
-    stream: TaskStream, spec: PolicySpec, policy: Any, scenario: ScenarioSource, context: Context
+    stream: TaskStream, spec: PolicySpec, policy: Any, scenario: "ScenarioSource", context: Context
 ) -> None:  # fmt: skip
     """Warn of a load that a service cannot serve; note it if certain."""
     overload = None if stream.overload is None else stream.overload(policy, spec.name)
@@ -92,7 +90,7 @@ def iterates(spec: PolicySpec) -> bool:
 
 
 def iteration_policies(
-    streams: list[TaskStream], scenario: ScenarioSource, context: Context, problems: list[Problem]
+    streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem]
 ) -> list[tuple[Any, Any]]:
     """A batching and a routing policy for each language model that has requests."""
     policies, document = scenario.policies, scenario.document
@@ -132,7 +130,7 @@ def _place(stream: TaskStream, spec: PolicySpec, own: dict[int, PolicySpec]) -> 
     return (*stream.path, "service", spec.kind) if named else ("policy", spec.kind)
 
 
-def make_policy(spec: PolicySpec, scenario: ScenarioSource, problems: list[Problem], place: Path_ = ()) -> Any:
+def make_policy(spec: PolicySpec, scenario: "ScenarioSource", problems: list[Problem], place: Path_ = ()) -> Any:
     """Make a policy; an error of its constructor is a problem at `place`."""
     path: Path_ = place or ("policy", spec.kind)
     try:

@@ -1,7 +1,5 @@
 """From the `site:` part of a scenario to partitions with rules, applied to tasks."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace
@@ -85,7 +83,7 @@ def default_of(cluster: Cluster) -> Partition | None:
     return next((one for one in cluster.partitions.values() if one.default), None)
 
 
-def drawn_partition(demand: Demand, path: Path_, context: Context) -> Partition | None:
+def drawn_partition(demand: Demand, path: Path_, context: "Context") -> Partition | None:
     """The partition of a drawn class's tasks; ScenarioError if unknown."""
     if (given := demand.partition) is None:
         return default_of(context.cluster)
@@ -102,7 +100,7 @@ def unknown_partition(name: str, cluster: Cluster) -> str:
 
 
 def recorded_partitions(
-    demand: Demand, path: Path_, table: TaskTable, kept: np.ndarray, context: Context
+    demand: Demand, path: Path_, table: TaskTable, kept: np.ndarray, context: "Context"
 ) -> tuple[np.ndarray, list[Partition | None], dict[int, str]]:
     """Partition number of each row, the partitions, and refused rows.
 
@@ -133,7 +131,7 @@ def recorded_partitions(
     return codes.astype(np.int32), [existing.get(name) if name else fallback for name in names], refused
 
 
-def _named_partition(name: str, path: Path_, context: Context) -> Partition:
+def _named_partition(name: str, path: Path_, context: "Context") -> Partition:
     if name not in context.cluster.partitions:
         raise context.fail((*path, "partition"), unknown_partition(name, context.cluster))
     return context.cluster.partitions[name]
@@ -149,7 +147,7 @@ def _text(cell: object) -> str:
 # The rules --------------------------------------------------------------------------------------------------------
 
 
-def apply_rules(tasks: Tasks, site: SiteSpec, context: Context) -> None:
+def apply_rules(tasks: Tasks, site: SiteSpec, context: "Context") -> None:
     """Apply limits and refusals to the merged tasks."""
     limit = _asked(tasks)
     if any(tasks.partitions):

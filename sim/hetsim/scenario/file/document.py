@@ -6,8 +6,6 @@ plain scalar is a string (stock YAML reads `1e6` as a string, `1:30` as 90, `no`
 Keys of mappings are always strings: their text.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -120,7 +118,7 @@ class Document:
             here = here[path[-1]] if inside else here.get(part) if isinstance(here, dict) else None
         return replace(self.problem(tuple(path), problem.message), key=problem.key)
 
-    def copy(self) -> Document:
+    def copy(self) -> "Document":
         return Document(_copied(self.data), self.file, self.positions, set_by=dict(self.set_by), program=self.program)
 
 

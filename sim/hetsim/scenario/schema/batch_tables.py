@@ -4,8 +4,6 @@ compute: {1: 6.1 ms, 2: 7.0 ms, 4: 9.2 ms, 8: 13 ms}
 compute: {table: latencies.csv, batch: size, time: p50_ms, where: {model: resnet50}}
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -74,7 +72,7 @@ class MeasuredSpec(Model):
 
     USED: ClassVar = {"batch": "batch", "time": "time"}
 
-    table: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})] = None
+    table: "Annotated[Any, Field(json_schema_extra={'anyOf': [{'type': 'string'}, {'type': 'object'}]})]" = None
     """Measured times by batch size: a mapping such as {1: 6.1 ms, 2: 7 ms}, or a CSV or Parquet file."""
     batch: Name | None = None
     """Column of the file with the batch size."""
@@ -98,7 +96,7 @@ class MeasuredSpec(Model):
     _built: StageTable | None = PrivateAttr(None)
 
     @model_validator(mode="after")
-    def _with_table(self, info: ValidationInfo) -> MeasuredSpec:
+    def _with_table(self, info: ValidationInfo) -> "MeasuredSpec":
         if self.table is None:
             for key in ABOUT:
                 if key in self.model_fields_set:

@@ -1,7 +1,5 @@
 """The `cluster:` part of a scenario: nodes, accelerators, links, power, sharing."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import math
@@ -283,7 +281,7 @@ class Cpu(Mirror):
 
     FIRST: ClassVar = ("type",)
 
-    type: Annotated[Name, forbid(lambda name: name == "gpu", _NO_CPU)] = "cpu"
+    type: "Annotated[Name, forbid(lambda name: name == 'gpu', _NO_CPU)]" = "cpu"
     """Name of the type of these cores."""
 
 

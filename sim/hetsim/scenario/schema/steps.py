@@ -1,7 +1,5 @@
 """`step:` of a language model: a line, measured tables, or a roofline."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo, WithJsonSchema
@@ -47,7 +45,7 @@ class StepTime(Mirror):
     """Time of a decode-only step by its number of sequences: a line {fixed, per_item}, or measured times."""
     prefill: Annotated[StageSpec, STAGE] | None = None
     """Time of a prefill-only step by its prompt tokens: a line {fixed, per_item}, or measured times."""
-    roofline: Annotated[Roofline, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
+    roofline: "Annotated[Roofline, Short(lambda v: {} if v is True else v, {'const': True})] | None" = None
     """Steps from the figures of model and GPU: true, or the shares of the peaks that are reached."""
 
     def _check_keys(self) -> None:

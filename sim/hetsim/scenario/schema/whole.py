@@ -1,7 +1,5 @@
 """A whole scenario file as a model, for `hetsim validate` and `hetsim schema`."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -99,7 +97,7 @@ class ScenarioModel(Model):
     """A description in words; lists and reports show it."""
     seed: Seed = 0
     """Seed of all random streams; the same seed gives the same tables to the last bit."""
-    horizon: Annotated[Seconds, forbid(lambda end: end == 0, _NO_HORIZON)] | None = None
+    horizon: "Annotated[Seconds, forbid(lambda end: end == 0, _NO_HORIZON)] | None" = None
     """When the run ends, with the warm-up; left out, it goes on until nothing waits, runs or is to come."""
     warmup: Warmup = 0.0
     """Tasks that arrive before this time are not measured; auto finds the time by MSER-5."""
@@ -115,10 +113,10 @@ class ScenarioModel(Model):
     """Named pieces of data that exist before the run, for tasks to read."""
     faults: Annotated[list[Fault], OneOrMany] = []
     """Faults: random failures, slowdowns, maintenance, files of events; none unless given."""
-    policy: Annotated[Any, Field(json_schema_extra=lambda schema: schema.update(_POLICY_SCHEMA))] = None
+    policy: "Annotated[Any, Field(json_schema_extra=lambda schema: schema.update(_POLICY_SCHEMA))]" = None
     """A scheduler's name, or scheduler, placement, admission, batching and routing, each a name or a mapping of name
     and parameters, and decisions, the time that decisions take."""
-    sweep: Annotated[dict[str, Any], Short(lambda v: {} if v is None else v, {"type": "null"})] = {}
+    sweep: "Annotated[dict[str, Any], Short(lambda v: {} if v is None else v, {'type': 'null'})]" = {}
     """Values to try by key: a list, or a range with low and high; `hetsim sweep` runs all combinations."""
 
     @field_validator("sweep")

@@ -1,7 +1,5 @@
 """The `workload:` and `data:` parts of a scenario: streams of tasks, and items."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable
@@ -137,7 +135,7 @@ FEW = 5
 class Resample(Model):
     """Resample a trace in every replication: in blocks of `block` s, or by user."""
 
-    block: Annotated[Seconds, forbid(lambda time: time == 0, "must be above 0")] | None = None
+    block: "Annotated[Seconds, forbid(lambda time: time == 0, 'must be above 0')] | None" = None
     """Length of the stretches of the trace that are drawn, in the trace's own time."""
     by: Literal["user", "row"] | None = None
     """user: whole users are drawn, with all their jobs; row: rows in random order, up to gpu_demand."""

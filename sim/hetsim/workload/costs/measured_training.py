@@ -9,8 +9,6 @@ passes, of which only the last one synchronizes.  A job is over when it has come
 trainings have.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,7 +39,7 @@ class StepModel:
     """Of a pass: fixed, per sample; of synchronization over nodes: fixed, per GPU; within one: the same; and g."""
 
     @classmethod
-    def fitted(cls, rows: np.ndarray) -> StepModel:
+    def fitted(cls, rows: np.ndarray) -> "StepModel":
         """Fit by least squares of logarithms, with a small penalty."""
         from scipy.optimize import least_squares
 

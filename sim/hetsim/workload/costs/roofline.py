@@ -26,8 +26,6 @@ matrix, and each layer adds up partial results twice; a ring moves 2 (n - 1) / n
 Megatron-LM, 2019).  Work is thought to be divided evenly, and experts to be chosen evenly and independently.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """Arrival processes: renewal, changing rates, bursts, times of a file."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -284,7 +282,7 @@ class Burst(ArrivalProcess):
     """Arrivals of a burst, a number or a distribution."""
     every: Interval | None = None
     """Time between the starts of two bursts, from 0 on; in place of at."""
-    at: Annotated[list[Seconds] | None, BeforeValidator(lambda at: [at] if isinstance(at, str | int) else at)] = None
+    at: "Annotated[list[Seconds] | None, BeforeValidator(lambda at: [at] if isinstance(at, str | int) else at)]" = None
     """Starts of the bursts, a time or a list; in place of every."""
     over: Seconds = 0.0
     """Time over which a burst is spread."""

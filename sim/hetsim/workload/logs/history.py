@@ -10,8 +10,6 @@ User Runtime Estimates (2007); the arrivals are a block bootstrap (Künsch, 1989
 Weakness: jobs that are still running are not part of what has ended, so that long ones are drawn a little too rarely.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 
@@ -59,7 +57,7 @@ class JobHistory:
     def end(self) -> np.ndarray:
         return self.start + self.runtime
 
-    def take(self, rows: np.ndarray) -> JobHistory:
+    def take(self, rows: np.ndarray) -> "JobHistory":
         """Some of the jobs."""
         names = ("submit", "start", "runtime", "limit", "cpus", "gpus", "kind", "nodes")
         labels = {name: values[rows] for name, values in self.labels.items()}

@@ -3,8 +3,6 @@
 Each is read in parts, in memory that does not grow with the file.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -120,7 +118,7 @@ class _Lines:
         self._path, self._spaced = path, spaced
         self._lines = _without_remarks(path)
 
-    def __iter__(self) -> _Lines:
+    def __iter__(self) -> "_Lines":
         return self
 
     def __next__(self) -> str:

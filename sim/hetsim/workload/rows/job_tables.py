@@ -6,8 +6,6 @@ Next to the blocks that takes a byte a row, 8 for the ids (and 8 for keys where 
 that does come again.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from array import array
@@ -367,7 +365,7 @@ def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]
         log = read(log_of(path, given), **given)
         return table_of(log) if isinstance(log, JobLog) else log
 
-    def parts(folder: Path, path: Path, **given: Any) -> TableParts:
+    def parts(folder: Path, path: Path, **given: Any) -> "TableParts":
         log = log_of(path, given, folder)
         try:
             read(log, **given)

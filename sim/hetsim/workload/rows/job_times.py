@@ -10,8 +10,6 @@ start, or a start before the submission.  The evidence, in this order:
 What is settled is counted with its evidence, and so is what nothing settles, with its lines.
 """
 
-from __future__ import annotations
-
 import re
 from array import array
 from dataclasses import dataclass
@@ -97,7 +95,7 @@ EARLY = "began before they came"
 class JobTimes:
     """The times of each job, as far as the log has them."""
 
-    def __init__(self, log: JobLog, tolerance: float = ROUNDED):
+    def __init__(self, log: "JobLog", tolerance: float = ROUNDED):
         """tolerance: by how much a duration may differ from end - start, in seconds."""
         self.log, self.tolerance = log, max(tolerance, ROUNDED)
         self.compared = 0
@@ -214,7 +212,7 @@ class JobTimes:
     def _tell(self, what: str, evidence: str, line: int) -> None:
         self.log.remark(f"{what}: settled {evidence}", line)
 
-    def _by_order(self, rest: _Rest) -> None:
+    def _by_order(self, rest: "_Rest") -> None:
         """Arrivals by the ids before and after them, where ids rise with arrivals."""
         early = [one for one in self._open if one.what == EARLY]
         for one in early:
@@ -246,7 +244,7 @@ class JobTimes:
                 rest.place(one, one.options[0])
                 self.log.blocks.patches[one.position] = one.options[0]
 
-    def _requeued(self, rest: _Rest) -> None:
+    def _requeued(self, rest: "_Rest") -> None:
         """Move an attempt with the first one's submission to the end of the one before."""
         order = np.lexsort((rest.start, rest.keys))
         same = np.flatnonzero(rest.keys[order][1:] == rest.keys[order][:-1])
@@ -260,7 +258,7 @@ class JobTimes:
 class _Rest:
     """The log as columns: what is settled, as evidence for the rest."""
 
-    def __init__(self, log: JobLog, opened: list[_Open]):
+    def __init__(self, log: "JobLog", opened: list[_Open]):
         blocks = list(log.blocks)
 
         def numbers(name: str) -> np.ndarray:
