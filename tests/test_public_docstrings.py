@@ -19,7 +19,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from test_guide import made
@@ -83,7 +83,7 @@ def complaints(function: Callable[..., Any]) -> Iterator[str]:
     described = entries(found.get("Parameters"))
     if described != names and sorted(described) != sorted(names):
         yield f"parameters {names}, described are {described}"
-    returns = signature.return_annotation not in (None, "None", "NoReturn")
+    returns = signature.return_annotation not in (None, "None", NoReturn)
     by_summary = not names and text.startswith("Return ")
     if returns != ("Returns" in found or by_summary):
         yield "Returns is missing" if returns else "Returns of what returns None"

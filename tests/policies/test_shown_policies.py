@@ -27,6 +27,7 @@ REASONS = {
         "scenarios/hetsim_scenarios/published/pollux.yaml",
     ),
     ("scheduler", "adaptive_lifo"): ("the guide's table of remedies under overload has it", "docs/admission.md"),
+    ("placement", "slow_reserve"): ("the guide holds it against its exact model", "docs/theory.md"),
     ("batching", "clockwork"): ("the guide says which batch it takes", "docs/serving.md"),
     ("predictor", "holt_winters"): ("the default of predictive, which is shown", "docs/hybrid.md"),
 }

@@ -41,7 +41,7 @@ DIFFERENT = {
     "of a launch, not of a node": "Occupied/NodeSpec Occupied/Node",
     "other things with the same names": (
         "TaskMode/FaultEvent Disaggregated/LinearSteps Disaggregated/KernelSteps LanguageModel/DeviceType "
-        "PolicySpec/DeviceType WorkloadEntry/NodeSpec"
+        "PolicySpec/DeviceType WorkloadEntry/NodeSpec WorkloadEntry/FaultProcess"
     ),
 }
 """Classes that share two names or more, by the reason why neither can be made from the other."""

@@ -5,28 +5,32 @@ Times are seconds, sizes bytes, rates bytes per second, power watts.  CPU cores 
 (`MILLI`) and shares of a GPU in millionths (`WHOLE`), as integers, so that taking and giving back is exact.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hetsim.errors import KeyProblem
 from hetsim.model.bandwidth import BandwidthCurve
 from hetsim.model.slices import Layout, Slice
-from hetsim.model.units import (
-    Bytes,
-    BytesPerSecond,
-    Count,
-    Fraction,
-    Name,
-    NotNegative,
-    PerSecond,
-    Positive,
-    Seconds,
-    Watts,
-    Whole,
-)
+
+if TYPE_CHECKING:
+    from hetsim.model.units import (
+        Bytes,
+        BytesPerSecond,
+        Count,
+        Fraction,
+        Name,
+        NotNegative,
+        PerSecond,
+        Positive,
+        Seconds,
+        Watts,
+        Whole,
+    )
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Link:
     """Measured bus bandwidth of collectives, whose highest value is the rate in both directions."""
 
     @classmethod
-    def given(cls, upload: float | None = None, download: float | None = None, **others: Any) -> "Link":
+    def given(cls, upload: float | None = None, download: float | None = None, **others: Any) -> Link:
         """Fill in a missing direction from the other; without both there is no limit."""
         if 0 in (upload, download):
             raise KeyProblem("upload" if upload == 0 else "download", "a bandwidth must be above 0")
@@ -198,14 +202,14 @@ class Price:
     """Money for a time asleep; the price of being up unless given."""
 
     @classmethod
-    def given(cls, up: float, asleep: float | None = None) -> "Price":
+    def given(cls, up: float, asleep: float | None = None) -> Price:
         """Fill in the price when asleep: the same as when up, unless given."""
         return cls(up, up if asleep is None else asleep)
 
-    def __add__(self, other: "Price") -> "Price":
+    def __add__(self, other: Price) -> Price:
         return Price(self.up + other.up, self.asleep + other.asleep)
 
-    def over(self, parts: int) -> "Price":
+    def over(self, parts: int) -> Price:
         """The price of one of `parts` equal parts."""
         return Price(self.up / parts, self.asleep / parts)
 

@@ -1,15 +1,19 @@
 """Descriptions of faults: failures and repairs, slowdowns, maintenance."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetsim.errors import KeyProblem
 from hetsim.model.cluster import NO_KEY, REQUIRED
-from hetsim.model.units import Fraction, Name, Positive, Seconds
+
+if TYPE_CHECKING:
+    from hetsim.model.units import Fraction, Name, Positive, Seconds
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 """So many times, in seconds."""
@@ -74,7 +78,7 @@ class Maintenance:
     """True if the nodes take no new launches from the announcement on."""
 
     @classmethod
-    def given(cls, start: float, announced: float | None = None, **others: Any) -> "Maintenance":
+    def given(cls, start: float, announced: float | None = None, **others: Any) -> Maintenance:
         """Fill in the announcement: at the begin, unless given."""
         return cls(start=start, announced=start if announced is None else announced, **others)
 

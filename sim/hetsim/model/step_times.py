@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetsim.model.batch_times import StageTable
 from hetsim.model.cluster import NO_KEY
 from hetsim.model.tasks import StageTime
-from hetsim.model.units import Seconds
+
+if TYPE_CHECKING:
+    from hetsim.model.units import Seconds
 
 
 @dataclass(frozen=True, slots=True)

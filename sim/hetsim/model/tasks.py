@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,7 +19,9 @@ from hetsim.model.cluster import MILLI, NO_KEY, OPTIONAL, WHOLE, Device, DeviceT
 from hetsim.model.curves import WorkCurve
 from hetsim.model.exchange import Exchange
 from hetsim.model.ragged import Ragged
-from hetsim.model.units import Bytes, Name, Part, Seconds
+
+if TYPE_CHECKING:
+    from hetsim.model.units import Bytes, Name, Part, Seconds
 
 Times = TypeVar("Times", float, np.ndarray)
 
