@@ -82,7 +82,6 @@ underscores between words (EasyBackfill is easy_backfill), or stands before it (
 
 
 def _named(modules: str) -> dict[str, str]:
-    """References by name, in alphabetical order."""
     named: dict[str, str] = {}
     for line in modules.split("\n"):
         module, _, items = line.strip().partition(": ")

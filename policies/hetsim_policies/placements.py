@@ -89,7 +89,6 @@ class SlowReserve:
         self.threshold = threshold
 
     def __call__(self, task: Task, view: View) -> Placement | None:
-        """The rule."""
         fast = next((fit for mode in next(equally_fast(task)) if (fit := view.first(mode, task)) is not None), None)
         return fast if fast is not None or view.num_waiting() < self.threshold else view.fit(task)
 

@@ -125,7 +125,6 @@ class Modeled(Batching):
         return self.solved[key]
 
     def decide(self, queue: RequestQueue, placement: Placement, rate: float, view: View) -> Take | Delay:
-        """The decision for an arrival rate."""
         raise NotImplementedError
 
     def solve(self, model: BulkQueue, queue: RequestQueue, placement: Placement) -> Any:

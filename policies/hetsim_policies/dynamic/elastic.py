@@ -56,7 +56,6 @@ class Wishes:
         heappush(self._heap, (-self._elastic.gain(step, self._left[row]), row, self._count, step))
 
     def take(self) -> GrowthStep | None:
-        """Remove and return the first step; None if there is none."""
         return heappop(self._heap)[-1] if self._heap else None
 
 
@@ -361,7 +360,6 @@ class RigidJobs:
         insort(self._by_arrival.setdefault(mode, []), by_arrival)
 
     def remove(self, task: Task) -> None:
-        """Remove a job, if it is here."""
         if (removed := self._entries.pop(task.index, None)) is None:
             return
         mode, *entries = removed

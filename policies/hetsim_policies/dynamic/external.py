@@ -110,7 +110,6 @@ class External(Scheduler):
                 self._tell("JOB_KILLED", job_ids=[job.id], job_progress={job.id: {"progress": 0}})
 
     def _over(self, job: Job, state: str) -> None:
-        """A job does not run any more."""
         if not job.over:
             job.over = True
             for lane in job.lanes:

@@ -153,7 +153,6 @@ class Lws(Scheduler):
                 yield from self._find_worker(task, home, view)
 
     def _work(self, worker: Worker, view: View) -> Iterator[Decision]:
-        """All that this worker can start now."""
         while worker.up and not self._full(worker):
             task = self._best(worker, worker, OWN, view) or self._steal(worker, view)
             if task is None:

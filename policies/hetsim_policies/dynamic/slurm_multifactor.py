@@ -186,7 +186,6 @@ class SlurmMultifactor(Scheduler):
         self._leave(task)
 
     def _leave(self, task: Task) -> None:
-        """It waits no longer, if it did."""
         if self._queue.remove(task):
             self._causes.pop(task.index, None)
             demand = demand_of(task)

@@ -269,7 +269,6 @@ class QuotaBorrow(ByUser):
             raise refusal(f'quotas names {self.of} "{unknown[0]}", and no task is theirs; there are {names}')
 
     def _owners(self, tasks: Tasks) -> list[str]:
-        """All owners of tasks."""
         listed = {"user": tasks.users, "class": tasks.classes, "partition": tasks.partitions}.get(self.of)
         if listed is not None:
             return listed

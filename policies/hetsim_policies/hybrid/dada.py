@@ -162,7 +162,6 @@ class LinesLayout:
         """When the last lane will be done."""
 
     def finish(self, task: int, line: int) -> float:
-        """When a task would end on a line, in this layout."""
         need, times = int(self.given.need[task, line]), self.free[line]
         return (times[0] if need == 1 else sorted(times)[need - 1]) + float(self.given.seconds[task, line])
 

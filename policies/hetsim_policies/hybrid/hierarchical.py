@@ -409,7 +409,6 @@ class Hierarchical(Scheduler):
         return moved
 
     def _move(self, entry: GroupedTask, group: DeviceGroup) -> None:
-        """A waiting task goes to another group."""
         entry.group.dequeue(entry)
         entry.group.scheduler.gone(entry.task)
         entry.task.ticket += 1  # whatever queue holds it there, it stands in none any more
@@ -465,7 +464,6 @@ class Hierarchical(Scheduler):
         return best
 
     def _group_of(self, placement: Placement) -> DeviceGroup | None:
-        """The group in which a placement lies; None if it is in none."""
         groups = self._by_node[placement.devices[0].node]
         group = self._by_type[placement.mode.type] if groups[0].mask is None else groups[0]
         return group if group.mask is None or all(group.mask >> d.node & 1 for d in placement.devices) else None

@@ -165,7 +165,6 @@ class PlanAndRepair(Scheduler):
             self._stranded = {}
 
     def _forget(self, row: int) -> None:
-        """It waits no longer."""
         for tasks in (self._waiting, self._new, self._stranded):
             tasks.pop(row, None)
 

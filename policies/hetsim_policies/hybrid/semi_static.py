@@ -299,7 +299,6 @@ def fastest(tasks: Tasks) -> np.ndarray:
 
 
 def _classes(tasks: Tasks) -> list[str]:
-    """The classes of which there is a task."""
     if tasks.class_code is None:
         return tasks.classes[:1] if len(tasks) else []
     return [tasks.classes[number] for number in np.unique(tasks.class_code)]

@@ -46,7 +46,6 @@ class DurationHistory:
         self._recent_all = RunningQuantile(10 * window)
 
     def observe(self, user: str, class_: str, seconds: float) -> None:
-        """Add the duration of a job of this user and class."""
         key = user, class_
         jobs, own = self._means.get(key, (0, seconds))
         self._means[key] = jobs + 1, self.decay * own + (1 - self.decay) * seconds
@@ -128,7 +127,6 @@ class Score:
         self._parts = self._loss = self._excess = 0.0
 
     def note(self, actual: float, forecast: float) -> None:
-        """Add a forecast and the value that came."""
         if not (math.isfinite(actual) and math.isfinite(forecast)):
             raise UsageError(f"forecasts and what came are finite numbers, not {forecast} and {actual}")
         missed = actual - forecast

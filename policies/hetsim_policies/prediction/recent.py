@@ -32,7 +32,6 @@ class Recent:
         self._sums = [[FadingSum(memory * 2**number) for _ in range(4)] for number in range(MEMORIES)]
 
     def observe(self, time: float, value: float, expected: float, arrivals: float) -> None:
-        """Add an interval: its time, value, forecast, and arrivals."""
         for sums in self._sums:
             for one, amount in zip(sums, (1.0, value, expected, arrivals), strict=True):
                 one.add(time, amount)

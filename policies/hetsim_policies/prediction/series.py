@@ -71,7 +71,6 @@ class Series:
         self._arrivals += arrivals
 
     def measure(self, end: float) -> None:
-        """End an interval."""
         value, self._noted = self._noted / self.interval, 0.0
         self._sum += value
         if len(self._said) == self._steps:

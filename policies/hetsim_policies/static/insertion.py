@@ -247,7 +247,6 @@ class Insertion:
         return needs(self.times, self.counts, self.traffic), ways(self.predecessors, self.traffic)
 
     def fill(self, order: Sequence[int], choice: Choice = first_finish) -> Schedule:
-        """Place these tasks one after the other; the schedule."""
         for task in order:
             begin, cost = self.offer(task)
             self.place(task, choice(task, begin + cost), begin, cost)

@@ -32,7 +32,6 @@ def _bytes(values: torch.Tensor) -> int:
 
 
 def _on_host(model: nn.Module, shape: tuple[int, ...]) -> HostDevice:
-    """A module on the CPU."""
     model.eval()
     items = torch.randn(1, *shape)
 

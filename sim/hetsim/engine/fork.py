@@ -193,7 +193,6 @@ class Copier:
         self._sequences = Batch(self._fill_sequences)
         self._mappings = Batch(self._fill_mappings)
         self.generators: list[np.random.Generator] = []
-        """Copies of random generators."""
 
     def copy(self, root: Any) -> Any:
         collecting = gc.isenabled()
@@ -426,7 +425,6 @@ class Copier:
         return old
 
     def _maker(self, kind: type) -> Callable[[Any], Any]:
-        """How objects of a class are copied."""
         if (kind.__module__.startswith(INPUT) and not issubclass(kind, CHANGING)) or issubclass(kind, SHARED):
             return self._same
         if issubclass(kind, tuple):

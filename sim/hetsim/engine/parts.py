@@ -166,7 +166,6 @@ class Parts:
 
 
 def _state_of(run: RunInput) -> RunState:
-    """The state before anything has happened."""
     clock = Clock()
     clock.end = run.horizon
     clock.round_due = True  # one round before anything happens, for policies that prepare

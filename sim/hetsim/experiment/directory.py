@@ -53,7 +53,6 @@ MAX_BARS = 20_000
 
 
 def folder_name(text: str) -> str:
-    """Turn a text into the name of a folder."""
     return re.sub(r"[^\w.+-]+", "-", re.sub(r"\s*\+\s*", "+", text)).strip("-.") or "run"
 
 
@@ -242,7 +241,6 @@ def load_any(directory: str | Path) -> Result | Replications | Comparison | Swee
 
 
 def _kind_of(folder: Path) -> type[Result | Replications | Comparison | Sweep] | None:
-    """The class of the results in a folder; None if there are none."""
     kinds = {SWEPT: Sweep, COMPARISON: Comparison, REPLICATIONS: Replications, MARK: Result}
     return next((kind for name, kind in kinds.items() if (folder / name).is_file()), None)
 

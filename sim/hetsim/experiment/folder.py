@@ -185,7 +185,6 @@ def _ensure(path: Path, text: str) -> None:
 
 
 def _has(path: Path, text: str) -> bool:
-    """Return True if the text is what lies there."""
     try:
         with open_stored(path) as stream:
             data = text.encode()

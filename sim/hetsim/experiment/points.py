@@ -70,7 +70,6 @@ class PointValues:
         return len(self.points)
 
     def at(self, point: int) -> dict[str, Any]:
-        """The values of a point, by its number."""
         return self.points[point]
 
     def column(self, key: str, convert: Callable[[list[Any]], list[Any]]) -> list[Any]:

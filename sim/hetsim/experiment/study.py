@@ -229,7 +229,6 @@ class Study:
         return None
 
     def _land(self, series: Replicates, number: int, outcome: RunOutcome) -> None:
-        """Take in what a run gave."""
         if number < len(series.taken) or (series.done and number >= series.goal):
             return  # it was made ahead for nothing
         needed = number < series.goal
@@ -313,7 +312,6 @@ class Study:
     # Making it --------------------------------------------------------------------------------------------------
 
     def job(self, series: Replicates, number: int) -> RunJob:
-        """The job of a replication, as it is sent to a worker."""
         case = series.case
         which = next(index for index, one in enumerate(self.setup.scenarios) if one is case.scenario)
         verified = self.store.folder is not None or self.workers.pool is not None  # else made here, and not kept
@@ -323,7 +321,6 @@ class Study:
         )  # fmt: skip
 
     def _refusal(self, refused: OtherInputs) -> str:
-        """The sentence that says which inputs are others, and where."""
         where = "this machine" if self.workers.pool is None else f"a worker on {refused.host}"
         if refused.problem:
             return f"{where} cannot load the scenario: {refused.problem}"
@@ -337,7 +334,6 @@ class Study:
         )
 
     def _here(self, series: Replicates, number: int) -> RunOutcome:
-        """Make a run in this process."""
         job = self.job(series, number)
         if not series.strict:
             return outcome_or_error(self.setup, self._shelf, "", job=job, meter=self.meter)

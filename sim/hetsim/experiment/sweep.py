@@ -178,7 +178,6 @@ class SweepPlan:
     amount: Amount
     identity: Identity
     metrics: list[str] = field(default_factory=list)
-    """The metrics asked for."""
     checked: Checked = field(default_factory=Checked)
     remarks: list[str] = field(default_factory=list)
     options: StudyOptions = StudyOptions()
@@ -320,7 +319,6 @@ class SweepPlan:
         return {key: plain([first[point].values[key] for point in sorted(first)]) for key in self.keys}
 
     def _column(self, key: str) -> list[Any]:
-        """The column of a key in the tables, an entry a row."""
         rows = self.rows
         if not isinstance(rows, PointRows):
             return column_of([row.values[key] for row in rows])
@@ -383,7 +381,6 @@ class SweepPlan:
         return made
 
     def row(self, number: int, made: RowRuns) -> SweepRow:
-        """The facts of a row for the tables."""
         checked = self.checked
         row = SweepRow(self.rows[number].point, list(checked.names)[checked.policy[number]], checked.seeds[number])
         if self.pilots:

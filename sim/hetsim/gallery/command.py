@@ -97,7 +97,6 @@ def _chosen(cases: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def _check_axes(entries: list[Entry], chosen: dict[str, list[str]]) -> None:
-    """Axes and values that no table has are mistakes."""
     known_values: dict[str, dict[str, None]] = {}
     for entry in entries:
         for number, table in enumerate(entry.expected.tables):

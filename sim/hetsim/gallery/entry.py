@@ -298,7 +298,6 @@ class Entry:
 
     @staticmethod
     def replications(table: FiguresTable, scenario: Any) -> int:
-        """Number of runs of each case."""
         if table.replications is not None:
             return table.replications
         count = scenario.model.replications
@@ -365,7 +364,6 @@ def entries() -> list[Entry]:
 
 
 def read(path: Path) -> Entry:
-    """Read the entry of an expected file."""
     document = documents.read(path)
     if not isinstance(document.data, Mapping):
         raise ScenarioError(document.problem((), "an expected file is a mapping"))

@@ -111,7 +111,6 @@ class Tolerance(Model):
 
     @property
     def text(self) -> str:
-        """The tolerance in words."""
         if self.absolute is not None:
             return "exact" if self.absolute == 0 else f"± {self.absolute:g}"
         if self.relative is not None:

@@ -79,13 +79,11 @@ class _Columns:
         self.index.append([name, len(numbers), width, int(signed) + 2 * int(differences)])
 
     def text(self, name: str, value: Any) -> None:
-        """Add a value as JSON."""
         self.parts.append(json.dumps(value).encode())
         self.index.append([name, len(self.parts[-1]), 0, 0])
 
 
 def _add_run(columns: _Columns, label: str, run: Result, waits: Waits) -> dict[str, Any]:
-    """Add the columns of a run; its description."""
     tasks, cluster = run.tasks, run.record.input.cluster
     tick = _tick([tasks[name].to_numpy() for name in TASK_TIMES], run.end)
     ids = tasks["id"]

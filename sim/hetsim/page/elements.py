@@ -84,7 +84,6 @@ def page(title: str, lines: Iterable[str], sections: Sequence[Section], columns:
 
 
 def _file(name: str) -> str:
-    """The text of a file next to this one."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
@@ -132,7 +131,6 @@ def _cell(cell: str | Cell) -> str:
 
 
 def items(texts: Iterable[str]) -> str:
-    """A list of sentences."""
     lines = "".join(f"<li>{escape(text)}</li>" for text in texts)
     return f"<ul>{lines}</ul>" if lines else ""
 

@@ -169,7 +169,6 @@ def _replications(found: Comparison) -> int | None:
 
 
 def _policy(outcome: Any) -> Any:
-    """The value of `policy:` in the scenario of a run."""
     text = first_of(outcome).scenario
     return None if text is None else parse_yaml(outcome.name, text).get("policy")
 

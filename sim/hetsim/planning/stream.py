@@ -235,7 +235,6 @@ def _places(spec: PipelineSpec, cuts: Cuts, where: Path_, context: Context) -> l
 
 
 def _groups(kind: DeviceType, measured: bool, cluster: Cluster) -> list[_Place]:
-    """The groups of one type."""
     alike: dict[tuple[int, Link, Link, int], list[Node]] = {}
     for node in cluster.nodes:
         count = sum(device.type is kind for device in node.accelerators)
@@ -317,7 +316,6 @@ def _seconds(cuts: Cuts, stage: PipelineStage, group: EqualDevices, spec: Pipeli
 
 
 def _told(cuts: Cuts, plan: theory.PipelinePartition) -> str:
-    """The plan in a sentence."""
     parts = []
     for stage in plan.stages:
         layers = cuts.between(stage.first, stage.last)

@@ -93,7 +93,6 @@ def plain(text: str) -> str:
 
 
 def drawing(picture: Picture) -> Figure:
-    """A new figure of the picture."""
     sheet = figure(picture.width, picture.height)
     columns = math.lcm(*map(len, picture.rows))
     grid = sheet.add_gridspec(len(picture.rows), columns, height_ratios=picture.heights, width_ratios=picture.widths)

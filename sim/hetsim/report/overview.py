@@ -137,7 +137,6 @@ def stage_rows(result: Result) -> list[list[str]]:
 
 
 def _stages(outcome: Outcome) -> list[str]:
-    """The stages of pipelines, where there are any."""
     if isinstance(outcome, Replications) and not outcome.results:  # made from values: no run is there
         return []
     if not (rows := stage_rows(first_of(outcome))):
@@ -240,7 +239,6 @@ def _step_rows(figures: Figures, first: Result | None) -> Iterator[list[str]]:
 
 
 def _deadline_rows(figures: Figures) -> Iterator[list[str]]:
-    """How many deadlines were met, where there are any."""
     if not figures.is_known("slo_attainment"):
         return
     attained, admitted = figures.text("slo_attainment"), figures.text("attainment_admitted")
@@ -251,7 +249,6 @@ def _deadline_rows(figures: Figures) -> Iterator[list[str]]:
 
 
 def _replicas(figures: Figures) -> Iterator[list[str]]:
-    """Rows on the replicas of language models."""
     if figures.is_shown("kv_used_mean"):
         yield ["KV blocks", f"{figures.text('kv_used_mean')} used, maximum {figures.text('kv_used_max')}"]
     if figures.is_shown("tokens_per_step"):

@@ -178,7 +178,6 @@ def units_of(metric: str) -> tuple[Unit, ...]:
 
 
 def metric_name(metric: str) -> str:
-    """The displayed name of a metric."""
     declared = declaration(metric)
     return declared.title if declared and "{" not in declared.name else metric.removesuffix("_j").replace("_", " ")
 

@@ -48,7 +48,6 @@ class Interval:
         return (self.high - self.low) / 2
 
     def covers(self, value: float) -> bool:
-        """Return True if the interval contains the value."""
         return bool(self.low <= value <= self.high)
 
     def __str__(self) -> str:

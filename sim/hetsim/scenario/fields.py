@@ -133,7 +133,6 @@ class Keys:
         )
 
     def _keys(self, made: Any) -> dict[str, Any]:
-        """The keys of a scenario for an instance."""
         keys = {info.alias or name: getattr(made, name) for name, info in self.model.model_fields.items()}
         return {name: None if value == math.inf else value for name, value in keys.items()}
 

@@ -403,7 +403,6 @@ def format_of(file: str, form: str | None) -> str:
 
 
 def read(file: str, form: str | None, options: tuple[str, ...]) -> "TaskTable":
-    """Read the tasks of a file with the reader of a format and these options."""
     return _spec(file, form, options).read()
 
 

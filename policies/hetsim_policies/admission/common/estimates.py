@@ -139,7 +139,6 @@ class Stations:
     _there: dict[int, tuple[DeviceStation, ClassFlow, float]] = field(default_factory=dict)
 
     def best(self, task: Task) -> tuple[DeviceStation, Mode]:
-        """The station of a task, and the task's best mode."""
         modes = task.modes
         mode = modes[0] if len(modes) == 1 else modes[task.modes_by_speed()[0]]
         name = mode.type.name

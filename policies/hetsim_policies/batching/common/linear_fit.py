@@ -43,7 +43,6 @@ class LinearFit:
         return self._former is not None
 
     def add(self, size: int, seconds: float) -> None:
-        """Add a measured batch."""
         if self.is_fitted and (expected := self.at(size)) > 0:
             count, mean = len(self._seen), self._sums[0]
             if mean < 2 * size * count < 4 * mean:  # far from the others the line errs, not the times

@@ -77,7 +77,6 @@ class DeviceLine:
                 self.changed(self)
 
     def head(self) -> "LineTask | None":
-        """The task that goes next."""
         queue = self.queue
         while queue and queue[0][2].over:
             heappop(queue)
@@ -252,7 +251,6 @@ class AssigningScheduler(Scheduler):
         yield from self.after_starts(looked_at, view)
 
     def _placement(self, job: LineTask, line: DeviceLine, view: View) -> Placement | None:
-        """Where the head of a line starts now, if it can."""
         if (placement := job.placement) is None:
             placement = view.first(job.mode, job.task)
         elif any(other.used and other.used + job.need > other.most for other in job.lines):

@@ -107,7 +107,6 @@ class RankedQueue:
             self._keys = {key[3]: key for key in first}
 
     def _sorted(self, count: int) -> list[Key]:
-        """The first keys of all tasks."""
         if self._last:
             while len(self.tasks) > len(self._columns):
                 self._columns = np.vstack((self._columns, self._columns))

@@ -62,7 +62,6 @@ class FreeProfile:
                     self.pools[run.mode.partition].occupy(view.now, max(run.end, soon), run.mode)
 
     def occupy(self, reserved: Reservation) -> None:
-        """Add a reservation."""
         (start, end, mode, nodes), now = reserved, self._view.now
         for number, count in nodes:
             if (timeline := self._reserved.get(number)) is None:

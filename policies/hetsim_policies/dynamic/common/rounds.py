@@ -120,7 +120,6 @@ class RoundScheduler(Scheduler):
         raise NotImplementedError
 
     def job_of(self, task: Task) -> RoundJob:
-        """Make the record of a task."""
         return RoundJob(task)
 
     # Hooks ------------------------------------------------------------------------------------------------------
@@ -435,7 +434,6 @@ class RoundRoom:
         return None if rest else Placement(mode, tuple(devices), parts=tuple(parts) if len(parts) > 1 else None)
 
     def _with(self, mode: Mode) -> list[Node]:
-        """The nodes on which the mode may run."""
         if mode not in self.having:
             name = mode.type.name
             self.having[mode] = [
@@ -446,7 +444,6 @@ class RoundRoom:
         return self.having[mode]
 
     def _free_on(self, node: Node, mode: Mode) -> list[Device]:
-        """Devices of a node that the mode could take."""
         cached = self._free[node.index]
         if (devices := cached.get(mode)) is None:
             devices = cached[mode] = self._look_on(node, mode)
@@ -467,7 +464,6 @@ class RoundRoom:
         return mode.millicores * part <= self.cores[node.index] and mode.memory * part <= self.memory[node.index]
 
     def parts(self, placement: Placement) -> dict[Node, float]:
-        """The part of a launch on each node."""
         parts: dict[Node, float] = {}
         for device in placement.devices:
             node = self.cluster.nodes[device.node]

@@ -132,7 +132,6 @@ class Timeline:
         return copy
 
     def forget(self, now: float) -> None:
-        """Drop past spans."""
         if len(self.times) > 1 and self.times[1] <= now:
             past = bisect_right(self.times, now) - 1
             del self.times[:past], self.free[:past], self.shares[:past]

@@ -241,7 +241,6 @@ def _count(node: Node, kind: DeviceType) -> int:
 
 
 def _types(nodes: list[Node]) -> dict[DeviceType, None]:
-    """The types of device that some nodes have."""
     devices = (one for node in nodes for one in (node.cpu, *node.accelerators) if one is not node.cpu or node.cpus)
     return dict.fromkeys(device.type for device in devices)
 
@@ -381,7 +380,6 @@ class Turns:
         self._due: list[tuple[float, int, int]] = []
 
     def next(self) -> int:
-        """The group that gets the next task."""
         self.count += 1
         while self._early and (self._early[0][0] <= self.count or not self._due):
             group = heappop(self._early)[2]

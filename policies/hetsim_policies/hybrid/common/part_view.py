@@ -61,7 +61,6 @@ class PartView:
         return self._mask is None or bool(self._mask >> node & 1)
 
     def contains(self, placement: Placement) -> bool:
-        """Return True if the device is in the part."""
         return self.has(placement.mode) and all(self.holds_node(device.node) for device in placement.devices)
 
     # Where does it fit? -------------------------------------------------------------------------------------

@@ -102,7 +102,6 @@ class LaneForecast:
 
     @property
     def end(self) -> float:
-        """When all steps will be done."""
         return max(self.lane.values(), default=0.0)
 
 
@@ -297,7 +296,6 @@ class Board:
         return Start(job.task, job.placement)
 
     def ended(self, row: int, now: float, completed: bool) -> PlannedJob | None:
-        """Note a step that completed or was stopped."""
         self.changes += 1
         job, since = self.running.pop(row, (None, 0.0))
         if job is None:
@@ -457,7 +455,6 @@ class Board:
         lane.holds_until = now if lane.queue and not lane.running else until
 
     def _forecast(self, view: View) -> LaneForecast:
-        """The forecast of all lanes together."""
         made, now = LaneForecast(), view.now
         finish, free = made.finish, made.lane
         for job, _ in self.running.values():

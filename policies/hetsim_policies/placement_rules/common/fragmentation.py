@@ -56,7 +56,6 @@ class NodeStates:
         return len(self.states)
 
     def refresh(self, view: View) -> None:
-        """Update the states of the nodes that changed."""
         columns = view.nodes
         columns.refresh()
         single = columns.accelerators

@@ -132,7 +132,6 @@ class _Weighing(Scored):
         self._cores, self._gpus = max(float(totals.cores.max()), 1.0), max(float(totals.gpus.max()), 1.0)
 
     def free(self, nodes: np.ndarray, view: View) -> tuple[np.ndarray, np.ndarray]:
-        """Free cores and GPUs of nodes."""
         return view.nodes.cores[nodes], view.nodes.accelerators.share[nodes].sum(axis=1) / WHOLE
 
 

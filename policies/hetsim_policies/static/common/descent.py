@@ -51,7 +51,6 @@ class DescentLanes:
         return cls(time, kind, lane.copy(), load)
 
     def put(self, task: int, to: int) -> None:
-        """Move a task to a lane."""
         self.load[self.lane[task]] -= self.time[task, self.kind[self.lane[task]]]
         self.load[to] += self.time[task, self.kind[to]]
         self.lane[task] = to

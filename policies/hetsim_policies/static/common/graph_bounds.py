@@ -30,7 +30,6 @@ class Paths:
 
     @classmethod
     def through(cls, fastest: np.ndarray, predecessors: Graph, ready: np.ndarray | None = None) -> "Paths":
-        """Paths of tasks with these times."""
         before, order = ways(predecessors), topological(predecessors)
         first = 0.0 if ready is None else float(np.min(ready))
         heads = np.array(downward(fastest, before, order, ready)) - first
@@ -38,7 +37,6 @@ class Paths:
 
     @property
     def longest(self) -> float:
-        """Length of the longest path."""
         return float((self.heads + self.fastest + self.tails).max())
 
     def bound(self, cost: np.ndarray) -> float:

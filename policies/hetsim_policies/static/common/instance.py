@@ -81,7 +81,6 @@ class Instance:
         return bool((moved & ~self.serial).any())
 
     def step(self, task: int, kind: int, lane: int) -> Step:
-        """The step of a plan that places a task on a lane."""
         return Step(task, int(self.mode[task, kind]), (self.lanes[kind][lane],))
 
     @cached_property

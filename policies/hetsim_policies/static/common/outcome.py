@@ -250,7 +250,6 @@ def stage_bound(instance: Instance) -> float:
 
 
 def rows_of(instance: Instance) -> Iterator[ResourceRow]:
-    """The resource rows of an instance."""
     usable = np.isfinite(instance.time)
     blank = np.zeros(instance.time.shape)
     up, compute, down = (np.where(usable, part, 0.0) for part in (instance.up, instance.compute, instance.down))

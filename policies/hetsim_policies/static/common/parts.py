@@ -66,7 +66,6 @@ class Dealing:
         self.part_of[group] = part
 
     def take(self, group: int) -> int:
-        """Take a group out of its part; return the part."""
         part = self.part_of[group]
         self.part_of[group] = -1
         self._change(group, part, -1)

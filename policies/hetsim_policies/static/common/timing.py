@@ -214,7 +214,6 @@ class Pipeline:
                     self._begin(lane, task, engine, now)
 
     def _begin(self, lane: TimedLane, task: int, engine: int, now: float) -> None:
-        """The engine is the task's."""
         lane.holder[engine] = task
         if engine == UP:
             self.legs[task] = self._uploads(lane, task)

@@ -45,7 +45,6 @@ class Completion:
         self._finishes, self._status = recorder.finish, recorder.status
         self._modes, self._place, self._place_code = recorder.mode, recorder.place, recorder.place_code
         self._listens = [type(policy).ended is not Batching.ended for policy in state.input.batching]
-        """By service: True if its batching policy has a hook for the end of a batch."""
         self._on_finished: Any = None
         self._admitted_finished: Any = None
         self._told = self.linked  # does anyone want to hear of each task that completes?
@@ -150,7 +149,6 @@ class Completion:
         self._served(1, (task,))
 
     def _served(self, count: int, tasks: tuple[Task, ...]) -> None:
-        """Requests have been answered."""
         state = self.state
         state.ended += count
         if self._admitted_finished is not None:

@@ -129,7 +129,6 @@ class Devices:
         self.rounds.changed("change")
 
     def _set_pace(self, device: Device, frequency: float, slowdown: float) -> None:
-        """Set another pace for what computes on a device."""
         state, launches = self.state(device), launches_on(self.run, device)
         for launch in launches:
             self.launches.materialize(launch)  # at the old pace, which changes below

@@ -146,7 +146,6 @@ class FaultInjector:
         self.rounds.changed("change")
 
     def _turn(self, window: Maintenance, ended: list[Reason], begun: list[Reason]) -> None:
-        """Maintenance begins or ends."""
         for index in window.devices:
             if ended and window.drain:
                 self.devices.close(self.run.input.cluster.devices[index], False)

@@ -192,7 +192,6 @@ class Starts:
         launch.cores = self.state.capacity.take(placement, launch) if cores < 0 else cores
 
     def _run(self, launch: Launch) -> None:
-        """A launch is under way, and its tasks with it."""
         self.state.running[launch.number] = launch
         for task in launch._tasks or ():
             self.state.waiting.pop(task.index, None)  # one that moves, or was blocked, is not there
@@ -200,7 +199,6 @@ class Starts:
             task._launch = launch
 
     def launch(self, batch: tuple[Task, ...], placement: Placement, verb: str = "started") -> None:
-        """Launch tasks that may run in the mode of this placement."""
         now = self.state.clock._now
         task, mode = batch[0], placement.mode
         launch = Launch(self.finish_quick, 0, batch, placement, now)

@@ -23,7 +23,6 @@ class Pacing:
         self.bound_until = 0.0
         """When the last start so far takes effect."""
         self.starts_left = math.inf
-        """Starts that the cycle still allows."""
         self.cycles: list[tuple[float, float]] = []
         """When each cycle was wanted, and when the scheduler decided, where these differ."""
 

@@ -38,7 +38,6 @@ pack_steps = Struct("2d11q").pack
 
 
 def step_columns(rows: bytearray) -> dict[str, np.ndarray]:
-    """The columns of packed rows of steps."""
     kinds = [(name, "d" if name in ("start", "end") else "q") for name in STEPS]
     table = np.frombuffer(rows, dtype=kinds)
     return {name: table[name].copy() for name in STEPS}
@@ -438,6 +437,5 @@ class Recorder:
 
 
 def _launch_columns(rows: bytearray) -> dict[str, np.ndarray]:
-    """Packed rows of launches as columns."""
     table = np.frombuffer(rows).reshape(-1, WIDTH).T if rows else np.empty((WIDTH, 0))
     return {name: column.astype("q") if name in ROW[:6] else column for name, column in zip(ROW, table, strict=True)}

@@ -52,7 +52,6 @@ class Rounds:
         self.clock.round_due = True
 
     def _waiting(self) -> int:
-        """The number of tasks and requests that wait."""
         return len(self.state.waiting) + sum(len(queue) for queue in self.state.queues)
 
     def changed(self, cause: str) -> None:

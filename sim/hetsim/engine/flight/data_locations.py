@@ -53,8 +53,6 @@ class GpuItems:
 
 
 class Places:
-    """The locations of all copies of all items."""
-
     def __init__(self, cluster: Cluster, capacity: Capacity, links: Links, tasks: Tasks):
         self.cluster = cluster
         self.capacity = capacity

@@ -97,7 +97,6 @@ class Launch(Timer):
 
     @property
     def count(self) -> int:
-        """The number of its tasks."""
         return self.terms.requests.count if self._tasks is None else len(self._tasks)  # type: ignore[union-attr]
 
     def __hash__(self) -> int:
@@ -233,13 +232,11 @@ class Timetable:
 
     def __init__(self, begin: float, work: float, lanes: "tuple[Lane, ...]" = ()):
         self.lanes = lanes
-        """The lanes of its accelerators."""
         self.begin = begin
         """When its devices are ready for its first stage."""
         self.total = self.left = work
 
     def stage(self, now: float) -> int:
-        """The stage in which the launch is."""
         if self.compute_start <= now:
             return COMPUTE if self.compute_end > now else DOWNLOAD  # at its very end it has computed
         if self.begin > now:

@@ -73,12 +73,10 @@ class ContendingJobs:
     """Where its last row stands."""
 
     def add(self, stake: Stake) -> None:
-        """Add a job's use, which can delay others."""
         self.stakes.append(stake)
         self.first = None  # type: ignore[assignment]
 
     def drop(self, stake: Stake) -> None:
-        """Remove a job's use."""
         self.stakes.remove(stake)
         self.first = None  # type: ignore[assignment]
 

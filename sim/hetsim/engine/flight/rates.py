@@ -50,7 +50,6 @@ class Speeds:
         return rates
 
     def rates_of(self, launch: Launch, table: Timetable) -> Rates:
-        """The launch's rates in the present state."""
         devices, states = launch.placement.devices, self.capacity.of
         if len(devices) == 1 and states[devices[0].index].normal and (not table.lanes or table.lanes[0].group is None):
             return self.nominal_of(launch)

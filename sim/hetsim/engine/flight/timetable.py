@@ -178,7 +178,6 @@ def serve(parts: Iterable[Part], now: float) -> float:
 
 
 def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], now: float, rate: Rate) -> None:
-    """Turns of the compute engines."""
     used = dict.fromkeys(lanes, 0)  # shares that compute at the instant that is looked at
     ends: list[tuple[float, Launch, Timetable]] = []
     asking: list[tuple[Launch, Timetable]] = []
@@ -238,7 +237,6 @@ def _admit(
 
 
 def _begin(launch: Launch, table: Timetable, time: float, rate: Rate) -> None:
-    """The launch computes from `time` on."""
     table.compute_start = table.updated = time
     if table.group is not None:  # its rate is set when it joins the others there
         table.compute_end = table.finish_at = INF

@@ -79,7 +79,6 @@ class Transfers:
         return fusion_of(self.places.tasks, rows, self.places.readers, self.places.writers)
 
     def needed_items(self, tasks: Sequence[Task], mode: Mode) -> tuple[int, ...]:
-        """Items for which a launch needs room."""
         return self.fusion(tasks).held_items if mode.parts else items_of(tasks)
 
     def make_room(self, gpu: GpuState, owner: Any) -> int:
@@ -309,7 +308,6 @@ class Transfers:
         self.asked((lane,))  # turns that were known are open again
 
     def cancel(self, table: Timetable) -> None:
-        """Lose the transfers under way."""
         for part in (*table.up, *table.down):
             if part.flow is not None:
                 self.links.cancel(part.flow)

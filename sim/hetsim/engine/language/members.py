@@ -45,7 +45,6 @@ class Lines:
             heads[client] = request
 
     def move(self, key: Any, request: Generation) -> None:
-        """Give a waiting request another key."""
         client = request.client if self.by_client else ""
         line = self.of[client]
         line[:] = [entry for entry in line if entry[2] is not request]
@@ -117,7 +116,6 @@ class Members:
         self.by_client: bool = self.policy.by_client
         self.follows: bool = self.policy.follows
         self.line = Lines(replica, self.by_client)
-        """Waiting requests."""
         self.inside: dict[int, Generation] = {}
         self.loading: dict[int, Generation] = {}
         self.held: dict[int, Generation] = {}

@@ -35,13 +35,11 @@ class Periods:
         return not math.isnan(self.busy_from)
 
     def begin(self) -> None:
-        """Begin a busy period."""
         self.launch = self.service.number_launch()
         self.busy_from = self.service.clock._now
         self.steps.copied = 0.0
 
     def count(self, request: Generation) -> None:
-        """Count a request that takes part."""
         if request.period != self.number:
             request.period = self.number
             self.served += 1

@@ -62,7 +62,6 @@ class Sequences:
         self.residues[(tokens - self.steps) % self.memory.block] -= 1
 
     def pop_complete(self) -> Generation | None:
-        """Pop a request that has all its tokens; None if there is none."""
         ends = self.ends
         while ends and ends[0][0] <= self.steps:
             end, _, request = heappop(ends)

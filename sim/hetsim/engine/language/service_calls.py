@@ -83,7 +83,6 @@ class ServiceCalls(Owner):
         """Note a replica that has nothing left to do."""
 
     def number_launch(self) -> int:
-        """The number of the next launch."""
         raise NotImplementedError
 
     def write(

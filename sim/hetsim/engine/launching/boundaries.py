@@ -163,7 +163,6 @@ class Boundaries:
             self._computed(launch)
 
     def _arrived(self, part: Part) -> None:
-        """The last byte of a part has come."""
         launch: Launch = part.owner
         table: Timetable = launch.own_table
         now = self.clock._now
@@ -246,7 +245,6 @@ class Boundaries:
 
     @staticmethod
     def _ask_for_download(table: Timetable) -> None:
-        """Ask the download engines for what must be downloaded."""
         for part in table.down:
             assert part.lane is not None
             insert_part(part.lane.downloads, part)
@@ -276,7 +274,6 @@ class Boundaries:
         launch._tasks = ()  # a stale entry of the clock may still hold the launch
 
     def _complete(self, launch: Launch, table: Timetable) -> None:
-        """A launch has ended well."""
         now = self.clock._now
         if not table.computed:
             elapsed = table.compute_end - table.updated  # as `Timetable.settle`, of which the rest is not needed
@@ -297,7 +294,6 @@ class Boundaries:
             self._write(launch, times, now, busy=table.busy, energy=table.energy)
 
     def release(self, launch: Launch, table: Timetable) -> None:
-        """Release the devices of a launch."""
         if launch.entry >= 0:
             self.clock.cancel(launch)
         if table.traffic is not None:

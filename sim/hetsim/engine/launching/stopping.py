@@ -18,8 +18,6 @@ BETWEEN = 1e-9
 
 
 class Stops:
-    """Stops launches."""
-
     def __init__(self, launches: Launches):
         self.launches = launches
         self.recorder = launches.recorder

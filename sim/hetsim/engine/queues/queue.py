@@ -213,7 +213,6 @@ class Queue:
         return self.coming.since(self.clock._now - seconds)
 
     def _row(self, position: int) -> int:
-        """The row of the request at a position of the queue."""
         apart = len(self._apart) - self._first
         if position < apart:
             return self._apart[self._first + position]
@@ -226,7 +225,6 @@ class Queue:
         return rows + self.service.rows[self.head_at : self.head_at + count - len(rows)].tolist()
 
     def waits(self, row: int) -> bool:
-        """Return True if this request waits."""
         return self._place(row) >= 0 or self.head_at <= self._position(row) < self._edge
 
     def may_wait(self, row: int) -> bool:
@@ -285,7 +283,6 @@ class Queue:
         return self.look()
 
     def at(self, row: int) -> Task:
-        """A waiting request."""
         return self._objects([row])[0]
 
     def _objects(self, rows: list[int]) -> list[Task]:

@@ -84,7 +84,6 @@ class Sources(Timer):
         return self._last - self._base - self._at + self.thinking
 
     def end_now(self) -> None:
-        """End all arrivals."""
         self._last, self.thinking = self._base + self._at, 0
         self.clock.feed_time = math.inf
         self._sent = [len(stream.rows) for stream in self.run.closed]

@@ -31,7 +31,6 @@ class HolderType:
         self.prefillers: int = given.prefillers
         self.width = mode.width
         self.watts = mode.type.power.busy - mode.type.power.idle
-        """Watts of one device, above idle."""
         self.speed = 1.0
         """Work that it does in a second; only the ratios of unlike types count."""
 

@@ -23,7 +23,6 @@ class Capacity(PlacementIndex):
         self.moved: list[GpuState] | None = None
         """Accelerators of which something was taken or given back, for those that keep an index of them."""
         self.releases = 0
-        """How often something was released."""
         self.undisturbed = True
         """True if every device has been in service since the start."""
 
@@ -50,7 +49,6 @@ class Capacity(PlacementIndex):
         return self._host_refusal(placement)
 
     def _device_refusal(self, device: Device, mode: Mode) -> str | None:
-        """Why the mode cannot have this device now."""
         state = self.of[device.index] if device.index < len(self.of) else None
         if state is None or state.device is not device:
             return f"{device} is not a device of this cluster"
@@ -118,7 +116,6 @@ class Capacity(PlacementIndex):
         return self._quick_accelerator(mode, state) if mode.gpus else self._quick_cores(placement, state)
 
     def _quick_accelerator(self, mode: Mode, state: GpuState) -> int:
-        """`quick_take` for one accelerator or a part of it."""
         node, free = state.node, state.free - mode.share  # tried out: set below, once all the rest fits
         if free < 0 or not node.up:
             return -1
@@ -146,7 +143,6 @@ class Capacity(PlacementIndex):
         return 0
 
     def _quick_cores(self, placement: Placement, state: NodeState) -> int:
-        """`quick_take` for cores of one node."""
         mode = placement.mode
         if mode.millicores > state.cpu_free or mode.memory > state.mem_free or placement.cores is not None:
             return -1

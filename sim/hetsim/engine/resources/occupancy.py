@@ -42,7 +42,6 @@ class DeviceState:
     )  # fmt: skip
 
     slices: GpuSlices | None = None
-    """The slices of a MIG GPU."""
 
     def __init__(self, device: Device):
         self.device = device
@@ -211,7 +210,6 @@ class Sketch(NodeState):
                 gpu.slices.take(mode, placement, 0.0)  # kept by its placement: what is tried out is no launch
 
     def place(self, mode: Mode) -> Placement | None:
-        """The placement of the mode; None if it does not fit."""
         if not self.fits(mode):
             return None
         if mode.gpus == 0:

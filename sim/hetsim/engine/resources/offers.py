@@ -93,6 +93,5 @@ class Offers:
         return placement, (index, self._changes[index])
 
     def there(self, mode: Mode, device: Device) -> Placement:
-        """The placement of a mode on an accelerator."""
         state = self.capacity.of[device.index]
         return state.placements.get(mode) or state.placement(mode)

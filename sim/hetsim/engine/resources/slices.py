@@ -52,7 +52,6 @@ class GpuSlices:
         self.known: dict[Any, tuple[Layout, Slice] | None] = {}
 
     def copy(self) -> "GpuSlices":
-        """A copy for trying out changes."""
         other = copy(self)
         other.idle, other.busy = list(self.idle), dict(self.busy)
         return other
@@ -96,7 +95,6 @@ class GpuSlices:
         return now if entry is None else entry[1]
 
     def give(self, launch: Any) -> None:
-        """Take back the slice of a launch that has left."""
         if launch in self.busy:
             self.idle.append(self.busy.pop(launch))
             # Sorted: it is part of the key of `cut_for`.

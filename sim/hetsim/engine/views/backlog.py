@@ -96,7 +96,6 @@ class Backlog:
         entry[1] += 1
 
     def leaves(self, task: Task) -> None:
-        """Remove a task that starts, or is gone."""
         entry = self._entry(task)
         entry[1] -= 1
         # Exactly 0 when empty: rounding does not add up.
@@ -143,7 +142,6 @@ class Backlog:
         return total
 
     def count(self, kind: str | None, class_: str | None) -> int:
-        """Number of waiting tasks."""
         requests, _ = self._requests(kind, class_)
         return requests + sum(self.waiting[key][1] for key in matching(self.waiting, kind, class_))
 

@@ -141,7 +141,6 @@ class NodeColumns:
         return self._accelerators
 
     def refresh(self) -> None:
-        """Bring the columns of touched nodes up to date."""
         self._capacity.noting = True
         log = self._capacity.log
         touched: Iterable[int] = dict.fromkeys(log[self._position :])

@@ -117,7 +117,6 @@ class Shadows:
         return self._pool
 
     def shadow_of(self, task: Task, mode: Mode | None = None) -> Shadow:
-        """The shadow of a task, or of one of its modes."""
         if task.shape in self.fleets:
             return NEVER
         key = task.index, mode

@@ -51,7 +51,6 @@ class Dqn:
     target: Count = 250
 
     def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
-        """Train for a number of steps."""
         layout, episodes = practice.layout, practice.episodes
         network = ScoreNetwork.fresh(layout.inputs, self.hidden, random)
         adam, target = Adam(network.arrays, self.rate), network.copy()

@@ -164,7 +164,6 @@ class Acting(Window):
     # What is possible -------------------------------------------------------------------------------------------
 
     def shown(self, first: Task | None = None) -> list[Task]:
-        """The first waiting tasks by arrival, in the order in which they are shown."""
         tasks = super().shown(first)
         if self.order == SHORTEST_FIRST and first is None:
             tasks.sort(key=lambda task: float(self._static[self._slot[task.index], SHORTEST_COLUMN]))
@@ -178,7 +177,6 @@ class Acting(Window):
         return bool(self._possible[:-1].any())
 
     def observe(self, first: Task | None = None) -> tuple[Any, np.ndarray]:
-        """The current observation, and which actions are possible."""
         plain = self.observer is None or self.observer.uses_vector
         if plain or not self.switches:
             observation, mask = super().observe(first)

@@ -298,7 +298,6 @@ class Episodes:
 
     @property
     def result(self) -> Result:
-        """The tables of the run that is over."""
         if self.record is None:
             raise UsageError("the run is not over: there are no tables yet")
         return Result(

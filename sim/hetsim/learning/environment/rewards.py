@@ -377,7 +377,6 @@ class Energy(Reward):
         self._since = now
 
     def _running(self, now: float) -> float:
-        """Energy of the launches under way, so far."""
         joules = 0.0
         for launch in self.simulation.state.running.values():
             if launch.table is None:

@@ -20,7 +20,6 @@ from hetsim.model.task import RUNNING, WAITING, Task
 from hetsim.policy.contract import PlanProblem, View
 
 REFUSE, ACCEPT = 0, 1
-"""The actions."""
 WORTHLESS = math.exp(-LIMIT)
 """No task counts as worth less: the logarithm of nothing is none."""
 

@@ -70,7 +70,6 @@ class Grouping:
 
 
 def title(by: str, groups: Iterable[object] = ()) -> str:
-    """The title of a grouping with these groups."""
     names = [str(group) for group in groups]
     if by == "gpus" and names and all(name.endswith((" core", " cores")) for name in names):
         return "cores asked for"

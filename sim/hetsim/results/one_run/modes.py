@@ -119,7 +119,6 @@ def _parts(mode: Mode, unit: Mode, node: Node) -> int:
 
 
 def _devices(mode: Mode, node: Node) -> int:
-    """Accelerators of a node that the mode could use."""
     return sum(
         device.type.name == mode.type.name
         and (device.type.memory is None or mode.gpu_memory <= device.type.memory)

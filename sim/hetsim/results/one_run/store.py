@@ -118,8 +118,6 @@ class Kept(Run, Protocol):
 
 
 def save(result: Kept, target: Path) -> Path:
-    """See `Result.save`."""
-
     def write(folder: Path) -> None:
         if result.saved is not None:
             _copy(result.saved, folder)
@@ -220,7 +218,6 @@ def _description(result: Kept) -> dict[str, Any]:
 
 
 def _mapped(note: Any, convert: Callable[[Any], Any]) -> Any:
-    """A note of a policy with each of its values converted."""
     if isinstance(note, dict):
         return {key: _mapped(value, convert) for key, value in note.items()}
     return [_mapped(value, convert) for value in note] if isinstance(note, list) else convert(note)

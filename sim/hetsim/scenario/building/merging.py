@@ -108,7 +108,6 @@ def _matrix(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def _work(streams: list[TaskStream], order: np.ndarray | None) -> KernelWork | None:
-    """Work of the kernels of all streams, as far as it is known."""
     if all(stream.work is None for stream in streams):
         return None
     width = max(stream.time.shape[1] for stream in streams)

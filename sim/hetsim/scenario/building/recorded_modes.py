@@ -254,7 +254,6 @@ def _spans(entry: WorkloadEntry, table: TaskTable, kept: np.ndarray) -> np.ndarr
 
 
 def _allowed(table: TaskTable, device: DeviceType, kept: np.ndarray) -> np.ndarray | bool:
-    """Mask of rows that may run on a type of device."""
     if table.devices is None or device.kind == "cpu":
         return True
     import pandas as pd

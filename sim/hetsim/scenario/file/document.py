@@ -353,7 +353,6 @@ class _Builder:
         self.positions.setdefault((*top.path, event.value), (event.start_mark.line + 1, event.start_mark.column + 1))
 
     def _place(self, event: Any, value: Any) -> Path_:
-        """Put a value where it belongs; its path."""
         if not self.stack:
             self.root = value
             return ()

@@ -24,7 +24,6 @@ class PartitionSpec(Mirror):
     """Names of nodes, with ranges as in `gpu[01-08]` and patterns as in `gpu*`."""
 
     def made(self, **more: Any) -> Partition:
-        """The partition with these rules."""
         return super().made(**{"name": "", **more})
 
 

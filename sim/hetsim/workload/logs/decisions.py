@@ -104,7 +104,6 @@ class RecordedState:
         self._as_of = 0.0
 
     def advance(self, now: float) -> None:
-        """Add usage up to an instant."""
         for half_life, usage in self.usage.items():
             rate = math.log(2) / half_life
             kept = math.exp(-rate * (now - self._as_of))

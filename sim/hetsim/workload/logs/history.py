@@ -58,7 +58,6 @@ class JobHistory:
         return self.start + self.runtime
 
     def take(self, rows: np.ndarray) -> "JobHistory":
-        """Some of the jobs."""
         names = ("submit", "start", "runtime", "limit", "cpus", "gpus", "kind", "nodes")
         labels = {name: values[rows] for name, values in self.labels.items()}
         return replace(self, labels=labels, **{name: getattr(self, name)[rows] for name in names})

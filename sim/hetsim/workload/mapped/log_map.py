@@ -177,7 +177,6 @@ class LogMap:
     # Readers of cells ---------------------------------------------------------------------------------------------
 
     def reader(self, target: str) -> Cell:
-        """The reader of a target's cells."""
         cell = self._reader(target)
         dated = isinstance(cell, Instants) and (cell.form is None or cell.form not in (*TIMES, *read.EPOCH))
         return read.with_point(cell) if self.comma and not dated else cell

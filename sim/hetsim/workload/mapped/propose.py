@@ -214,7 +214,6 @@ def _is_wait(column: Column, chosen: dict[str, Column]) -> bool:
 
 
 def _times(chosen: dict[str, Column], found: Proposal) -> None:
-    """How dates are written."""
     here = {target: chosen[target] for target in INSTANTS if target in chosen}
     forms: dict[str, str] = {}
     bare: list[str] = []
@@ -271,7 +270,6 @@ def _zoned(cell: Any) -> bool:
 
 
 def _blanks(chosen: dict[str, Column], found: Proposal) -> None:
-    """Propose the meaning of blank cells."""
     missing: dict[str, Any] = {}
     for target, column in chosen.items():
         limits = target == "time_limit" and any(cell in NO_LIMIT for cell in column.cells)

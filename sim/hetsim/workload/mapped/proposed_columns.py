@@ -261,7 +261,6 @@ def _is_duration(text: str) -> bool:
 
 
 def _why_not(target: str, column: Column) -> str:
-    """Why what stands in a column cannot be this."""
     if target in INSTANTS:
         return _no_dates(column)
     if column.typed:

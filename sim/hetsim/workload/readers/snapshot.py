@@ -93,7 +93,6 @@ class Snapshot:
     remarks: list[str] = field(default_factory=list)
 
     def leave_out(self, reason: str) -> None:
-        """Count a job that the snapshot leaves out."""
         self.left_out[reason] = self.left_out.get(reason, 0) + 1
 
     @property

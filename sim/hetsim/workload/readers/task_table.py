@@ -56,7 +56,6 @@ def write(table: TaskTable, path: str | Path) -> None:
 
 
 def write_frame(frame: pd.DataFrame, path: str | Path) -> None:
-    """Write a frame that has the columns of a task table."""
     target = Path(path)
     put: Callable[..., Any] = frame.to_parquet if target.suffix.lower() in PARQUET else frame.to_csv
     write_whole(target, lambda temporary: put(temporary, index=False))

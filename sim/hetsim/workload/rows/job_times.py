@@ -295,7 +295,6 @@ class _Rest:
             self.start[one.position], self.took[one.position] = times[1], times[2]
 
     def has_room(self, one: _Open, times: Times) -> bool:
-        """Return True if the devices had room for a job at these times."""
         _, start, took = times
         if start is None or took is None:
             return True
