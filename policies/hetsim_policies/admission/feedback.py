@@ -136,8 +136,7 @@ class Dagor(Admission):
     ):
         self.target, self.window, self.requests = target, window, requests
         self.shed, self.grow = shed, grow
-        self.cut = ALL
-        """First level that is refused."""
+        self.cut = ALL  # first level that is refused
         self._counts: dict[tuple[float, int], int] = {}
         self._arrived = self._admitted = self._left = 0
         self._waited = 0.0

@@ -248,8 +248,7 @@ class Codel(Admission):
     def __init__(self, target: Annotated[Seconds, Field(gt=0)], interval: Annotated[Seconds, Field(gt=0)]):
         self.target = target
         self.interval = interval
-        self._laws: dict[object, ControlLaw] = {}
-        """By queue; tasks have one together, None."""
+        self._laws: dict[object, ControlLaw] = {}  # by queue; tasks have one together, None
         self._no = Reject(reason="the head of the queue has waited too long")
 
     def admit(self, task: Task, view: View) -> Accept | Reject:

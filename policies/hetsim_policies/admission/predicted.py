@@ -114,8 +114,7 @@ class BatchesAhead:
         self.there = queue.service.request_delay
         self.back = queue.service.response_delay
         self.slo = queue.service.slo
-        self._running = -1, -1
-        """Launches and releases when it was last asked when a device is free."""
+        self._running = -1, -1  # launches and releases when it was last asked when a device is free
         self._free = 0.0
         self._times: dict[int, float] = {}
         self._compute = queue.stages(self.limit, self.placement).compute if self.limit < 10**6 else math.inf
@@ -342,8 +341,7 @@ class Adaptive(Admission):
         self.target = target
         self.percentile = percentile
         self.gain = gain
-        self.limit = math.inf
-        """Longest predicted wait that is admitted; none before the first answer."""
+        self.limit = math.inf  # longest predicted wait that is admitted; none before the first answer
         self._no = Reject(reason="would wait longer than answers in time allow")
 
     def begin(self, view: View) -> None:

@@ -67,15 +67,12 @@ class AsyncLinear(Batching):
         self.margin = margin
         self.upload, self.compute, self.download = (LinearFit(window) for _ in range(3))
         self.first_size: int | None = None
-        self.running = 0
-        """Size of the last batch launched."""
+        self.running = 0  # size of the last batch launched
         self.devices = 1
-        self.full = math.inf
-        """Waiting requests from which on the batch that fills counts as full."""
+        self.full = math.inf  # waiting requests from which on the batch that fills counts as full
         self.launched: deque[tuple[float, int]] = deque(maxlen=window)
         """When the last launches were, and how many requests had arrived by then."""
-        self.rate = 0.0
-        """Requests per second and device over these launches."""
+        self.rate = 0.0  # requests per second and device over these launches
 
     def remarks(self, modes: Sequence[Mode]) -> Sequence[str]:
         serial = list(dict.fromkeys(mode.type.name for mode in modes if mode.on_cpu or mode.type.streams == 1))

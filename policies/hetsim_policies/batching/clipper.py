@@ -26,8 +26,7 @@ class Clipper(Batching):
         self.start = start
         self.slo = slo
         self.max_batch = max_batch
-        self.limits: dict[Device, int] = {}
-        """The present limit of each device."""
+        self.limits: dict[Device, int] = {}  # the present limit of each device
 
     def begin(self, queue: RequestQueue, view: View) -> None:
         if self.slo is None:
@@ -115,12 +114,10 @@ class ClipperQuantile(Clipper):
         super().__init__(slo, max_batch)
         self.quantile = quantile
         self.window = window
-        self.seen: dict[Device, deque[tuple[int, float]]] = {}
-        """Sizes and times of the last batches of each device."""
+        self.seen: dict[Device, deque[tuple[int, float]]] = {}  # sizes and times of the last batches of each device
         self.of_class: dict[Device, dict[int, tuple[int, float]]] = {}
         """Older batches, the last of each power of two, which keep the slope known."""
-        self.fresh: dict[Device, int] = {}
-        """Batches since the last fit."""
+        self.fresh: dict[Device, int] = {}  # batches since the last fit
 
     def remarks(self, modes: Sequence[Mode]) -> Sequence[str]:
         return line_remarks(modes)

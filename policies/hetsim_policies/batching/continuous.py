@@ -232,13 +232,10 @@ class Reservations:
     """
 
     def __init__(self, whole: bool):
-        self.whole_answers = whole
-        """Reserve for all at once, not for the peak."""
-        self.decoding: list[Growth] = []
-        """The last to end first."""
+        self.whole_answers = whole  # reserve for all at once, not for the peak
+        self.decoding: list[Growth] = []  # the last to end first
         self.growth: dict[Any, Growth] = {}
-        self.total = 0
-        """Tokens that all of them hold at their ends."""
+        self.total = 0  # tokens that all of them hold at their ends
 
     def decodes(self, request: Any, to_hold: tuple[int, int], steps: int) -> None:
         """Note that a sequence decodes from now on.
@@ -290,8 +287,7 @@ class TokenAccount:
     __slots__ = ("charged", "decoding")
 
     def __init__(self) -> None:
-        self.charged = 0.0
-        """Tokens of requests that left, and of the prompts of those in the replica."""
+        self.charged = 0.0  # tokens of requests that left, and of the prompts of those in the replica
         self.decoding: dict[float, list[int]] = {}
         """By weight: the number of its requests that decode, and the sum of the steps at which they began to."""
 
@@ -306,10 +302,8 @@ class VirtualTokens:
     def __init__(self, input_weight: float, output_weight: float):
         self.input_weight = input_weight
         self.output_weight = output_weight
-        self.accounts: dict[str, TokenAccount] = defaultdict(TokenAccount)
-        """By client."""
-        self.begun: dict[Any, int] = {}
-        """Requests that decode, and the step at which they began to."""
+        self.accounts: dict[str, TokenAccount] = defaultdict(TokenAccount)  # by client
+        self.begun: dict[Any, int] = {}  # requests that decode, and the step at which they began to
         self.heap: list[Bound] = []
         """Lower bounds of the counters of clients that wait: counters grow with every step, so a bound is corrected
         when it comes up.  One of them is valid for each client, that in `bounds`; it stays one while nothing waits."""

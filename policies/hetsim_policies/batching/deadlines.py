@@ -96,8 +96,7 @@ class Clockwork(Batching):
     ):
         self.ahead = ahead
         self.max_batch = max_batch
-        self.places: list[Placement] = []
-        """All devices on which the service could run, where its modes take one."""
+        self.places: list[Placement] = []  # all devices on which the service could run, where its modes take one
 
     def begin(self, queue: RequestQueue, view: View) -> None:
         devices, modes = view.cluster.devices, queue.service.shape.modes

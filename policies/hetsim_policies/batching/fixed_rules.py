@@ -110,8 +110,7 @@ class SizeOrTimeout(Batching):
         self.sizes = sizes
         self.max_enqueued_batches = max_enqueued_batches
         self.rejects = max_enqueued_batches is not None
-        self.capacity: int | None = None
-        """Requests that may wait; those that arrive beyond it are rejected."""
+        self.capacity: int | None = None  # requests that may wait; those that arrive beyond it are rejected
 
     def begin(self, queue: RequestQueue, view: View) -> None:
         min_limit = min(mode.batch_limit for mode in queue.service.shape.modes)
@@ -226,8 +225,7 @@ class TritonDynamic(Batching):
         default = QueuePolicy(max_queue_size, timeout, timeout_action)
         self.levels = [PriorityLevel(policies.get(number, default)) for number in range(1, priority_levels + 1)]
         self.bounded = any(level.policy.max_queue_size for level in self.levels)
-        self.seen = 0
-        """Requests that have joined the queue and been sorted into levels."""
+        self.seen = 0  # requests that have joined the queue and been sorted into levels
 
     def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Delay:
         now = view.now

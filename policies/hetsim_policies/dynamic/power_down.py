@@ -56,8 +56,7 @@ class PowerDown(ListScheduler):
         self.safety = safety
         self.memory = memory
         self.idle_since: dict[int, float] = {}
-        self.asleep: dict[int, Device] = {}
-        """Put to sleep by this policy."""
+        self.asleep: dict[int, Device] = {}  # put to sleep by this policy
         self._down: set[int] = set()
         self._sleepers: list[Device] = []
         self._demand: dict[DeviceType, tuple[FadingSum, FadingSum]] = {}

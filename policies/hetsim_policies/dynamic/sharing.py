@@ -196,8 +196,7 @@ class Gandiva(PairingScheduler):
         super().__init__(fcfs, self._place)
         self.trial = trial
         self.threshold = threshold
-        self.measured: dict[tuple[str, str], float] = {}
-        """Sum of speeds by pair of classes."""
+        self.measured: dict[tuple[str, str], float] = {}  # sum of speeds by pair of classes
         self._trials: dict[int, PairTrial] = {}
         self._parts = True  # True if a job may run on a fraction
 

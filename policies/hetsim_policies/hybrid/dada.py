@@ -158,8 +158,7 @@ class LinesLayout:
         self.free = [list(times) for times in given.free]
         for times in self.free:
             heapify(times)
-        self.end = max((max(times) for times in self.free), default=0.0)
-        """When the last lane will be done."""
+        self.end = max((max(times) for times in self.free), default=0.0)  # when the last lane will be done
 
     def finish(self, task: int, line: int) -> float:
         need, times = int(self.given.need[task, line]), self.free[line]

@@ -113,12 +113,9 @@ class Predictive(Scheduler):
         self.notes: dict[str, Any] = {}
         self.score = Score()
         self.pools: dict[DeviceType, DevicePool] = {}
-        self.loads: dict[DeviceType, Series] = {}
-        """Loads of all tasks, for scaling."""
-        self.peaks: dict[DeviceType, Series] = {}
-        """Loads of the protected tasks, for reserving."""
-        self.kept: dict[DeviceType, int] = {}
-        """Devices for the protected, as forecast last."""
+        self.loads: dict[DeviceType, Series] = {}  # loads of all tasks, for scaling
+        self.peaks: dict[DeviceType, Series] = {}  # loads of the protected tasks, for reserving
+        self.kept: dict[DeviceType, int] = {}  # devices for the protected, as forecast last
         self._counters: Sequence[Counter] = ()
         self._requests: list[ServiceDemand] = []
         self._came: dict[int, None] = {}  # tasks that wait or run, by row: each is counted once as work that arrived

@@ -343,11 +343,9 @@ class PlanInProgress:
         self.arrival = [float(tasks.arrival[step.task]) for step in self.steps]
         self.lanes: dict[str, LaneQueue] = {}
         self.on_node: dict[int, list[LaneQueue]] = {}
-        self.kept: dict[Device, LaneQueue] = {}
-        """Accelerators of the plan."""
+        self.kept: dict[Device, LaneQueue] = {}  # accelerators of the plan
         self.waiting: dict[int, None] = {}
-        self.ends: dict[int, float] = {}
-        """Planned tasks that run, by number, and when they will have ended."""
+        self.ends: dict[int, float] = {}  # planned tasks that run, by number, and when they will have ended
         names = lane_names(cluster)
         for number, step in enumerate(self.steps):
             for name in step.devices:

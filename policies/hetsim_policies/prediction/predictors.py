@@ -196,8 +196,7 @@ class HoltWinters(Predictor):
         self.season, self.week, self.slot, self.week_slot = season, week, slot, week_slot
         self.alpha, self.beta, self.gamma, self.delta = alpha, beta, gamma, delta
         self.level = 0.0
-        self.trend = 0.0
-        """Change of the level, per second."""
+        self.trend = 0.0  # change of the level, per second
         self.day = [0.0] * _slots(season, slot)
         self.of_week = [0.0] * (0 if week is None else _slots(week, week_slot))
         self._first = 0.0

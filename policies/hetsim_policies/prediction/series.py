@@ -48,10 +48,8 @@ class Series:
         self.interval = interval
         self.lead = lead
         self.score = score
-        self.peak = 0.0
-        """The greatest load that the last forecasts expect within the lead."""
-        self.demand = 0.0
-        """The load that must be ready for within the lead; of a flat predictor its forecast."""
+        self.peak = 0.0  # the greatest load that the last forecasts expect within the lead
+        self.demand = 0.0  # the load that must be ready for within the lead; of a flat predictor its forecast
         self.forecasts = self.fallbacks = 0
         self._noted = 0.0  # work since the last measurement
         self._arrivals = 0.0

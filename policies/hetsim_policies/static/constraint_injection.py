@@ -302,8 +302,7 @@ class SharingTree:
         self.times = times_at(instance, sites)
         self.place = [int(traffic.place[instance.first_lane[site.kind] + site.lanes[0]]) for site in sites]
         """The place, in the numbers of `traffic`, of each site."""
-        self.depth: dict[int, int] = {}
-        """By task: the tasks on the longest path to it."""
+        self.depth: dict[int, int] = {}  # by task: the tasks on the longest path to it
         before = graph_of(self.tasks)
         for task in topological(before):
             self.depth[task] = 1 + max((self.depth[earlier] for earlier in before[task]), default=-1)

@@ -231,8 +231,7 @@ class Insertion:
         self.traffic = traffic
         self.insertion = insertion
         self.overlap = overlap
-        self.kind = np.repeat(np.arange(len(counts)), np.asarray(counts, dtype=np.int64))
-        """Type of each lane."""
+        self.kind = np.repeat(np.arange(len(counts)), np.asarray(counts, dtype=np.int64))  # type of each lane
         self.number = np.concatenate([np.empty(0, dtype=np.int64), *(np.arange(count) for count in counts)])
         """Number of each lane among those of its type."""
         self.free = np.concatenate([np.empty(0), *since]) if since else np.zeros(len(self.kind))

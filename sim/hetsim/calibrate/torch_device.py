@@ -76,8 +76,7 @@ class TorchDevice:
         empty = torch.empty(self.result.shape, dtype=self.result.dtype)
         self.results = {"pageable": empty, "pinned": empty.pin_memory()}
         self.landing = [torch.empty_like(empty).pin_memory() for _ in range(2)]
-        self.free: list[Any] = [None, None]
-        """Events after which a buffer of inputs may be written again."""
+        self.free: list[Any] = [None, None]  # events after which a buffer of inputs may be written again
         torch.cuda.synchronize()
         self.room = n
 

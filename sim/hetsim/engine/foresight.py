@@ -165,8 +165,7 @@ class _Alone(ServiceCalls):
         fleet = replica.fleet
         self.state = fleet.state
         self.service = fleet.service
-        self.batching: Any = None
-        """The copy of its policy, once that is there."""
+        self.batching: Any = None  # the copy of its policy, once that is there
         self.links = fleet.links
         self.kinds = fleet.kinds
         self.clock = Clock()

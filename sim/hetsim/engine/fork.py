@@ -175,8 +175,7 @@ class Copier:
     """
 
     def __init__(self, known: dict[int, Any]) -> None:
-        self.known = known
-        """Copies by `id` of the original."""
+        self.known = known  # copies by `id` of the original
         self._batches: dict[type, Batch] = {}
         self._keyed: list[tuple[Any, Any]] = []
         """Dictionaries and sets of objects, filled last: their hashes need the objects' fields."""

@@ -60,12 +60,10 @@ class Identity:
     def __init__(self, check: bool = False) -> None:
         self.check = check
         self._files: dict[Signature, str] = {}
-        self._first: dict[Path, str] = {}
-        """Digests of files when they were first asked for."""
+        self._first: dict[Path, str] = {}  # digests of files when they were first asked for
         self._sources: dict[tuple[str, str, int], tuple[Any, str, tuple[str, ...]]] = {}
         """The object (so that its number stays its own), its digest, and what that leaves out."""
-        self.named: dict[str, str] = {}
-        """Digests of the files and code of all scenarios so far."""
+        self.named: dict[str, str] = {}  # digests of the files and code of all scenarios so far
         self.unknown: dict[str, str] = {}
         """Why the digest of a scenario does not cover all that decides its runs, by the digest, where it does not."""
 

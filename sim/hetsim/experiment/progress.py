@@ -110,8 +110,7 @@ class Meter:
         """Told of each case that has its replications, in the order in which they were asked for."""
         self.runs, self.done, self.ahead = runs, 0, 0
         self._told = 0.0
-        self.simulation: Simulation | None = None
-        """The run that is made in this process."""
+        self.simulation: Simulation | None = None  # the run that is made in this process
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 

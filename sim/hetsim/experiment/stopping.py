@@ -173,8 +173,7 @@ class Pilot(Replicates):
         self.size = size
         self.cut: WarmupCut | None = None
         self.error: RunOutcome | None = None
-        self.too_short: UsageError | None = None
-        """Why no cut was found in the runs, where that is the error."""
+        self.too_short: UsageError | None = None  # why no cut was found in the runs, where that is the error
         self._mean = WarmupSeries()
 
     def key(self, study: Study) -> str:

@@ -46,8 +46,7 @@ class Store:
         """fresh: ignore stored runs.  trust: also return those with unknown inputs."""
         self.folder, self.fresh, self.trust = folder, fresh, trust
         self.damaged: list[Path] = []
-        self._pending: dict[Hashable, dict[str, RunOutcome]] = {}
-        """Outcomes of blocks that are not sealed, by block."""
+        self._pending: dict[Hashable, dict[str, RunOutcome]] = {}  # outcomes of blocks that are not sealed, by block
         self._journals: dict[Hashable, io.FileIO] = {}
         self._journal_count = 0
         self._incomplete: set[Hashable] = set()
@@ -170,8 +169,7 @@ class _StoredFiles:
         self.segments: list[Segment] = []
         self.single: dict[str, tuple[RunOutcome, Path]] = {}
         """Runs in journals and in damaged segments, which the block that they are part of is to seal again."""
-        self._sources: dict[Path, int | None] = {}
-        """Journals with their sizes, and damaged segments."""
+        self._sources: dict[Path, int | None] = {}  # journals with their sizes, and damaged segments
         self._loaded: list[int] = []
         self._dropped: set[int] = set()
         for path in sorted(folder.glob(f"*{SEGMENT}")):

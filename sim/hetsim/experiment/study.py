@@ -84,8 +84,7 @@ class Replicates:
         self.warmup, self.pilot, self.whole, self.strict, self.runs = warmup, pilot, whole, strict, runs
         self.taken: list[RunOutcome] = []
         self.results: list[Result] = []
-        self.sent = 0
-        """Replications below are made, or under way."""
+        self.sent = 0  # replications below are made, or under way
         self._early: dict[int, tuple[RunOutcome, bool, bool]] = {}
 
     @property
@@ -125,8 +124,7 @@ class Study:
         self.store = Store(None) if store is None else store
         self.meter = Meter(None) if meter is None else meter
         self.identity = Identity(setup.check) if identity is None else identity
-        self.found = 0
-        """Replications that the store had."""
+        self.found = 0  # replications that the store had
         self._told_unknown: set[str] = set()
         self._shelf = Shelf()
         self._shelf.identities[setup.check] = self.identity
@@ -390,16 +388,12 @@ class _Flight:
     def __init__(self, study: Study, pool: Any, first: deque[Place]):
         self.study, self.pool = study, pool
         self.setup = packed((study.setup, fingerprint() if pool.elsewhere else None))
-        self.again = first
-        """To be submitted before anything else."""
-        self.suspects = deque[Place]()
-        """Jobs whose workers died twice: they are tried alone."""
+        self.again = first  # to be submitted before anything else
+        self.suspects = deque[Place]()  # jobs whose workers died twice: they are tried alone
         self.deaths: dict[tuple[int, int], int] = {}
         self.tasks: dict[Future, list[Place]] = {}
-        self.size = 1
-        """Runs that a worker is sent: twice as many as long as they take less than its span."""
-        self.alone = False
-        """True if the jobs under way were submitted as suspects."""
+        self.size = 1  # runs that a worker is sent: twice as many as long as they take less than its span
+        self.alone = False  # True if the jobs under way were submitted as suspects
 
     def submit(self) -> bool:
         """Submit what there is room for; False if the pool turned out to be broken."""

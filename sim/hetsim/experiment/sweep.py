@@ -134,8 +134,7 @@ class Checked:
         self.names: dict[str, int] = {}
         self.policy, self.seeds, self.warmups = array("i"), list[int](), array("d")
         self.scenarios, self.runs = bytearray(), bytearray()
-        self.pilots: dict[bytes, Pilot] = {}
-        """Pilots of cases with `warmup: auto`, by the digest of their first run."""
+        self.pilots: dict[bytes, Pilot] = {}  # pilots of cases with `warmup: auto`, by the digest of their first run
 
     def add(self, label: str, scenario: str, run: str, seed: int, warmup: float) -> None:
         """Add a row.
@@ -406,8 +405,7 @@ class OpenBlocks:
         """size: rows of a block, of `rows` in all; finish: is given its number and rows."""
         self.size, self.rows, self.finish = size, rows, finish
         self._open: deque[tuple[int, list[RowRuns]]] = deque()
-        self._done = 0
-        """Rows of the first one that are known to be done."""
+        self._done = 0  # rows of the first one that are known to be done
 
     def add(self, number: int, row: RowRuns) -> None:
         block = number // self.size

@@ -286,8 +286,7 @@ class Shelf:
 # In a worker ------------------------------------------------------------------------------------------------------
 
 _shelf = Shelf()
-_setups: OrderedDict[str, Setup] = OrderedDict()
-"""The setups of the last jobs, by their digest."""
+_setups: OrderedDict[str, Setup] = OrderedDict()  # the setups of the last jobs, by their digest
 
 
 def work(packed: bytes, jobs: Sequence[RunJob]) -> list[RunOutcome]:

@@ -49,8 +49,7 @@ class Latex:
 
     def __init__(self, folder: Path, style: str, subject: str):
         self.folder, self.widths, self.subject = folder, STYLES[style], subject
-        self.names: list[str] = []
-        """Of the floats, in order."""
+        self.names: list[str] = []  # of the floats, in order
 
     def table(self, titles: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
         """Write a float with a table, the best in bold; its name."""

@@ -39,10 +39,8 @@ class Watched:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._lock = threading.Lock()
-        """Pages are made one at a time: one that waited for another finds it made."""
-        self._made, self._text = "", ""
-        """The state of the directory when the page was made, and the page."""
+        self._lock = threading.Lock()  # pages are made one at a time: one that waited for another finds it made
+        self._made, self._text = "", ""  # the state of the directory when the page was made, and the page
         self._rests_until = -math.inf
         self._plan: tuple[str, SweepPlan] | None = None
 

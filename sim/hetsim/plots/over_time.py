@@ -24,8 +24,7 @@ STRETCHES = 150
 """Lines are means over this many equal stretches of time: steps of several policies over one another hide all."""
 MAX_LINKS = 32
 WATTS = ((1.0, "W"), (1e3, "kW"), (1e6, "MW"))
-_PARTS = (("sleep", 0.25), ("idle", 0.5), ("work", 1.0))
-"""From the bottom up, with how strongly each is painted."""
+_PARTS = (("sleep", 0.25), ("idle", 0.5), ("work", 1.0))  # from the bottom up, with how strongly each is painted
 
 
 def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Picture:

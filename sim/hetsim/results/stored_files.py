@@ -160,8 +160,7 @@ FORMAT = 2
 """Of every file that is written, and of those that are read.  The record of a run has a `saved_classes.VERSION`."""
 
 
-_SEAL = ', "sha256": "{}"}}\n'
-"""The end of a file that is not indented."""
+_SEAL = ', "sha256": "{}"}}\n'  # the end of a file that is not indented
 
 
 def sealed(value: Mapping[str, Any], indent: int | None = None) -> str:

@@ -26,8 +26,7 @@ class LinearFit:
 
     def __init__(self, window: int):
         self.slope = self.fixed = 0.0
-        self.variance = 0.0
-        """Variance of relative prediction errors: a moving average over about a window."""
+        self.variance = 0.0  # variance of relative prediction errors: a moving average over about a window
         self._window = window
         self._seen: deque[tuple[int, float]] = deque()
         self._former: float | None = None  # the slope when the window began; None until two sizes have been seen

@@ -98,8 +98,7 @@ class ArrivalRate:
 
     def __init__(self, window: float):
         self.window = window
-        self.since: float | None = None
-        """When it was asked first: arrivals before are too few to count."""
+        self.since: float | None = None  # when it was asked first: arrivals before are too few to count
 
     def rate(self, queue: RequestQueue, now: float) -> float | None:
         if self.since is None:

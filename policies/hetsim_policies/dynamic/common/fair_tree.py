@@ -126,8 +126,7 @@ class _Account:
 
     def __init__(self, reckoned: float) -> None:
         self.amount = 0.0
-        self.rate = 0
-        """Millionths of a device, so that it is zero again once nothing runs."""
+        self.rate = 0  # millionths of a device, so that it is zero again once nothing runs
         self.reckoned = reckoned
 
 

@@ -37,15 +37,13 @@ class DeviceLine:
         self.type = kind
         self.device = device
         self.lanes = lanes
-        self.most = lanes * kind.streams
-        """Lanes of launches that may be in flight."""
+        self.most = lanes * kind.streams  # lanes of launches that may be in flight
         self.ends = [0.0] * max(1, lanes)
         self.shift = 0.0
         self.queue: list[tuple[Any, int, LineTask]] = []
         self.used = 0
         self.up = True
-        self.changed: Callable[[DeviceLine], None] | None = None
-        """Told of every change of the ends."""
+        self.changed: Callable[[DeviceLine], None] | None = None  # told of every change of the ends
 
     def first_end(self) -> float:
         """When the first lane has served its assigned tasks."""

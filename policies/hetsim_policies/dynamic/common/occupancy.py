@@ -57,10 +57,8 @@ class Occupancy:
         self.shared: dict[int, None] = {}
         """Nodes with fractions: the devices that these are thought to be on depend on their order, so that an end may
         even take room away."""
-        self.ending = False
-        """True if something runs that should have ended by then."""
-        self.runs: dict[int, HeldRun] = {}
-        """By row, in the order of the starts."""
+        self.ending = False  # True if something runs that should have ended by then
+        self.runs: dict[int, HeldRun] = {}  # by row, in the order of the starts
         self._down: dict[Device, None] = {}
         self._new: dict[int, Task] = {}  # started since the last update, in the order of the starts
         self._on: list[dict[int, None]] = [{} for _ in view.cluster.nodes]  # rows of running tasks, by node

@@ -25,8 +25,7 @@ class RankedQueue:
     """
 
     def __init__(self, width: int, columns_of: Callable[[Task], Sequence[float]]):
-        self.tasks: list[Task] = []
-        """In no order."""
+        self.tasks: list[Task] = []  # in no order
         self._columns_of = columns_of
         self._position: dict[int, int] = {}  # by row
         self._columns = np.zeros((64, width + 2))

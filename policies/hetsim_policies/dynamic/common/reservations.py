@@ -51,8 +51,7 @@ class FreeProfile:
         """By mode, of what was asked (`open_until`): nodes with room now, in order, each with the time until when."""
         self._order: dict[Mode, list[tuple[float, int]]] = {}
         """By mode: a time before which a node has no room, and the node, in order."""
-        self.version = 0
-        """Grows with each change of these times."""
+        self.version = 0  # grows with each change of these times
         self._is_open: set[int] = set()  # the nodes among these
         self.pools = {one: LimitedPool(one, view.now) for one in occupancy.limited}
         if self.pools:

@@ -49,10 +49,8 @@ class Fields:
     def __init__(self, node: Node, down: Iterable[Device]):
         gone = {device.local for device in down if device.node == node.index}
         self.node = node
-        self.dead = -1 in gone
-        """True if it is down."""
-        self.offsets: dict[str, int] = {}
-        """Bits before the field of each type of accelerator."""
+        self.dead = -1 in gone  # True if it is down
+        self.offsets: dict[str, int] = {}  # bits before the field of each type of accelerator
         self.free = node.cpus * 1000 + (UNLIMITED if node.memory is None else node.memory << WIDTH)
         for device in node.accelerators:
             offset = self.offsets.setdefault(device.type.name, (len(self.offsets) + 2) * WIDTH)

@@ -33,21 +33,14 @@ class TaskKind:
         self.positions = tuple(task.allowed or range(len(task.modes)))
         self.modes = task.modes
         self.waiting = 0
-        self.holders: dict[int, None] = {}
-        """Groups in which tasks of the kind wait."""
+        self.holders: dict[int, None] = {}  # groups in which tasks of the kind wait
         self.seen = 0
-        self.total = [0.0] * len(task.modes)
-        """Estimated seconds of all that came, by mode."""
-        self.queued = [0.0] * len(task.modes)
-        """Estimated seconds of all that wait."""
-        self.turns: Turns | None = None
-        """Which group's turn it is when tasks are handed out; None: not planned yet."""
-        self.arrived = 0
-        """In this epoch."""
-        self.rate = 0.0
-        """Arrivals a second, as observed."""
-        self.home: dict[int, tuple[int, ...]] = {}
-        """By group: positions of the modes that can run there."""
+        self.total = [0.0] * len(task.modes)  # estimated seconds of all that came, by mode
+        self.queued = [0.0] * len(task.modes)  # estimated seconds of all that wait
+        self.turns: Turns | None = None  # which group's turn it is when tasks are handed out; None: not planned yet
+        self.arrived = 0  # in this epoch
+        self.rate = 0.0  # arrivals a second, as observed
+        self.home: dict[int, tuple[int, ...]] = {}  # by group: positions of the modes that can run there
 
     def came(self, task: Task) -> None:
         self.seen += 1
@@ -76,8 +69,7 @@ class GroupedTask:
         self.task = task
         self.kind = kind
         self.place(group)
-        self.end: float | None = None
-        """When it ends by estimate, while it runs."""
+        self.end: float | None = None  # when it ends by estimate, while it runs
 
     def place(self, group: "DeviceGroup") -> None:
         self.group = group
@@ -95,23 +87,18 @@ class DeviceGroup:
         self.number = number
         self.name = name
         self.nodes = nodes
-        self.mask = mask
-        """Bitmask of its nodes; None where groups are types of device."""
-        self.lanes = dict.fromkeys(types, 0)
-        """Devices that are up, by type; of a CPU its cores."""
+        self.mask = mask  # bitmask of its nodes; None where groups are types of device
+        self.lanes = dict.fromkeys(types, 0)  # devices that are up, by type; of a CPU its cores
         self.count_lanes(())
         self.waiting: dict[int, Task] = {}
         self.running: dict[int, Task] = {}
         self.of_kind: dict[int, dict[int, Task]] = {}
         """Waiting tasks by the number of their kind, in the order in which they came here."""
-        self.queued = dict.fromkeys(self.lanes, 0)
-        """Waiting tasks by the type on which they would run best."""
-        self.backlog = dict.fromkeys(self.lanes, 0.0)
-        """Device-seconds of these."""
+        self.queued = dict.fromkeys(self.lanes, 0)  # waiting tasks by the type on which they would run best
+        self.backlog = dict.fromkeys(self.lanes, 0.0)  # device-seconds of these
         self.used = dict.fromkeys(self.lanes, 0.0)
         self._ends: dict[DeviceType, list[tuple[float, int]]] = {kind: [] for kind in self.lanes}
-        self.until = float("inf")
-        """When its scheduler wants to be asked again."""
+        self.until = float("inf")  # when its scheduler wants to be asked again
         self.scheduler: Scheduler
         self.view: PartView
 

@@ -144,20 +144,14 @@ class Board:
         names = lane_names(problem.cluster).items()
         nodes = problem.cluster.nodes
         self.lanes = {name: PlannedLane(name, n, device, nodes[device.node]) for n, (name, device) in enumerate(names)}
-        self.pending: dict[int, PlannedJob] = {}
-        """Steps that have not started, by row, in the order of the plan."""
-        self.running: dict[int, tuple[PlannedJob, float]] = {}
-        """With their starts."""
-        self.due: dict[int, PlannedLane] = {}
-        """Lanes on which something may be able to start."""
-        self.loaded: dict[int, PlannedLane] = {}
-        """Lanes with steps of waiting tasks, by number."""
+        self.pending: dict[int, PlannedJob] = {}  # steps that have not started, by row, in the order of the plan
+        self.running: dict[int, tuple[PlannedJob, float]] = {}  # with their starts
+        self.due: dict[int, PlannedLane] = {}  # lanes on which something may be able to start
+        self.loaded: dict[int, PlannedLane] = {}  # lanes with steps of waiting tasks, by number
         self.faster: dict[DeviceType, dict[int, float]] = {}
         """By type: running tasks with less time there from a restart, and for how long."""
-        self.changes = 0
-        """Since the last forecast."""
-        self.movable: dict[DeviceType, Movable] = {}
-        """By type of lane."""
+        self.changes = 0  # since the last forecast
+        self.movable: dict[DeviceType, Movable] = {}  # by type of lane
         self._starts = 0
         self._by_kind: dict[DeviceType, list[PlannedLane]] = {}
         for lane in self.lanes.values():

@@ -182,8 +182,7 @@ class PlacedTasks:
 
     def __init__(self, key: Callable[[Mode], float | None]):
         self._key = key
-        self.usage: dict[float, np.ndarray] = {}
-        """By key: the GPUs held on each node, as of the last `refresh`."""
+        self.usage: dict[float, np.ndarray] = {}  # by key: the GPUs held on each node, as of the last `refresh`
         self._tasks: dict[int, list[Task]] = {}
         self._seen = -1
 

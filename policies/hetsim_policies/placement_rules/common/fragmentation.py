@@ -209,8 +209,7 @@ class _Table:
 
     def __init__(self, kinds: tuple[str, ...], requests: list[tuple[Any, ...]], part: np.ndarray):
         rows, owner = [], []
-        self.never = 0.0
-        """The part of requests that no way fits here, however free the node is."""
+        self.never = 0.0  # the part of requests that no way fits here, however free the node is
         served: list[float] = []
         for request, share in zip(requests, part.tolist(), strict=True):
             ways = [way for way in request if not way[2] or way[0] in kinds]

@@ -295,13 +295,10 @@ class WholeRequests:
         """Tasks that came while the answer for their request was deferred, by the row of its first task."""
         self.heads: dict[int, Task] = {}
         """The first tasks of requests that have not ended, where the policy is told of the end."""
-        self.left: dict[int, int] = {}
-        """Tasks of a request that have not ended, if others of it have."""
-        self.failed: dict[int, None] = {}
-        """Requests of which a task ended badly, and others have not ended."""
+        self.left: dict[int, int] = {}  # tasks of a request that have not ended, if others of it have
+        self.failed: dict[int, None] = {}  # requests of which a task ended badly, and others have not ended
         self.on_finished: Any = None
-        self.on_gone: Any = None
-        """The policy's hooks that are called; None where it has none."""
+        self.on_gone: Any = None  # the policy's hooks that are called; None where it has none
 
     def begun(self, task: Task) -> None:
         """Ask the policy at the first task of a request; it hears of the end later."""

@@ -10,18 +10,12 @@ class Pacing:
 
     def __init__(self, time: DecisionTime):
         self.time = time
-        self.asked = -1.0
-        """Since when a cycle is wanted; negative: none is."""
-        self.begins_at = -1.0
-        """When the cycle that is wanted begins; negative: no cycle is wanted."""
-        self.decides_at = -1.0
-        """End of the cycle under way; negative: none is under way."""
-        self.free_at = 0.0
-        """When the last cycle ended."""
-        self.tick = -1
-        """The last multiple of `cycle` at which a cycle began."""
-        self.bound_until = 0.0
-        """When the last start so far takes effect."""
+        self.asked = -1.0  # since when a cycle is wanted; negative: none is
+        self.begins_at = -1.0  # when the cycle that is wanted begins; negative: no cycle is wanted
+        self.decides_at = -1.0  # end of the cycle under way; negative: none is under way
+        self.free_at = 0.0  # when the last cycle ended
+        self.tick = -1  # the last multiple of `cycle` at which a cycle began
+        self.bound_until = 0.0  # when the last start so far takes effect
         self.starts_left = math.inf
         self.cycles: list[tuple[float, float]] = []
         """When each cycle was wanted, and when the scheduler decided, where these differ."""

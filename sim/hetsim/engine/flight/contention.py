@@ -75,8 +75,7 @@ class SharedNetwork:
         self.paced = paced
         """Called with a launch when its pace on the network has changed: sets its rate, and its times anew."""
         self.groups: dict[int, ContendingJobs] = {}
-        self.slow: dict[int, float] = {}
-        """Links slower than they should be, by how many times; inf: down."""
+        self.slow: dict[int, float] = {}  # links slower than they should be, by how many times; inf: down
         self.jobs = array("d")
         self.links = array("d")
 

@@ -62,8 +62,7 @@ class Places:
         self.where: list[dict[int, None]] = []
         hosts = {host(node.index): None for node in cluster.nodes}
         self.made: list[bool] = [False] * len(tasks.items)
-        self.readers = [0] * len(tasks.items)
-        """Tasks that read an item and have not ended."""
+        self.readers = [0] * len(tasks.items)  # tasks that read an item and have not ended
         self.writers = [0] * len(tasks.items)
         self.version = [0] * len(tasks.items)
         """Grows with every writing, so that bytes under way are not taken for what was written since."""

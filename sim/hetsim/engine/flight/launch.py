@@ -65,10 +65,8 @@ class Launch(Timer):
         self.placement = placement
         self.decided = now
         self.terms: Terms | None = None
-        self.sketch: Sketch | None = None
-        """Its stages, as long as nothing looks at them."""
-        self.own_table: Any = None
-        """Its `Timetable`, if it has been written out; else None."""
+        self.sketch: Sketch | None = None  # its stages, as long as nothing looks at them
+        self.own_table: Any = None  # its `Timetable`, if it has been written out; else None
         self._tasks: tuple[Task, ...] | None = tasks
 
     @property
@@ -129,13 +127,10 @@ class Terms:
         self.extra = requests.size - requests.count
         self.padding = padding
         self.up, self.compute, self.down = factors
-        self.first = -1
-        """Position of the first request in its service, if the batch is a slice of it; else -1."""
+        self.first = -1  # position of the first request in its service, if the batch is a slice of it; else -1
         self.own_rows: list[int] | None = None
-        self.fresh = True
-        """True if its requests have no data items and were in no batch before: their columns say all."""
-        self.oldest = oldest
-        """When its oldest request arrived at the node."""
+        self.fresh = True  # True if its requests have no data items and were in no batch before: their columns say all
+        self.oldest = oldest  # when its oldest request arrived at the node
 
     @property
     def rows(self) -> Any:
@@ -232,8 +227,7 @@ class Timetable:
 
     def __init__(self, begin: float, work: float, lanes: "tuple[Lane, ...]" = ()):
         self.lanes = lanes
-        self.begin = begin
-        """When its devices are ready for its first stage."""
+        self.begin = begin  # when its devices are ready for its first stage
         self.total = self.left = work
 
     def stage(self, now: float) -> int:
@@ -314,10 +308,8 @@ class ShareGroup(Timer):
 
     def __init__(self, then: Callable[[Any], None]):
         super().__init__(then)
-        self.members: list[Launch] = []
-        """Those that compute there, gangs that take part included."""
-        self.share = 0
-        """Sum of their shares (millionths)."""
+        self.members: list[Launch] = []  # those that compute there, gangs that take part included
+        self.share = 0  # sum of their shares (millionths)
 
 
 class Lane:
@@ -331,27 +323,20 @@ class Lane:
     def __init__(
         self, up: LinkPath, down: LinkPath, group: ShareGroup | None, sliced: bool, regular: bool, direct: bool
     ):  # fmt: skip
-        self.up, self.down = up, down
-        """Its ways from and to the host."""
-        self.flights: list[Launch] = []
-        """Launches with a timetable, in start order."""
+        self.up, self.down = up, down  # its ways from and to the host
+        self.flights: list[Launch] = []  # launches with a timetable, in start order
         self.uploads: list[Part] = []
         self.downloads: list[Part] = []
         self.upload = self.ready = self.compute = self.download = 0.0
-        self.group = group
-        """The group of an accelerator on which launches slow each other; None for others."""
-        self.sliced = sliced
-        """True if launches take turns, so that any number of them may compute."""
+        self.group = group  # the group of an accelerator on which launches slow each other; None for others
+        self.sliced = sliced  # True if launches take turns, so that any number of them may compute
         self.direct = direct
         """True if it serves whole launches of this accelerator alone, most of which a sketch describes completely."""
-        self.shared = not (up.private and down.private)
-        """True if other transfers may use its paths."""
+        self.shared = not (up.private and down.private)  # True if other transfers may use its paths
         self.regular = regular
         """True if its launches use no other accelerator, whole ones one at a time or such as share it."""
-        self.fetching = 0
-        """Prefetches under way."""
-        self.alone = (self,)
-        """The lanes of a launch that is on no other."""
+        self.fetching = 0  # prefetches under way
+        self.alone = (self,)  # the lanes of a launch that is on no other
 
     def write_out(self, end: float = 0.0) -> None:
         """Write out the timetables of sketched launches; `end`: the run is over.

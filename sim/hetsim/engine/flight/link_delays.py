@@ -30,8 +30,7 @@ class Stake:
     __slots__ = ("member", "group", "spent", "share", "hidden")
 
     def __init__(self, member: Any, group: "ContendingJobs", phases: list[Use]):
-        self.member = member
-        """Its job, a `hetsim.engine.flight.contention.Member`: `alone`, `stakes` and `longest`."""
+        self.member = member  # its job, a `hetsim.engine.flight.contention.Member`: `alone`, `stakes` and `longest`
         self.group = group
         self.spent = sum(spent for _, spent, _ in phases)
         """Seconds of its step in which it uses the link, if nothing delays it."""
@@ -106,11 +105,9 @@ class FirstPass:
         self.own, self.spent, self.share = np.array(parts).T
         self.rows = {stake.member: row for row, stake in enumerate(stakes)}
         self.met = delays(self.own, self.spent, self.share, group.rule)
-        self.slow = bool(self.met.delays[:, -1].max() > 0.0)
-        """True if any job delays another one there."""
+        self.slow = bool(self.met.delays[:, -1].max() > 0.0)  # True if any job delays another one there
         longer = self.spent + (self.met.seen * self.met.delays).sum(axis=1)
-        self.sending: list[float] = (longer / (self.own + longer)).tolist()
-        """Share of its time that each job sends."""
+        self.sending: list[float] = (longer / (self.own + longer)).tolist()  # share of its time that each job sends
         self.deviation = [math.sqrt(sending * (1.0 - sending)) for sending in self.sending]
         self.variance = sum([one**2 for one in self.deviation])
 

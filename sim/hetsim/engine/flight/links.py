@@ -45,20 +45,16 @@ class Flow(Timer):
         for pipe in pipes:
             if pipe.rate < rate:
                 rate = pipe.rate
-        self.most = rate
-        """Its rate if it is alone on its pipes."""
+        self.most = rate  # its rate if it is alone on its pipes
         self.done = done
         self.owner = owner
         self.group: FlowGroup | None = None
         self.ended = False
-        self.since = 0.0
-        """When it begins to flow, if it is booked."""
+        self.since = 0.0  # when it begins to flow, if it is booked
         self.turn = self.called = math.inf
         """The place of its beginning among what happens at that instant, and when that was decided."""
-        self.until = math.inf
-        """When the last byte of one that is booked arrives, if no other comes to its pipes before."""
-        self.bookable = False
-        """True if it may be booked once it is alone."""
+        self.until = math.inf  # when the last byte of one that is booked arrives, if no other comes to its pipes before
+        self.bookable = False  # True if it may be booked once it is alone
 
     def there(self, now: float, called: float) -> bool:
         """Return True if a booked transfer is under way for a `called` that begins now."""
@@ -137,8 +133,7 @@ class Links:
 
     def __init__(self, cluster: Cluster, clock: Clock, modes: Sequence[Mode] = (), items: bool = True):
         self.clock = clock
-        self.moved = 0.0
-        """Bytes that began their way over a link so far."""
+        self.moved = 0.0  # bytes that began their way over a link so far
         self.sure: Callable[[Flow], None] = _nothing
         self.unsure: Callable[[Flow], None] = _nothing
         """Called with a transfer that has been booked later, and with one of which the end is not known any more."""

@@ -53,15 +53,12 @@ class Clock:
         self._heap: list[tuple[float, int, int, Timer]] = []
         """Time, order, number of the entry, and what fires if that is still its number."""
         self._entries = 0  # how many entries have been made
-        self.end = INF
-        """Events from this time on do not happen."""
+        self.end = INF  # events from this time on do not happen
         self.round_due = False
-        self.feed_time = INF
-        """When `feed` fires next: a sorted source beside the heap, in the order of ARRIVAL."""
+        self.feed_time = INF  # when `feed` fires next: a sorted source beside the heap, in the order of ARRIVAL
         self.feed: Timer = Timer()
         self._stale = 0
-        self.environment: Any = None
-        """SimPy's, once a caller has asked for it."""
+        self.environment: Any = None  # SimPy's, once a caller has asked for it
 
     def number(self) -> int:
         """The number of the next entry, which orders entries of equal time and rank."""

@@ -59,11 +59,9 @@ class Replica(Holder):
         # Both change in place: what policies look at is what its requests have.
         self.prefilling = self.requests.prefilling
         self.heads: Mapping[str, Generation] = self.requests.line.heads if self.requests.by_client else {}
-        self.prefill: list[tuple[Generation, int]] = []
-        """Prompt tokens that the step under way reads."""
+        self.prefill: list[tuple[Generation, int]] = []  # prompt tokens that the step under way reads
         self.changes: bool = self.policy.changes
-        self.foreseen: Foreseen | None = None
-        """Cached forecast of its requests; None after any event here."""
+        self.foreseen: Foreseen | None = None  # cached forecast of its requests; None after any event here
 
     # What policies see --------------------------------------------------------------------------------------
 

@@ -18,10 +18,8 @@ class PrefixCache:
     def __init__(self, tokens: int, block: int):
         self.tokens = tokens
         self.each = tokens // block
-        self.users: dict[Hashable, int] = {}
-        """Names in use, and by how many requests."""
-        self.idle: dict[Hashable, None] = {}
-        """Names that no request uses, the least recently used first."""
+        self.users: dict[Hashable, int] = {}  # names in use, and by how many requests
+        self.idle: dict[Hashable, None] = {}  # names that no request uses, the least recently used first
 
     def hits(self, request: Generation) -> int:
         """Number of leading names of a request's prompt that are cached."""

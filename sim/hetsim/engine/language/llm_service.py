@@ -45,8 +45,7 @@ class Fleet(ServiceCalls):
         self.clock, self.links, self.recorder = state.clock, state.links, state.recorder
         self.random = state.input.random.stream("routing", service.name)
         self.kinds = [ReplicaType(service, position) for position in range(len(service.kinds))]
-        self.largest = _largest(self.kinds, service)
-        """KV blocks that a request may need at most."""
+        self.largest = _largest(self.kinds, service)  # KV blocks that a request may need at most
         extra = state.tasks.extra
         self.prompts, self.outputs = extra["prompt_tokens"], extra["output_tokens"]
         for kind in self.kinds if len(self.kinds) > 1 else ():
@@ -58,10 +57,8 @@ class Fleet(ServiceCalls):
         self.received: Any = self.recorder.detail("received") if several else array("d", bytes(8 * len(state.tasks)))
         """Device-seconds of requests that have ended, by row."""
         self.requests: dict[int, Generation] = {}
-        self.answered: dict[int, Task] = {}
-        """Requests with the last token on its way to the client."""
-        self.coming = OneByOne(len(service.rows))
-        """Requests that have come to the replicas, and those to come."""
+        self.answered: dict[int, Task] = {}  # requests with the last token on its way to the client
+        self.coming = OneByOne(len(service.rows))  # requests that have come to the replicas, and those to come
         self.transfers = KVTransfers(state.links, service.token_bytes)
         self.replicas = ReplicaSet(self, state, self.rounds, signals=self.signals, devices_free=self.devices_free)
 

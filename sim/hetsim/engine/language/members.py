@@ -26,10 +26,8 @@ class Lines:
     def __init__(self, replica: Any, by_client: bool):
         self.replica = replica
         self.by_client = by_client
-        self.of: dict[str, list[Entry]] = {}
-        """The line of each client; one that is empty stays for its next request."""
-        self.heads: dict[str, Generation] = {}
-        """The first request of each client that has any."""
+        self.of: dict[str, list[Entry]] = {}  # the line of each client; one that is empty stays for its next request
+        self.heads: dict[str, Generation] = {}  # the first request of each client that has any
         self.chosen = ""
 
     def push(self, key: Any, request: Generation) -> None:
@@ -118,15 +116,12 @@ class Members:
         self.line = Lines(replica, self.by_client)
         self.inside: dict[int, Generation] = {}
         self.loading: dict[int, Generation] = {}
-        self.held: dict[int, Generation] = {}
-        """Prefilled here, not yet fetched by the replica that will decode them."""
-        self.here: list[Generation] = []
-        """Requests of `loading` of which the keys and values have arrived."""
+        self.held: dict[int, Generation] = {}  # prefilled here, not yet fetched by the replica that will decode them
+        self.here: list[Generation] = []  # requests of `loading` of which the keys and values have arrived
         self.prefilling: list[Generation] = []
         self.coming: list[Generation] = []
         """Under a policy by client: requests that came in the steps under way; they queue when these are over."""
-        self.leaving: list[Generation] = []
-        """Members that their clients have aborted in the step under way."""
+        self.leaving: list[Generation] = []  # members that their clients have aborted in the step under way
         self.head: Generation | None = None
         """The first waiting request, if it may not join although the replica could take one more sequence."""
 

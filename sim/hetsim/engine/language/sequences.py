@@ -21,10 +21,8 @@ class Sequences:
         self.replica = replica
         self.memory = memory
         self.count = 0
-        self.context = 0
-        """Tokens of all of them, those of the next step's input included."""
-        self.steps = 0
-        """Steps so far that have decoded."""
+        self.context = 0  # tokens of all of them, those of the next step's input included
+        self.steps = 0  # steps so far that have decoded
         self.share = 0.0
         """Seconds computed by one that has decoded all the time: each step is divided evenly among its members."""
         self.ends: list[tuple[int, int, Generation]] = []
@@ -32,8 +30,7 @@ class Sequences:
         """Sequences by (tokens - steps) modulo the block size: how many need a new block at which step."""
         self.decoded_at = NAN
         """When the last step that decoded was over, with a token for each of them but the fresh ones."""
-        self.fresh: dict[int, float] = {}
-        """By row of a request that has begun since then: when its last token came."""
+        self.fresh: dict[int, float] = {}  # by row of a request that has begun since then: when its last token came
 
     def begin(self, request: Generation, token_at: float) -> None:
         """Decode a request from the next step on; token_at: time of its last token."""

@@ -18,8 +18,7 @@ class AttainedService:
     def __init__(self, run: RunState):
         self.run = run
         self.by_user: dict[str, float] | None = None
-        self.busy: Any = None
-        """The column in which it is added up as launches end, once it has been asked for."""
+        self.busy: Any = None  # the column in which it is added up as launches end, once it has been asked for
 
     def _begin(self) -> None:
         """Make up for the launches that have ended so far."""

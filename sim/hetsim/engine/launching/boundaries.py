@@ -58,11 +58,9 @@ class Boundaries:
         if any(mode.exchange is not None and mode.node_count > 1 for mode in modes):
             # Only where gangs exchange data over nodes.
             state.network = SharedNetwork(clock, capacity.cluster, self._paced)
-        self.network: Any = state.network
-        """The `SharedNetwork`, where any launch has traffic; else None."""
+        self.network: Any = state.network  # the `SharedNetwork`, where any launch has traffic; else None
         self.sketches = Sketches(state, self.speeds, self.transfers, ended=self._write, due=self._due)
-        self.boundary = self.sketches.boundary
-        """Called when the entry of a launch has come."""
+        self.boundary = self.sketches.boundary  # called when the entry of a launch has come
         # Each accelerator's lane, as the modes of the run use it.
         on_gpus = [mode for mode in modes if mode.gpus]
         tied = {mode.type for mode in on_gpus if not mode.whole_devices or (mode.gpus > 1 and mode.type.streams > 1)}

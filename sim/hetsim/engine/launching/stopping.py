@@ -21,10 +21,8 @@ class Stops:
     def __init__(self, launches: Launches):
         self.launches = launches
         self.recorder = launches.recorder
-        self.count = 0
-        """Launches that have ended before their time."""
-        self.kept_in_memory = False
-        """True once a launch has left output or state in the memory of its devices."""
+        self.count = 0  # launches that have ended before their time
+        self.kept_in_memory = False  # True once a launch has left output or state in the memory of its devices
         self._left: dict[Lane, None] = {}
         self._moved: dict[Launch, None] = {}
         """Where launches were lost to a fault that is not over, and gangs that they slowed."""

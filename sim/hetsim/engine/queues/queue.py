@@ -50,8 +50,7 @@ class ArrivalColumn:
         self.times = times
         self.clock = clock
         self.total = len(times)
-        self.counted_at, self.counted = -1.0, 0
-        """How many have come, as it was reckoned last, and when that was."""
+        self.counted_at, self.counted = -1.0, 0  # how many have come, as it was reckoned last, and when that was
 
     @property
     def arrived(self) -> int:
@@ -82,8 +81,7 @@ class OneByOne:
 
     def __init__(self, total: int):
         self.to_come = total
-        self.joined = array("d")
-        """When each came."""
+        self.joined = array("d")  # when each came
 
     @property
     def arrived(self) -> int:
@@ -144,23 +142,19 @@ class Queue:
         self.clock = clock
         self.links = links
         self.total = len(service.rows)
-        self.wanted = 0
-        """Requests from which on the policy is to be asked; 0: it does not wait for arrivals."""
-        self.bell = bell
-        """Queues about which their policies may have to be asked again, of all services."""
+        self.wanted = 0  # requests from which on the policy is to be asked; 0: it does not wait for arrivals
+        self.bell = bell  # queues about which their policies may have to be asked again, of all services
         self.noise = StageNoise(service, run.random)
         self.cache: Cache | None = None
         if service.cache is not None:
             self.cache = (Lru if service.cache.evict == "lru" else ClockCache)(service.cache.size)
-        self.column: ArrivalColumn | None = None
-        """Arrivals, where requests come by the clock."""
+        self.column: ArrivalColumn | None = None  # arrivals, where requests come by the clock
         if by_clock:
             every = len(service.rows) == len(table.arrival)
             times = np.ascontiguousarray(table.arrival if every else table.arrival[service.rows])
             self.column = ArrivalColumn(times + service.request_delay if service.request_delay else times, clock)
         self.coming: ArrivalColumn | OneByOne = self.column or OneByOne(self.total)
-        self.head_at = 0
-        """Position in the column of the first request that waits there."""
+        self.head_at = 0  # position in the column of the first request that waits there
         self._apart: list[int] = []  # rows that wait before those of the column, in order of arrival, from `_first` on
         self._first = 0
         self.order = self._came if sent_late(service, run) else None

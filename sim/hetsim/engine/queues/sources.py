@@ -59,8 +59,7 @@ class Sources(Timer):
             there[np.concatenate(absent)] = False
             self._delivered = np.flatnonzero(there)
             self._last = len(self._delivered)
-        self.thinking = 0
-        """Clients that will send, in closed loops or once more."""
+        self.thinking = 0  # clients that will send, in closed loops or once more
         self._stream_of: dict[int, int] = {}
         self._sent: list[int] = []
         self._think: list[Draws] = []
@@ -200,10 +199,8 @@ class Graph:
         for row, before in enumerate(predecessors):
             for predecessor in before:
                 self.successors.setdefault(predecessor, []).append(row)
-        self.ready: dict[int, float] = {}
-        """When the last predecessor finished, of tasks that have none left."""
-        self.blocked: dict[int, Task] = {}
-        """Arrived tasks that wait for predecessors, by row."""
+        self.ready: dict[int, float] = {}  # when the last predecessor finished, of tasks that have none left
+        self.blocked: dict[int, Task] = {}  # arrived tasks that wait for predecessors, by row
 
     def completed(self, row: int, now: float) -> list[Task]:
         """The arrived tasks that become ready because this one completed."""

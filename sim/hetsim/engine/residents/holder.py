@@ -23,16 +23,14 @@ class HolderType:
     __slots__ = ("position", "mode", "weights", "replicas", "prefillers", "width", "watts", "speed")
 
     def __init__(self, position: int, mode: Mode, given: Any):
-        self.position = position
-        """Position of its mode in the shape of the service's requests."""
+        self.position = position  # position of its mode in the shape of the service's requests
         self.mode = mode
         self.weights: int = given.weights
         self.replicas: int = given.replicas
         self.prefillers: int = given.prefillers
         self.width = mode.width
         self.watts = mode.type.power.busy - mode.type.power.idle
-        self.speed = 1.0
-        """Work that it does in a second; only the ratios of unlike types count."""
+        self.speed = 1.0  # work that it does in a second; only the ratios of unlike types count
 
 
 class Owner:
@@ -85,13 +83,10 @@ class Holder:
         self.prefills_only = prefills_only
         state.last_resident -= 1  # downward: their numbers never meet those of launches
         self.launch = Resident(self._fired, state.last_resident, placement, now=state.clock._now, holder=self)
-        self.loaded = self.draining = False
-        """`draining`: it takes no further requests."""
+        self.loaded = self.draining = False  # `draining`: it takes no further requests
         self.loading_from = math.nan
-        self.flows: list[Flow] = []
-        """The model on its way to the devices."""
-        self.loads = np.empty(1)
-        """The loads of all open replicas, with its own at `place`."""
+        self.flows: list[Flow] = []  # the model on its way to the devices
+        self.loads = np.empty(1)  # the loads of all open replicas, with its own at `place`
         self.place = 0
 
     @property

@@ -46,12 +46,9 @@ class ReplicaSet:
         self.prefillers: list[Any] = []
         self._open: dict[bool, OpenReplicas] = {}
         """Replicas that take requests, by whether to decode only; emptied when one changes."""
-        self.missing: list[bool] = []
-        """Failed replicas that are not replaced yet: True for those that only prefill."""
-        self.unmet = 0
-        """Replicas that the load calls for besides, and for which there were no devices."""
-        self.lobby: dict[int, Any] = {}
-        """Requests that no replica can take yet, by row."""
+        self.missing: list[bool] = []  # failed replicas that are not replaced yet: True for those that only prefill
+        self.unmet = 0  # replicas that the load calls for besides, and for which there were no devices
+        self.lobby: dict[int, Any] = {}  # requests that no replica can take yet, by row
         self.changed_at = -math.inf
         self.timer = Later(self.scale)
 

@@ -18,13 +18,11 @@ class Capacity(PlacementIndex):
 
     def __init__(self, cluster: Cluster, clock: Clock | None = None):
         super().__init__(cluster)
-        self.clock = clock
-        """Tells when slices of MIG GPUs are cut; without one it is always 0."""
+        self.clock = clock  # tells when slices of MIG GPUs are cut; without one it is always 0
         self.moved: list[GpuState] | None = None
         """Accelerators of which something was taken or given back, for those that keep an index of them."""
         self.releases = 0
-        self.undisturbed = True
-        """True if every device has been in service since the start."""
+        self.undisturbed = True  # True if every device has been in service since the start
 
     def refusal(self, placement: Placement) -> str | None:
         """Why a placement cannot be taken now, as the end of a sentence; None if it can."""

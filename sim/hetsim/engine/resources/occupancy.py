@@ -46,15 +46,12 @@ class DeviceState:
     def __init__(self, device: Device):
         self.device = device
         self.up = True
-        self.asleep = False
-        """Takes no launches, for one of these two reasons:"""
+        self.asleep = False  # takes no launches, for one of these two reasons:
         self.sleeping = False
-        self.closed = 0
-        """Maintenances that have been announced and are not over."""
+        self.closed = 0  # maintenances that have been announced and are not over
         self.frequency = 1.0
         self.slowdown = 1.0 + device.type.preemption.overhead
-        self.normal = self.slowdown == 1.0
-        """True if it computes at its nominal rate, at once."""
+        self.normal = self.slowdown == 1.0  # True if it computes at its nominal rate, at once
         self.ready_at = 0.0
         self.failed_at = -math.inf
         self.saving: list[tuple[float, int]] = []
@@ -84,11 +81,9 @@ class GpuState(DeviceState):
         self.bit = 1 << device.local
         self.free = device.type.streams * WHOLE
         self.room = UNLIMITED if device.type.memory is None else device.type.memory
-        self.least_room = self.room
-        """The least that was ever left of the room, with what lies there unpinned taken off."""
+        self.least_room = self.room  # the least that was ever left of the room, with what lies there unpinned taken off
         self.slices = GpuSlices(device.type) if device.type.sharing.kind == "mig" else None
-        self.lane: Any = None
-        """Launches in flight there (`hetsim.engine.flight.launch.Lane`)."""
+        self.lane: Any = None  # launches in flight there (`hetsim.engine.flight.launch.Lane`)
 
     def note_memory(self, unpinned: int = 0) -> None:
         """Note that more memory is held, or that it keeps unused items."""

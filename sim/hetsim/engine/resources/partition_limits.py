@@ -17,10 +17,8 @@ class Budget:
         self.max_cpus = None if partition.max_cpus is None else round(partition.max_cpus * MILLI)
         self.max_nodes = partition.max_nodes
         self.gpus = self.cpus = 0
-        self.on: dict[int, int] = {}
-        """Devices in use by node."""
-        self.mask = 0
-        """Bitmask of the nodes in use."""
+        self.on: dict[int, int] = {}  # devices in use by node
+        self.mask = 0  # bitmask of the nodes in use
 
     def copy(self) -> "Budget":
         """A copy on which starts and ends can be tried out."""

@@ -52,8 +52,7 @@ class PlacementIndex:
         self.log: list[int] = []
         """Indexes of nodes in the order in which they changed; emptied now and then (`log_generation` counts)."""
         self.log_generation = 0
-        self.noting = False
-        """True if the log has a reader."""
+        self.noting = False  # True if the log has a reader
         self.offered: Placement | None = None
         """Last result of `first`, if it is one whole accelerator: its devices, type and mode go together."""
         self.with_open = [0] * len(self.types)
@@ -67,8 +66,7 @@ class PlacementIndex:
             for kind in dict.fromkeys([self.types[node.device.type], *(gpu.kind for gpu in node.gpus)]):
                 self.having[kind].append(node.index)
         self._log_limit = 4 * len(self.nodes) + 1000
-        self.budgets: dict[Partition, Budget] = {}
-        """Usage of partitions with a limit on all that runs there."""
+        self.budgets: dict[Partition, Budget] = {}  # usage of partitions with a limit on all that runs there
 
     def index_of(self, mode: Mode) -> ModeIndex:
         if (index := self.indexes.get(mode)) is None:

@@ -42,13 +42,10 @@ class GpuSlices:
         self.kind = kind
         self.layout = kind.sharing.cuts[0]
         self.idle = [(one, 0.0) for one in self.layout]
-        self.busy: dict[Any, tuple[Slice, float]] = {}
-        """By launch; `taken` has the slices alone, in ascending order."""
+        self.busy: dict[Any, tuple[Slice, float]] = {}  # by launch; `taken` has the slices alone, in ascending order
         self.taken: Layout = ()
-        self.fixed = False
-        """The layout was set by the policy, and stays until the policy says otherwise."""
-        self.real = self
-        """In a what-if copy, the slices of the GPU itself."""
+        self.fixed = False  # the layout was set by the policy, and stays until the policy says otherwise
+        self.real = self  # in a what-if copy, the slices of the GPU itself
         self.known: dict[Any, tuple[Layout, Slice] | None] = {}
 
     def copy(self) -> "GpuSlices":

@@ -81,8 +81,7 @@ class Backlog:
         """`remaining`: estimated seconds that a launch has left."""
         self.state = state
         self.remaining = remaining
-        self.waiting: dict[Key, list[Any]] = {}
-        """Seconds and number of the tasks that wait."""
+        self.waiting: dict[Key, list[Any]] = {}  # seconds and number of the tasks that wait
         self.plain: dict[Key, Running] = {}
         self.staged: dict[Key, dict[int, Any]] = {}
         state.waiting = Watched(state.waiting, self.waits, self.leaves)

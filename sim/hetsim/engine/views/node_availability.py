@@ -27,15 +27,12 @@ class Bounds:
     __slots__ = ("kind", "times", "heap", "stale", "generation", "position")
 
     def __init__(self, kind: int, nodes: int):
-        self.kind = kind
-        """Number of the type of device."""
+        self.kind = kind  # number of the type of device
         self.times = [-math.inf] * nodes
-        self.heap = [(-math.inf, number) for number in range(nodes)]
-        """(time, node), and some that no longer hold."""
+        self.heap = [(-math.inf, number) for number in range(nodes)]  # (time, node), and some that no longer hold
         self.stale = set(range(nodes))
         self.generation = -1
-        self.position = 0
-        """Up to where the log of changes has been read."""
+        self.position = 0  # up to where the log of changes has been read
 
     def note(self, log: list[int], generation: int) -> None:
         """Take note of the nodes that changed."""

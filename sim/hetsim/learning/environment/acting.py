@@ -62,8 +62,7 @@ class Actions:
             self.options = [("type", name) for name in types]
         nodes = problem.cluster.nodes
         self.places: list[int | None] = list(range(len(nodes))) if "node" in switches else [None]
-        self.preempt = window * len(self.options) * len(self.places)
-        """The number of the first preemption."""
+        self.preempt = window * len(self.options) * len(self.places)  # the number of the first preemption
         self.power = self.preempt + (window if "preempt" in switches else 0)
         self.nodes = [node.accelerators for node in nodes] if "power" in switches else []
         self.count = self.power + 2 * len(self.nodes) + 1
@@ -113,14 +112,10 @@ class Acting(Window):
         self.order = order
         self.switches, self._make, self._choice = switches, observation, choice
         self.sets_devices = "power" in switches  # type: ignore[misc]
-        self._started: dict[int, float] = {}
-        """When running tasks started."""
-        self._set_at: dict[int, float] = {}
-        """When a node was last put to sleep or woken."""
-        self._asleep: dict[int, None] = {}
-        """Accelerators that were put to sleep, by their numbers."""
-        self.ended: dict[int, bool] = {}
-        """Rows of tasks that have ended, and whether they completed."""
+        self._started: dict[int, float] = {}  # when running tasks started
+        self._set_at: dict[int, float] = {}  # when a node was last put to sleep or woken
+        self._asleep: dict[int, None] = {}  # accelerators that were put to sleep, by their numbers
+        self.ended: dict[int, bool] = {}  # rows of tasks that have ended, and whether they completed
 
     def check(self, problem: PlanProblem) -> None:
         self.problem = problem

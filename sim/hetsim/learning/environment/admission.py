@@ -31,8 +31,7 @@ class Gate(Relay):
         super().__init__(inner)
         self.door, self.asks, self.ahead = door, asks, ahead
         self.asked: deque[Task] = deque()
-        self.known: dict[int, None] = {}
-        """Accepted tasks that have not ended."""
+        self.known: dict[int, None] = {}  # accepted tasks that have not ended
         self.reward: Reward
 
     def prepare(self, problem: PlanProblem) -> None:

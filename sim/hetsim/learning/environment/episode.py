@@ -120,8 +120,7 @@ class Episodes:
             raise ScenarioError(self.scenario.document.problem(("cluster", "nodes"), NO_WATTS))
         self.layout = Layout.for_cluster(first.cluster, self.window, self.decides)
         self.scale = typical_time(first) if scale is None else float(scale)
-        self.first: Observation | None = None
-        """The observation of the first load; its shapes are kept."""
+        self.first: Observation | None = None  # the observation of the first load; its shapes are kept
         self.actions = self.layout.actions
         if self.decides == SCHEDULING:
             acting = self.acting()

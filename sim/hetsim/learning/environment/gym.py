@@ -85,8 +85,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         self.episodes, self.render_mode = episodes, render_mode
         self.observation_space = space_of(episodes)
         self.action_space = spaces.Discrete(episodes.actions)
-        self._load_seed: int | None = None
-        """That of the training loads; None until it is given or drawn."""
+        self._load_seed: int | None = None  # that of the training loads; None until it is given or drawn
         self._episode = -1
 
     def reset(

@@ -170,10 +170,8 @@ class _InSystem(Reward):
         super().__init__(simulation)
         self.weight = self.since = 0.0
         self.present: dict[int, float] = {}
-        self.ahead: dict[int, float] = {}
-        """Tasks paid for until their expected end, and when that is."""
-        self.credit: dict[int, float] = {}
-        """1 for each task that was credited with its time at best."""
+        self.ahead: dict[int, float] = {}  # tasks paid for until their expected end, and when that is
+        self.credit: dict[int, float] = {}  # 1 for each task that was credited with its time at best
 
     def worth(self, task: Task) -> float:
         """The weight of a task."""
@@ -329,12 +327,9 @@ class Energy(Reward):
         self._watts = {UP: idle, WAKING: idle, ASLEEP: asleep, DOWN: [0.0] * len(idle)}
         self._states = DeviceStates(cluster)
         self._last = list(self._states.of)
-        self.power = math.fsum(idle)
-        """Power of all devices together if they do nothing."""
-        self._noted: Any = None
-        """The last change of a device that counts so far."""
-        self._rows = 0
-        """Launches that the engine has written down and that count so far."""
+        self.power = math.fsum(idle)  # power of all devices together if they do nothing
+        self._noted: Any = None  # the last change of a device that counts so far
+        self._rows = 0  # launches that the engine has written down and that count so far
         self._since = self._resting = self._ended = self._told = 0.0
         self._total = math.nan
 

@@ -152,15 +152,13 @@ class Window(Scheduler):
 
     def __init__(self, window: int, scale: float):
         self.window, self.scale = window, scale
-        self.running: list[dict[int, float]] = []
-        """Expected ends of the running tasks, by type of device and row."""
+        self.running: list[dict[int, float]] = []  # expected ends of the running tasks, by type of device and row
         self._kind_of: dict[int, int] = {}
         self._waiting: dict[int, Task] = {}
         self._ordered = True
         self._slot: dict[int, int] = {}
         self._free_slots: list[int] = []
-        self._dated = 0
-        """Waiting tasks that have a deadline."""
+        self._dated = 0  # waiting tasks that have a deadline
         self._looked: tuple[list[Task], list[list[bool]]] | None = None
         """The tasks shown and where each fits, between `anything` and what is done about it."""
         self._rates = [0.0, 0.0]

@@ -47,8 +47,7 @@ class SweepTables:
         folder: next to it the tables are written while they are made; without one they are kept here.
         """
         self.columns, self.several, self.text_seeds = columns, several, text_seeds
-        self.names: dict[str, None] = {}
-        """Names of the runs' values, in order of first appearance."""
+        self.names: dict[str, None] = {}  # names of the runs' values, in order of first appearance
         self.rows = 0
         self.parts: list[tuple[pd.DataFrame, pd.DataFrame]] = []
         self._folder = None if folder is None else temporary_folder(folder, "new")

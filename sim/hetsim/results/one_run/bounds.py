@@ -21,8 +21,7 @@ from hetsim.results.one_run.measured import Measured
 from hetsim.results.one_run.modes import ModeTable, units
 from hetsim.results.one_run.plans import in_pieces
 
-_EVALUATIONS = 200
-"""Most release times at which the area is computed; fewer still give a valid bound."""
+_EVALUATIONS = 200  # most release times at which the area is computed; fewer still give a valid bound
 
 
 @metric(unit="s", better="neither", of="run")

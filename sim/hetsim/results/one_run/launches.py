@@ -139,14 +139,11 @@ class PlaceColumns:
         self.count = len(record.places)
         devices = [place[0] for place in record.places]
         self.sizes = np.fromiter(map(len, devices), np.int64, self.count)
-        self.flat = np.fromiter(chain.from_iterable(devices), np.int64)
-        """Device indexes, place after place."""
-        self.owner = np.repeat(np.arange(self.count), self.sizes)
-        """The place of each entry of `flat`."""
+        self.flat = np.fromiter(chain.from_iterable(devices), np.int64)  # device indexes, place after place
+        self.owner = np.repeat(np.arange(self.count), self.sizes)  # the place of each entry of `flat`
         self.amount = np.ones(len(self.flat))
         """Amount of its place that each entry of `flat` has: cores of a launch over nodes, else devices."""
-        self.over_nodes = np.zeros(self.count, bool)
-        """Which places are cores of several nodes."""
+        self.over_nodes = np.zeros(self.count, bool)  # which places are cores of several nodes
         begin = np.cumsum(self.sizes) - self.sizes
         for number in np.flatnonzero(self.sizes > 1).tolist():
             on, cores = record.places[number]
@@ -154,8 +151,7 @@ class PlaceColumns:
                 self.over_nodes[number] = True
                 counts = [len(here) for here in cores_on(on, cores, cluster)]
                 self.amount[begin[number] : begin[number] + len(on)] = counts
-        self.totals = np.bincount(self.owner, weights=self.amount, minlength=self.count)
-        """The sum of these by place."""
+        self.totals = np.bincount(self.owner, weights=self.amount, minlength=self.count)  # the sum of these by place
         node_of = np.array([device.node for device in cluster.devices], dtype=np.int64)
         cpu_of = np.array([node.cpu.index for node in cluster.nodes], dtype=np.int64)
         self.hosts = cpu_of[node_of[self.flat]] if self.count else self.flat

@@ -104,8 +104,7 @@ class DrawnModes:
         self.context = context
         self.book: ModeBook = context.modes
         self.found: list[tuple[Mode, np.ndarray]] = []
-        self.work: dict[Mode, Work] = {}
-        """What kernels do in modes of which that is known."""
+        self.work: dict[Mode, Work] = {}  # what kernels do in modes of which that is known
         self.bytes_in: np.ndarray | None = None
         self.partition: Partition | None = None
         self.path: Path_ = ()

@@ -48,8 +48,7 @@ class DrawnRequests(Generic[S]):
         self.name = name
         self.path = path
         self.context = context
-        self.extra: dict[str, np.ndarray] = {}
-        """The tokens of the requests drawn last, if they have some."""
+        self.extra: dict[str, np.ndarray] = {}  # the tokens of the requests drawn last, if they have some
 
     def _tokens_of(self, demand: Any, n: int, label: tuple[str, ...]) -> dict[str, np.ndarray]:
         keys, stream = ("prompt", "output"), self.context.random.stream

@@ -17,8 +17,7 @@ class ModeBook:
 
     def __init__(self, cluster: Cluster, spreads: Collection[str] = ("gpus", "cores", "nodes")):
         self.cluster = cluster
-        self.spreads = spreads
-        """`Scheduler.spreads` of the run's scheduler."""
+        self.spreads = spreads  # `Scheduler.spreads` of the run's scheduler
         self.shapes: list[Shape] = []
         self._modes: dict[tuple[Any, ...], Mode] = {}
         self._shapes: dict[tuple[Any, ...], int] = {}

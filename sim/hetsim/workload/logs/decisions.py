@@ -98,8 +98,7 @@ class RecordedState:
         self.of_user = np.zeros(users + 1)
         self.usage = {half_life: np.zeros(users + 1) for half_life in half_lives}
         """By half-life: the decayed usage of each user."""
-        self.seen: set[int] = set()
-        """Users that had jobs."""
+        self.seen: set[int] = set()  # users that had jobs
         self._room: dict[Demand, list[int]] = {}
         self._as_of = 0.0
 
@@ -259,8 +258,7 @@ class Examined:
     def begin(self, waiting: Iterable[LoggedJob]) -> None:
         """Begin an interval with the jobs that wait then."""
         self.queue = sorted(self._entry(job) for job in waiting if math.isnan(self.predicted[job.row]))
-        self.coming: list[LoggedJob] = []
-        """Jobs that it has started and the record will within a cycle."""
+        self.coming: list[LoggedJob] = []  # jobs that it has started and the record will within a cycle
 
     def _entry(self, job: LoggedJob) -> tuple[float, float, int, LoggedJob]:
         return self.key(job), job.arrival, job.row, job

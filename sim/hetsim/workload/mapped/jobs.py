@@ -27,15 +27,13 @@ class MappedJobs:
         """keyed: rows have keys of their own (`FileRows.keyed`)."""
         self.log, self.made, self.keyed = log, made, keyed
         self.readers = {target: made.reader(target) for target in made.columns if kind_of(target) != "text"}
-        self.bad: dict[str, int] = {}
-        """Cells of each target that cannot be read."""
+        self.bad: dict[str, int] = {}  # cells of each target that cannot be read
         self.more: dict[str, tuple[int, int | None]] = {}
         """Row and line of the first of those that are not named, by column."""
         self.blank: dict[str, int] = {}
         self.blank_at: dict[str, int | None] = {}
         self.first = math.inf
-        self.row = 0
-        """Number of the present row, from 1, headers not counted."""
+        self.row = 0  # number of the present row, from 1, headers not counted
         columns = made.columns
         self.typed = [name for name in columns if name.startswith(mapping.GPU_TIME) or name in ("gpu_time", "cpu_time")]
         if self.typed not in ([], ["gpu_time"], ["cpu_time"]):

@@ -56,8 +56,7 @@ class _Reader:
 
     def __init__(self, requests: RequestRows):
         self.requests = requests
-        self.odd = 0
-        """Requests that have not one id for each block of their prompts."""
+        self.odd = 0  # requests that have not one id for each block of their prompts
 
     def table(self) -> TaskTable:
         table = self.requests.table(self._rows())

@@ -50,14 +50,11 @@ class SlurmConf:
 
     def __init__(self, path: Path, types: dict[str, str]):
         self.log = JobLog(path, LogCut())
-        self.keys: dict[str, tuple[int, str]] = {}
-        """Line and text."""
+        self.keys: dict[str, tuple[int, str]] = {}  # line and text
         self.nodes: list[dict[str, Any]] = []
         self.partitions: dict[str, dict[str, str]] = {}
-        self.empty: list[str] = []
-        """Partitions without a node that takes jobs."""
-        self.unmodeled: dict[str, int] = {}
-        """Keys that are set and have no counterpart, and the first line of each."""
+        self.empty: list[str] = []  # partitions without a node that takes jobs
+        self.unmodeled: dict[str, int] = {}  # keys that are set and have no counterpart, and the first line of each
         usual: dict[str, dict[str, str]] = {"nodename": {}, "partitionname": {}}
         for line, text in _lines(path):
             words = {key.lower(): value.strip('"') for key, value in _WORD.findall(text)}

@@ -64,11 +64,9 @@ class _Reader(ReadFile):
         self.ids: list[str] = []
         self.classes: list[str] = []
         self.tasks: list[_Task] = []
-        self.runs: dict[str, tuple[Any, ...]] = {}
-        """By task: what was measured, and the machine."""
+        self.runs: dict[str, tuple[Any, ...]] = {}  # by task: what was measured, and the machine
         self.sizes: dict[str, Any] = {}
-        self._texts: dict[str, str] = {}
-        """Each text once: names stand at both ends of an edge."""
+        self._texts: dict[str, str] = {}  # each text once: names stand at both ends of an edge
         lists: dict[Names, bool] = {}
         """Which are there, and whether they are lists of objects with an id."""
         version = None

@@ -99,28 +99,20 @@ class JobLog(ReadFile):
         """Where times are not dates: which date (seconds since 1970) their 0 is, if the log tells."""
         self.unique = False
         self.notes: list[str] = []
-        self.word = "line"
-        """What the number of a row counts."""
-        self.seen = 0
-        """Rows that stand for jobs, those left out included."""
-        self.left_out: dict[str, list[int]] = {}
-        """Jobs by reason: how many, and the first line."""
-        self.passed_over: dict[str, list[int]] = {}
-        """Rows that are not jobs of their own, in the same way."""
-        self.first = math.inf
-        """The first submission, where times are dates."""
+        self.word = "line"  # what the number of a row counts
+        self.seen = 0  # rows that stand for jobs, those left out included
+        self.left_out: dict[str, list[int]] = {}  # jobs by reason: how many, and the first line
+        self.passed_over: dict[str, list[int]] = {}  # rows that are not jobs of their own, in the same way
+        self.first = math.inf  # the first submission, where times are dates
         self.times: dict[str, str] = {}
-        self.keys = array("q")
-        """By which repeated rows are told."""
+        self.keys = array("q")  # by which repeated rows are told
         self.blocks = Blocks(folder)
         self._block, self._most = self.blocks.current, self.blocks.most
         self._remarks: dict[str, list[int]] = {}
         self._bounds: tuple[float, float] | None = None
         self._added = 0
-        self.zone: tzinfo | None = None
-        """Of dates that name none, where it is not UTC."""
-        self.one_row_each = False
-        """True if several rows with one id are an error."""
+        self.zone: tzinfo | None = None  # of dates that name none, where it is not UTC
+        self.one_row_each = False  # True if several rows with one id are an error
         if cut.warm_start and not cut.since:
             self.fail("warm_start needs since: the instant at which the replay begins, in the midst of the log")
         alike = isinstance(cut.until, Date) == isinstance(cut.since, Date)

@@ -57,13 +57,11 @@ class Assembly:
         low, high = log.window()
         self.window = low, high
         self.begin = self.zero + low
-        self.kept = [self._inside(block) for block in log.blocks]
-        """Of each block: which rows."""
+        self.kept = [self._inside(block) for block in log.blocks]  # of each block: which rows
         self._leave_repetitions()
         self._check_some()
         self.columns = self._columns()
-        self.turns: dict[Any, int] = {}
-        """How often each id that comes again has been there."""
+        self.turns: dict[Any, int] = {}  # how often each id that comes again has been there
         self.renamed = 0
 
     def tables(self) -> Iterator[TaskTable]:

@@ -39,8 +39,7 @@ class HeldOverTime:
         total = np.cumsum(change[order])
         self.level = np.append(total[first[1:] - 1], total[-1:]) if len(total) else total
         self.level = np.where(np.abs(self.level) < 1e-6, 0.0, self.level)
-        self.length = np.append(np.diff(self.times), 0.0)
-        """Seconds of each step; 0 of the last."""
+        self.length = np.append(np.diff(self.times), 0.0)  # seconds of each step; 0 of the last
 
     def peak(self) -> float:
         """The highest level, ignoring `MOMENT` seconds (rounded times overlap)."""

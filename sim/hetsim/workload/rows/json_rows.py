@@ -77,8 +77,7 @@ class _Reader:
     def __init__(self, path: Path):
         self.path = path
         self.line = 1
-        self.began = 1
-        """Where the last value began."""
+        self.began = 1  # where the last value began
         self._pieces = pieces(path)
         self._text = ""
         self._at = 0

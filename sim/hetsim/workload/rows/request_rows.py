@@ -117,8 +117,7 @@ class RequestRows(ReadFile):
         self.numbers = numbers
         self.from_first = from_first
         self.notes: list[str] = []
-        self.read = 0
-        """Rows seen so far, those outside the window included."""
+        self.read = 0  # rows seen so far, those outside the window included
         if cut.until is not None and cut.until <= cut.since:
             raise file_error(path, f"until ({cut.until:g} s) must be after since ({cut.since:g} s)")
         self._kept = _Kept()

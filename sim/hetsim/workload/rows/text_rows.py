@@ -254,8 +254,7 @@ class CsvTable:
         self.log = log
         self.separator = separator
         self.rows = ((number, line) for number, line in numbered_lines(log.path, longest) if line.strip())
-        self.text = ""
-        """The row as it stands in the file."""
+        self.text = ""  # the row as it stands in the file
         if header is None:
             if (first := next(self.rows, None)) is None:
                 log.fail("has no rows" if log.path.stat().st_size else "is empty")
