@@ -96,7 +96,7 @@ class Replay:
         self.environment = simpy.Environment()
         self.resources = [simpy.Resource(self.environment, 1) for _ in range(servers)]
         self.tasks, self.calls, (self.clients,) = run.tasks, run.calls, run.calls.clients
-        self.sent, self.start, self.finish, self.end = {}, {}, {}, {}
+        self.sent, self.start, self.finish, self.end, self.tokens = {}, {}, {}, {}, {}
         for row in np.flatnonzero(self.tasks.arrival < np.inf).tolist():
             self.environment.process(self.outside(row))
         self.environment.run()
@@ -106,18 +106,44 @@ class Replay:
         yield from self.call(row, 0)
 
     def call(self, first, stage):
-        environment, calls, row = self.environment, self.calls, first
-        answered = False
-        while not answered:
-            attempt = environment.process(self.attempt(row, stage))
-            yield attempt | environment.timeout(self.clients.timeout)
-            answered = attempt.triggered and attempt.value
-            if answered or calls.following[row] < 0:
+        retry, row, answered = self.clients.retry, first, False
+        if retry is not None and retry.budget is not None:
+            bucket = self.calls.bucket[first]
+            self.tokens[bucket] = min(10, self.tokens.get(bucket, 0) + retry.budget)
+        while not (answered := (yield from self.send(row, stage))):
+            for _ in range(self.clients.copies):
+                row = self.calls.following[row]
+            if row < 0 or not self.pays(row):
                 break
-            number, row = calls.number[row], calls.following[row]
-            yield environment.timeout(self.clients.retry.wait.seconds(int(number), calls.drawn[row]))
-        self.end[first] = environment.now
+            number = int(self.calls.number[row]) // self.clients.copies - 1
+            yield self.environment.timeout(retry.wait.seconds(number, self.calls.drawn[row]))
+        self.end[first] = self.environment.now
         return answered
+
+    def pays(self, row):
+        if self.clients.retry is None or self.clients.retry.budget is None:
+            return True
+        enough = self.tokens[self.calls.bucket[row]] > 1 - 1e-9
+        self.tokens[self.calls.bucket[row]] -= enough
+        return enough
+
+    def send(self, row, stage):
+        """An attempt and its hedges until one is answered, or none is awaited."""
+        environment, hedge, awaited, due = self.environment, self.clients.hedge, [], None
+        while True:
+            if due is None or due.processed and self.pays(row):
+                limit = self.clients.timeout if self.calls.timeout is None else self.calls.timeout[row]
+                awaited.append((environment.process(self.attempt(row, stage)), environment.timeout(limit)))
+                last = hedge is None or self.calls.number[row] % self.clients.copies == hedge.times
+                row, due = self.calls.following[row], environment.timeout(np.inf if last else hedge.after)
+            elif due.processed:
+                due = environment.timeout(np.inf)  # nor are hedges after one that cannot be paid
+            yield environment.any_of([due, *sum(awaited, ())])
+            if any(attempt.processed and attempt.value for attempt, _ in awaited):
+                return True
+            awaited = [pair for pair in awaited if not (pair[0].processed or pair[1].processed)]
+            if not awaited:
+                return False
 
     def attempt(self, row, stage):
         self.sent[row] = self.environment.now
@@ -140,12 +166,34 @@ def test_attempts_are_those_of_processes_of_simpy(tmp_path, seed):
     clients = {"timeout": f"{random.choice([0.35, 0.6, 1.1])} s", "retry": retry}
     arrivals = {"process": "poisson", "rate": f"{random.choice([3, 6])}/s"}
     given = chain(tmp_path, clients, seconds, count=60, arrivals=arrivals) | {"seed": seed}
-    right, record = Replay(load(given).build(), len(seconds)), Simulation(load(given).build(), check=True).run()
+    same_as_replay(given, len(seconds))
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("seed", range(6))
+def test_hedges_and_budgets_of_several_clients_are_those_of_processes_of_simpy(tmp_path, seed):
+    """Stages take longer than a hedge is waited for, so that no two attempts come at the same instant."""
+    random = np.random.default_rng(seed)
+    seconds = random.uniform(0.1, 0.2, 2 + seed % 2).round(4).tolist()
+    retry = {"times": 1, "wait": {"first": "0.1 s", "jitter": "full"}, "budget": float(random.choice([0.3, 0.6]))}
+    clients = {"timeout": {"distribution": "exponential", "mean": "1 s"}, "retry": retry, "count": 2 + seed,
+               "hedge": {"after": "83 ms", "times": 1 + seed // 3}}  # fmt: skip
+    arrivals = {"process": "poisson", "rate": "1.5/s"}
+    right = same_as_replay(chain(tmp_path, clients, seconds, 60, arrivals=arrivals) | {"seed": seed}, len(seconds))
+    assert set(right.tokens) == set(range((2 + seed) * len(seconds)))  # each stage has a budget for each client
+    hedges = right.calls.number[list(right.sent)] % right.clients.copies > 0
+    assert 10 < hedges.sum() < 0.4 * len(hedges)
+
+
+def same_as_replay(given, stages):
+    """Every attempt and call, next to processes of SimPy."""
+    right, record = Replay(load(given).build(), stages), Simulation(load(given).build(), check=True).run()
     assert np.flatnonzero(record.status != NOT_ARRIVED).tolist() == sorted(right.sent)
     for column, known in ((record.input.tasks.arrival, right.sent), (record.start, right.start),
                           (record.finish, right.finish), (record.call_end, right.end)):  # fmt: skip
         assert column[list(known)] == pytest.approx(list(known.values()), abs=1e-9)
     assert audit(record) == []
+    return right
 
 
 @pytest.mark.slow

@@ -183,7 +183,7 @@ class Clients:
         row, calls = task.index, self.calls
         if calls.child is not None and status == COMPLETED and not self.silent and row < self.total:
             child, is_left = calls.child.item(row), not math.isnan(self.left[row])
-            if child >= 0 and not (is_left and calls.clients[self._whose(row)].at_timeout == "cancel"):
+            if child >= 0 and not (is_left and calls.clients[self._whose(row)].at_timeout != "leave"):
                 self.state.sources.thinking += 1
                 self.clock.at(self.clock._now, ARRIVAL, Later(self._send, child))  # the end of a launch is under way
                 return

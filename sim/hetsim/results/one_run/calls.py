@@ -162,7 +162,7 @@ def call_goodput(run: Measured) -> float:
     return int((calls.answered & measured & ~late & (calls.end <= run.high)).sum()) / run.duration
 
 
-@metric(unit="ratio", better="less", sets=("calls",))
+@metric(unit="ratio", better="less", sets=("calls",), congested=True)
 def attempts_per_call(run: Measured) -> float:
     """Mean number of attempts of the calls of the window."""
     window = _of_window(run)
