@@ -3,11 +3,11 @@
 A set is a few short runs of the engine with seeds of their own, and the 95 % interval of their ratio of sums, as
 `hetsim run` makes it.  The models, an equal number of sets each:
 
-retrials, 1 and 2         M/M/c where a call that finds no server free comes back after an exponential time: mean response
-Erlang-A                  M/M/2 whose customers give up after exponential times: the share that does
-Erlang-A with retrials    the same, but all that give up come back after an exponential time: mean response
-redundancy, 2 and 4       copies of each call at two of 2 or 4 servers, the first to end counts: mean response
-hedging                   lognormal times, servers enough that no call waits, and a hedge: the share answered in time
+retrials, 1 and 2       M/M/c where a call that finds no server free comes back after an exponential time: mean response
+Erlang-A                M/M/2 whose customers give up after exponential times: the share that does
+Erlang-A with retrials  the same, but those that give up come back after an exponential time: mean response
+redundancy, 2 and 4     copies of each call at two of 2 or 4 servers, the first to end counts: mean response
+hedging                 lognormal times, servers enough that no call waits, and a hedge: the share answered in time
 """
 
 from __future__ import annotations
@@ -51,7 +51,11 @@ def settings() -> dict[str, Setting]:
     back = {"clients": {"retry": {"times": 80, "on": ["rejected"], "wait": wait}}}
     refuses = {"scheduler": "fcfs", "admission": {"name": "queue_limit", "limit": 0}}
     impatient = {"patience": {"distribution": "exponential", "mean": "2 s"}}
-    returns = {"timeout": impatient["patience"], "at_timeout": "stay", "retry": {"times": 60, "on": ["timeout"], "wait": wait}}
+    returns = {
+        "timeout": impatient["patience"],
+        "at_timeout": "stay",
+        "retry": {"times": 60, "on": ["timeout"], "wait": wait},
+    }
     copies = {"clients": {"at_timeout": "cancel", "hedge": {"after": "0 s", "size": "new"}}}
     some = {"clients": {"at_timeout": "cancel", "hedge": {"after": "0 s", "size": "new", "apart": True}}}
     hedged = {"clients": {"hedge": {"after": f"{AFTER} s", "size": "new"}}}

@@ -53,12 +53,14 @@ def headline(outcome: Outcome, policy: str | None = None) -> str:
 
 
 def workload(result: Result) -> str:
-    """The number of tasks, the time over which they arrive, and the load."""
+    """The number of tasks or attempts, the time over which they come, and their load."""
     run = result.record.input
     number = len(result.tasks)
     arrival = result.tasks["arrival"].to_numpy()
     over = result.horizon if math.isfinite(result.horizon) else float(np.ptp(arrival)) if number else 0.0
-    text = f"{number:,} task{'s' if number != 1 else ''}"
+    sent = result.record.attempt_of  # of clients only: retries are part of the load
+    noun = "task" if sent is None or (sent < 0).any() else "attempt"
+    text = f"{number:,} {noun}{'s' if number != 1 else ''}"
     if over <= 0:
         return text + (" at once" if number > 1 else "")
     demand = 0.0 if run.language else offered_load(run.tasks, result.modes)  # requests share a replica's steps

@@ -249,7 +249,8 @@ def with_attempts(stream: TaskStream, context: Context) -> TaskStream:
         extra |= {key: own[again] for key, own in stream.extra.items() if key in OF_SIZE}
     if clients.hedge is not None and clients.hedge.apart:
         if stream.language is not None or stream.service is not None or depth > 1:
-            raise context.fail((*stream.path, "clients", "hedge", "apart"), "copies that are apart are plain tasks")
+            text = "copies that are apart are plain tasks, not those of a service, a language model or a pipeline"
+            raise context.fail((*stream.path, "clients", "hedge", "apart"), text)
         _bind_apart(stream, sized.shape, changes, context)
     return replace(stream, **changes, refused=refused, extra=extra)
 
