@@ -210,6 +210,11 @@ def test_more_attempts_than_a_stream_can_have_are_refused(tmp_path):
         load(chain(tmp_path, {"timeout": "1 s", "retry": {"times": 100}}, (0.1,) * 4)).build()
 
 
+def test_copies_of_a_chain_are_not_apart(tmp_path):
+    with pytest.raises(ScenarioError, match=r"clients\.hedge\.apart: .* plain tasks, not those of .* or a pipeline"):
+        load(chain(tmp_path, {"hedge": {"after": "0 s", "apart": True}}, (0.1, 0.1))).build()
+
+
 def test_items_of_a_training_job_have_no_clients(tmp_path):
     given = chain(tmp_path, {"timeout": "1 s"}, (0.1, 0.1))
     given["workload"][0]["pipeline"]["training"] = True

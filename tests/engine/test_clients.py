@@ -749,6 +749,7 @@ CLOSED = "arrivals: {process: closed, clients: 2, think: 1 s}"
         ("{timeout: 1 s}", "7:3: workload.patience", "short form", "  patience: 1 s"),
         ("{count: 3, retry: {times: 1, budget: 10%}}", "6:13: workload.clients.count", "closed loop", CLOSED),
         ("{timeout: 1 s}", "6:3: workload.0.clients", "plans all tasks beforehand", "policy: heft"),
+        ("{hedge: {after: 0 s, apart: true}}", "6:33: workload.0.clients.hedge.apart", "2 copies need as many", ""),
     ],
 )  # fmt: skip
 def test_what_contradicts_itself_is_refused_with_its_place(tmp_path, clients, place, says, more):
