@@ -43,6 +43,7 @@ class Plot(NamedTuple):
 LOADS = np.linspace(0.1, 0.95, 30)
 FEW = np.linspace(0.1, 0.95, 12)
 WAIT, RESPONSE, LOSS = "mean wait", "mean response", "share lost"
+EXPONENTIAL = theory.phase_type([1], [[0]], [1])
 ERLANG_2 = theory.phase_type([1, 0], [[0, 2], [0, 0]], [0, 2])
 MIXED = theory.phase_type([0.1, 0.9], [[0, 0], [0, 0]], [0.2, 1.8])
 SIZES = stats.weibull_min(0.6, scale=1 / math.gamma(1 + 1 / 0.6))
@@ -145,6 +146,10 @@ PLOTS = {
     "mg1_setup": Plot("mg1_setup", "Levy and Kleinrock, A Queue with Starter (1986)", "load", RESPONSE, LOADS, {
         f"sleeps after {idle:g}": lambda x, idle=idle: theory.mg1_setup(x, 1, 1, 4, sleep_after=idle).response_mean
         for idle in (0, 2, 20)}),
+    "mphc_setup": Plot("mphc_setup", "Welch, On a Generalized M/G/1 Queuing Process (1964), for one server; the chain "
+                       "is solved", "load", RESPONSE, LOADS, {
+        label: lambda x, c=c: theory.mphc_setup(c * x, EXPONENTIAL, c, 1.0).response_mean
+        for label, c in by(1, 2, 4).items()}),
     "mmc_periodic": Plot("mmc_periodic", "Jensen, Markoff Chains as an Aid (1953)", "length of a cycle", WAIT,
                          np.geomspace(1, 200, 10), {
         "rates 0.2 and 1.2": lambda x: theory.mmc_periodic([(x / 2, 0.2), (x / 2, 1.2)], 1, 1).wait_mean}),

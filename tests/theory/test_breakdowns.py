@@ -137,12 +137,64 @@ def test_a_sleeping_server_is_as_in_the_chain_written_out() -> None:
     assert theory.mg1_setup(rate, 1, 1, 0).wait_mean == pytest.approx(theory.mm1(rate, 1).wait_mean)
 
 
+@pytest.mark.parametrize(("rate", "service", "servers", "setup", "longest"), [
+    (0.6, EXPONENTIAL, 1, EXPONENTIAL, 60), (1.4, EXPONENTIAL, 3, theory.phase_type([1], [[0]], [0.7]), 70),
+    (0.9, ERLANG, 2, MIXED, 40),
+])  # fmt: skip
+def test_several_sleeping_servers_are_as_in_the_chain_written_out(
+    rate: float, service: Any, servers: int, setup: Any, longest: int
+) -> None:
+    """A state is the queue and what each server does: it sleeps (0), is in a phase of its set-up, or of a service."""
+    wakes, phases = len(setup.start), range(1, len(setup.start) + len(service.start) + 1)
+
+    def leaves(state: State) -> Iterable[tuple[State, float]]:
+        queue, *does = state
+        if 0 in does:
+            for phase, share in enumerate(setup.start, 1):
+                yield (queue, *does[: does.index(0)], phase, *does[does.index(0) + 1 :]), rate * share
+        elif queue < longest:
+            yield (queue + 1, *does), rate
+        for place, phase in ((place, phase) for place, phase in enumerate(does) if phase):
+            law, offset = (setup, 1) if phase <= wakes else (service, 1 + wakes)
+            begins = [(wakes + 1 + n, share) for n, share in enumerate(service.start)]
+            then = begins if phase <= wakes or queue else [(0, 1.0)]
+            moves = [(other, law.onward[phase - offset, other - offset])
+                     for other in phases if (other <= wakes) == (phase <= wakes)]  # fmt: skip
+            ended = law.ends[phase - offset]
+            for other, pace in [*moves, *((to, ended * share) for to, share in then)]:
+                less = other in dict(then) and phase > wakes and queue > 0 and (other, pace) not in moves
+                yield (queue - less, *does[:place], other, *does[place + 1 :]), pace
+
+    numbers, rates = chain((0, *[0] * servers), lambda state: (one for one in leaves(state) if one[1]))
+    chance = balanced(rates)
+    inside = sum((state[0] + sum(map(bool, state[1:]))) * chance[n] for state, n in numbers.items())
+    found = theory.mphc_setup(rate, service, servers, setup)
+    assert found.jobs_in_system_mean == pytest.approx(inside, rel=1e-9) and found.error == 0
+
+
+def test_a_constant_set_up_is_within_its_error() -> None:
+    """Of Levy and Kleinrock's formula; of the set-up itself where no server is ever missing; of 12 stages."""
+    alone = theory.mphc_setup(0.6, EXPONENTIAL, 1, 0.8)
+    assert alone.wait_mean == pytest.approx(theory.mg1_setup(0.6, 1, 1, 0.8).wait_mean, rel=1e-9)
+    many = theory.mphc_setup(0.3, EXPONENTIAL, 12, 0.4)
+    assert many.wait_mean == pytest.approx(0.4, rel=many.error)
+    stages = {n: theory.phase_type(np.eye(n)[0], np.diag(np.full(n - 1, n / 0.4), 1), n / 0.4 * np.eye(n)[-1])
+              for n in (11, 12)}  # fmt: skip
+    few, more = (theory.mphc_setup(1.2, EXPONENTIAL, 2, one).wait_mean for one in stages.values())
+    found = theory.mphc_setup(1.2, EXPONENTIAL, 2, 0.4)
+    assert found.wait_mean == pytest.approx(12 * more - 11 * few, rel=2e-5) and 0 < found.error < 2e-4
+    assert theory.mphc_setup(1.2, EXPONENTIAL, 2, 0).wait_mean == pytest.approx(theory.mmc(1.2, 1, 2).wait_mean)
+
+
 @pytest.mark.parametrize(("call", "said"), [
     (lambda: theory.mg1_breakdowns(0.3, EXPONENTIAL, 1.9, 1), "the mean response is infinite"),
     (lambda: theory.mg1_breakdowns(0.6, EXPONENTIAL, 4, 4), "no steady state"),
     (lambda: theory.mmc_breakdowns(1.5, 1, 2, 3, 1.5), "M/M/2 with breakdowns has no steady state"),
     (lambda: theory.mmc_breakdowns(1.5, 1, 2000, 3, 1), "2,001 states a level"),
     (lambda: theory.mg1_setup(0.5, 1, 1, -1), "setup mean must be a number not below 0"),
+    (lambda: theory.mphc_setup(0.5, EXPONENTIAL, 2, -1), "setup must be a number not below 0"),
+    (lambda: theory.mphc_setup(2, EXPONENTIAL, 2, 1), "M/PH/2 with set-up has no steady state"),
+    (lambda: theory.mphc_setup(2, EXPONENTIAL, 50, 1), "1,326 states a level"),
 ])  # fmt: skip
 def test_bad_input_is_a_sentence(call: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
@@ -171,6 +223,16 @@ ASLEEP = {"faults": [], "policy": {"scheduler": {"name": "power_down", "patience
           "cluster": {"nodes": [{"gpus": {"type": "g", "power": {
               "idle": "60 W", "busy": "400 W", "sleep": "8 W", "wake": "0.8 s"}}}]}}  # fmt: skip
 LONG_MEMORY = {"policy": {"scheduler": {"name": "power_down", "patience": "1 s", "safety": 0, "memory": "10 h"}}}
+
+
+def asleep(gpus: int, patience: str = "0 s", **more: Any) -> dict[str, Any]:
+    """The changes for several GPUs that sleep."""
+    policy = {"name": "power_down", "patience": patience, "safety": 0, "memory": "10 h"}
+    power = {"idle": "60 W", "busy": "400 W", "sleep": "8 W", "wake": "0.35 s"}
+    return {"faults": [], "policy": {"scheduler": policy}, "cluster": {"nodes": [
+        {"count": gpus // 2, "gpus": {"type": "g", "count": 2, "power": power | more}}]}}  # fmt: skip
+
+
 SCENARIOS = {
     "M/G/1 with breakdowns, work is lost": (scenario(), "matches"),
     "the same with a constant service": (
@@ -180,6 +242,9 @@ SCENARIOS = {
     "M/M/3 with breakdowns": (scenario(3, "1.8/s", entry=KEPT), "nearly"),
     "M/M/1 with breakdowns": (scenario(entry=KEPT), "nearly"),
     "M/G/1 with set-up": (scenario(rate="0.4/s", **(ASLEEP | LONG_MEMORY)), "matches"),
+    "M/PH/2 with set-up": (scenario(rate="1.2/s", horizon="2 h", **asleep(2)), "nearly"),
+    "M/PH/4 with set-up": (scenario(rate="1.1/s", horizon="2 h", **asleep(4), entry={"gpu_time": {
+        "distribution": "gamma", "mean": "2 s", "cv": 0.5**0.5}}), "nearly"),
 }
 
 
@@ -234,7 +299,14 @@ TWO = [{"on": "gpu", "every": exponential("60 s"), "repair": exponential("10 s")
      "the forecast keeps no GPU awake"),
     (ASLEEP | LONG_MEMORY | {"cluster": {"nodes": [{"gpus": {"type": "g", "count": 2, "power": {
         "idle": "60 W", "busy": "400 W", "sleep": "8 W", "wake": "0.8 s"}}}]}},
-     "there is one GPU, and a task has all of it"),
+     "there is one GPU, or those that are idle sleep at once"),
+    (asleep(2, patience="1 ms"), "there is one GPU, or those that are idle sleep at once"),
+    (asleep(2) | {"rate": "1.5/s"}, "the forecast keeps no GPU awake"),
+    (asleep(2, sleep="60 W"), "the GPU saves energy asleep"),
+    (asleep(2) | {"entry": {"gpus": 2}}, "a server is one whole GPU"),
+    (asleep(2) | {"entry": {"gpu_time": "1 s"}}, "service has phases"),
+    (asleep(2) | {"entry": {"bytes_in": "1 MB"}}, "not recognized: bytes_in"),
+    (asleep(24), "the exact chain is small enough"),
 ])  # fmt: skip
 def test_what_else_is_set_is_not_recognized(changes: dict[str, Any], failed: str) -> None:
     found = match(scenario(**changes))

@@ -21,8 +21,7 @@ from hetsim.queueing.families import (
     sized_tasks,
 )
 from hetsim.results.declared import RESPONSE_MEAN, WAIT_MEAN
-from hetsim.theory import general, levels, networks, priorities, sizes
-from hetsim.theory.breakdowns import completion, mg1_breakdowns, mg1_setup, mmc_breakdowns, varies_finitely
+from hetsim.theory import breakdowns, general, levels, networks, priorities, sizes
 from hetsim.theory.routing import slow_server
 
 
@@ -195,11 +194,12 @@ def faults(facts: Facts, model: str) -> Match:
         require(facts.suppose("service has phases, or is constant", service is not None, facts.time_key, law.shown))
         given = cast(Any, service), between.mean, repair.mean
         try:
-            prediction, mean, square = mg1_breakdowns(facts.rate, *given, repair.scv), *completion(*given, repair.scv)
+            prediction = breakdowns.mg1_breakdowns(facts.rate, *given, repair.scv)
+            mean, square = breakdowns.completion(*given, repair.scv)
         except UsageError as error:
             require(facts.suppose("there is a mean response", False, "faults.0.every", str(error)))
-        facts.suppose("waits have a variance", varies_finitely(*given[:2]), "faults.0.every", between.shown, soft=True,
-                      error=math.inf)  # fmt: skip
+        varies = breakdowns.varies_finitely(*given[:2])
+        facts.suppose("waits have a variance", varies, "faults.0.every", between.shown, soft=True)
         completes = law._replace(mean=mean, scv=square / mean**2 - 1)
         require(facts.steady(prediction.load, 1, completes, memory=memory))
         rows = predicted_rows({WAIT_MEAN: prediction.wait_mean})
@@ -212,29 +212,39 @@ def faults(facts: Facts, model: str) -> Match:
         facts.suppose("no work is lost", False, key, f"at most {max(interval):g} s a fault", soft=True,
                       error=repeated if repeated <= declared.NEARLY else math.inf)  # fmt: skip
         require(facts.suppose(SMALL, levels.is_quick(servers + 1, servers), "cluster.nodes", f"{servers} servers"))
-        prediction = mmc_breakdowns(facts.rate, law.mean, servers, uptime_mean=between.mean, repair_mean=repair.mean)
+        prediction = breakdowns.mmc_breakdowns(facts.rate, law.mean, servers, uptime_mean=between.mean,
+                                               repair_mean=repair.mean)  # fmt: skip
         rows = []
     return matched(facts, prediction.model, prediction, [*rows, *rows_inside(prediction)])
 
 
 def setup(facts: Facts, model: str) -> Match:
-    """M/G/1 on a GPU that sleeps when it was idle, and takes a while to wake."""
-    understood = own_order(facts)
-    require(understood)
-    mode, law, rate = facts.only_mode, facts.law, facts.rate
+    """M/G/1 and M/PH/c on GPUs that sleep when idle, and take a while to wake."""
+    require(own_order(facts))
+    mode, law, rate, servers = facts.only_mode, facts.law, facts.rate, facts.servers
     devices = [device for node in facts.cluster.nodes for device in node.accelerators]
-    single = not mode.on_cpu and mode.whole_devices and facts.servers == len(devices) == 1
-    require(facts.suppose("there is one GPU, and a task has all of it", single, "cluster.nodes.gpus.count"))
+    alone = not mode.on_cpu and mode.gpus == 1 and mode.whole_devices and servers == len(devices)
+    facts.suppose("a server is one whole GPU", alone, f"{facts.customers[0].key}.gpus", str(mode))
     power, memory = mode.type.power, facts.parameter("scheduler", "memory", 3600.0)
     # What is asked for within the memory, less and less, and 6 deviations of it: a GPU is kept awake from 0.5 on.
     wanted = power.wake * (rate + 6 * math.sqrt(rate / 2 / memory) + 1 / memory)
     never = facts.parameter("scheduler", "safety", 1.0) == 0 and wanted < 0.5
     facts.suppose("the forecast keeps no GPU awake", never, "policy.scheduler.safety", f"wants up to {wanted:.2g}")
-    require(facts.suppose("the GPU saves energy asleep", power.sleep < power.idle, "cluster.nodes.gpus.power"))
+    require(facts.suppose("the GPU saves energy asleep", power.sleep < power.idle, "cluster.nodes.gpus.power"), alone)
     patience = facts.parameter("scheduler", "patience", None)
     after = power.wake * power.idle / (power.idle - power.sleep) if patience is None else patience
-    require(facts.steady(rate * law.mean, 1, law, memory=power.wake + after))
-    prediction = mg1_setup(rate, law.mean, law.scv, power.wake, sleep_after=after)
+    simple = servers == 1 or min(after, power.wake) == 0  # else their places say which is taken, and so which sleeps
+    require(facts.suppose("there is one GPU, or those that are idle sleep at once", simple, "cluster.nodes.gpus.count",
+                          f"{servers}, after {after:g} s"))  # fmt: skip
+    require(facts.steady(rate * law.mean, servers, law, memory=power.wake + after))
+    if servers == 1:
+        prediction = breakdowns.mg1_setup(rate, law.mean, law.scv, power.wake, sleep_after=after)
+        return matched(facts, prediction.model, prediction, rows_inside(prediction))
+    service: Any = facts.phases
+    require(facts.suppose("service has phases", service is not None, facts.time_key, law.shown))
+    quick = breakdowns.quick_setup(service, servers)
+    require(facts.suppose(SMALL, quick, "cluster.nodes", f"{servers} servers"))
+    prediction = breakdowns.mphc_setup(rate, service, servers, power.wake)
     return matched(facts, prediction.model, prediction, rows_inside(prediction))
 
 

@@ -25,8 +25,8 @@ __all__ = [  # noqa: PLE0604
     "birth_death", "bulk_service", "closed_classes", "closed_loop", "erlang_b", "erlang_c", "fork_join", "gim1",
     "greedy_batches", "halfin_whitt", "inoue_bounds", "jackson", "kaufman_roberts", "las", "load_for_delay",
     "load_for_loss", "map_phc", "md1", "mdc", "mg1", "mg1_breakdowns", "mg1_ps", "mg1_setup", "mm1", "mmc",
-    "mmc_abandonment", "mmc_breakdowns", "mmc_periodic", "mmck", "mmpp_mc", "mphc", "multiserver_jobs", "naor",
-    "nonpreemptive", "phase_type", "power_of_choices", "preemptive_resume", "psjf", "redundancy", "retrials",
+    "mmc_abandonment", "mmc_breakdowns", "mmc_periodic", "mmck", "mmpp_mc", "mphc", "mphc_setup", "multiserver_jobs",
+    "naor", "nonpreemptive", "phase_type", "power_of_choices", "preemptive_resume", "psjf", "redundancy", "retrials",
     "servers_for_delay", "servers_for_loss", "servers_for_wait", "settling_time", "sjf", "slow_server", "srpt",
     "stationary", "tandem", "token_bucket", "trunk_reservation", "unlike_servers", "workload_limit",
 ]  # fmt: skip
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hetsim.theory.admission import Losses, Stream, kaufman_roberts, token_bucket, trunk_reservation, workload_limit
     from hetsim.theory.batches import BatchBounds, BatchPrediction, bulk_service, greedy_batches, inoue_bounds
     from hetsim.theory.blocking import Saturation, multiserver_jobs, retrials
-    from hetsim.theory.breakdowns import mg1_breakdowns, mg1_setup, mmc_breakdowns
+    from hetsim.theory.breakdowns import mg1_breakdowns, mg1_setup, mmc_breakdowns, mphc_setup
     from hetsim.theory.erlang import (
         Staffing,
         erlang_b,

@@ -1,4 +1,4 @@
-"""Servers that fail and are repaired, and a server that sleeps when idle.
+"""Servers that fail and are repaired, and servers that sleep when idle.
 
 Servers fail whether they work or not, each by itself, after an exponential time from its last repair.
 Reference: White and Christie, Queuing with Preemptive Priorities or with Breakdown (1958); Gaver, A Waiting Line with
@@ -12,8 +12,11 @@ import math
 import numpy as np
 
 from hetsim.errors import UsageError
-from hetsim.theory.levels import Level, PhaseType, _bounded, _inside
+from hetsim.theory.levels import Level, PhaseType, _bounded, _inside, _map_levels, is_quick, mphc
 from hetsim.theory.prediction import Prediction, not_negative, positive, stable, steady, whole_number
+
+MAX_STAGES = 8  # of a constant set-up, at most
+CLOSE = 1e-4  # relative error of a mean wait below which no more stages are tried, and none is stated
 
 
 def mg1_breakdowns(
@@ -132,3 +135,63 @@ def mg1_setup(
     asleep, plain = math.exp(-rate * sleep_after), mg1(rate, service_mean, service_scv)
     more = asleep * (setup_mean + rate * setup_mean**2 * (1 + setup_scv) / 2) / (1 + rate * asleep * setup_mean)
     return steady("M/G/1 with set-up", rate, service_mean, servers=1, wait=plain.wait_mean + more)
+
+
+def mphc_setup(rate: float, service: PhaseType, servers: int, setup: PhaseType | float) -> Prediction:
+    """M/PH/c whose servers sleep as soon as they are idle, and take a set-up to wake.
+
+    setup   its phases, or the seconds of a constant one
+
+    An arrival that finds a server asleep wakes it, and stays with it even if another one comes free before; so no
+    set-up is broken off.  If none is asleep it waits for the first that comes free, and needs no set-up.  First come,
+    first served; the set-up counts as waiting.  Exact for phases, means only: customers of M/PH/c begin with the
+    set-up unless they waited for a server.  A constant set-up is extrapolated from those of 1, 2, ... equal stages by
+    a polynomial in 1 / stages; `error` is the sum of its last two steps.
+
+    Raises: UsageError: no steady state, or too many states.
+    Reference: Welch, On a Generalized M/G/1 Queuing Process in Which the First Customer of Each Busy Period Receives
+    Exceptional Service (1964), for one server; the chain is solved.
+    """
+    positive(rate=rate)
+    whole_number(1, servers=servers)
+    servers, name, error = int(servers), f"M/PH/{int(servers)} with set-up", 0.0
+    stable(rate * service.mean, servers, name)
+    if isinstance(setup, PhaseType):
+        wait = _wait_with_setup(rate, service, servers, setup)
+    else:
+        not_negative(setup=setup)
+        wait, error = (_wait_with_constant_setup(rate, service, servers, setup) if setup
+                       else (mphc(rate, service, servers).wait_mean, 0.0))  # fmt: skip
+    return steady(name, rate, service.mean, servers=servers, wait=wait, error=error)
+
+
+def _wait_with_setup(rate: float, service: PhaseType, servers: int, setup: PhaseType) -> float:
+    """The mean wait, set-up included."""
+    before, after, one = np.zeros(len(setup.start)), np.zeros(len(service.start)), np.eye(1)
+    onward = np.block([[setup.onward, np.outer(setup.ends, service.start)], [np.outer(after, before), service.onward]])
+    both = PhaseType(np.r_[setup.start, after], onward, np.r_[before, service.ends])
+    levels, alike = _map_levels(f"M/PH/{servers} with set-up", 0 * one, rate * one, service=both, servers=servers,
+                                waited=np.r_[before, service.start])  # fmt: skip
+    return _inside(levels, alike)[0] / rate - service.mean
+
+
+def _wait_with_constant_setup(rate: float, service: PhaseType, servers: int, setup: float) -> tuple[float, float]:
+    """The mean wait, by Neville's scheme at 1 / stages = 0, and its relative error."""
+    row: list[float] = []
+    step = error = math.inf
+    for stages in range(1, MAX_STAGES + 1):
+        if error == CLOSE or (stages > 2 and not quick_setup(service, servers, stages)):
+            break
+        first, pace = np.eye(stages)[0], stages / setup
+        parts = PhaseType(first, np.diag(np.full(stages - 1, pace), 1), pace * first[::-1])
+        better = [_wait_with_setup(rate, service, servers, parts)]
+        for order, coarse in enumerate(row, 1):
+            better.append(better[-1] + (better[-1] - coarse) * (stages - order) / order)
+        before, step = (step, abs(better[-1] - row[-1])) if row else (0.0, 0.0)
+        row, error = better, max(CLOSE, (before + step) / better[-1]) if row else math.inf
+    return row[-1], error
+
+
+def quick_setup(service: PhaseType, servers: int, stages: int = 2) -> bool:
+    """Return True if `mphc_setup` takes about a second with this number of stages."""
+    return is_quick(math.comb(servers + stages + len(service.start) - 1, servers), servers)

@@ -163,15 +163,21 @@ def _map_phc(name: str, switch: Floats, arrive: Floats, service: PhaseType, serv
                   arrivals=arrivals)  # fmt: skip
 
 
-def _map_levels(name: str, switch: Floats, arrive: Floats, service: PhaseType, servers: int) -> tuple[list, Level]:
-    """Levels up to all servers busy, and those above."""
+def _map_levels(
+    name: str, switch: Floats, arrive: Floats, service: PhaseType, servers: int, waited: Floats | None = None
+) -> tuple[list, Level]:
+    """Levels up to all servers busy, and those above.
+
+    waited: where the service of a customer begins that found no server free, if not at `service.start`
+    """
     phases, still = len(service.start), np.eye(len(arrive))
     _bounded(name, len(arrive) * states_of(service, servers))
     states = [_occupancies(busy, phases) for busy in range(servers + 1)]
     idle = np.zeros((phases + 1, phases + 1))
     begins, goes_on, ends, taken_up = idle.copy(), idle.copy(), idle.copy(), idle.copy()
     begins[-1, :-1], goes_on[:-1, :-1], ends[:-1, -1] = service.start, service.onward, service.ends
-    taken_up[:-1, :-1] = np.outer(service.ends, service.start)  # where customers wait, an end begins the next service
+    next_start = service.start if waited is None else waited
+    taken_up[:-1, :-1] = np.outer(service.ends, next_start)  # where customers wait, an end begins the next service
 
     def level(up: Floats, within: Floats, down: Floats) -> Level:
         here = np.eye(len(within))
