@@ -61,6 +61,24 @@ def test_every_name_is_there():
         theory.nothing_like_it  # noqa: B018
 
 
+def test_arrays_go_in_and_come_out():
+    rates, servers = np.linspace(1, 13, 4), np.array([[14], [16]])
+    figures = theory.each(theory.mmc, rates, 1.0, servers=servers)
+    assert figures["wait_mean"].shape == (2, 4)
+    for (row, column), wait in np.ndenumerate(figures["wait_mean"]):
+        assert wait == theory.mmc(float(rates[column]), 1.0, int(servers[row, 0])).wait_mean
+    assert theory.each(theory.erlang_b, 3.0, np.array([4]))["value"] == [theory.erlang_b(3.0, 4)]
+    assert theory.each(theory.mm1, 0.5, 1.0)["wait_mean"] == theory.mm1(0.5, 1.0).wait_mean
+    arrivals = np.array([[-2.0, 1.0], [1.0, -3.0]]), np.array([[1.0, 0.0], [0.0, 2.0]])  # matrices are one argument
+    law = theory.phase_type([1.0], [[0.0]], [2.0])
+    wait = theory.each(theory.map_phc, *arrivals, law, np.array([2, 3]))["wait_mean"]
+    assert wait.tolist() == [theory.map_phc(*arrivals, law, servers).wait_mean for servers in (2, 3)]
+    with pytest.raises(UsageError, match=r"these arrays do not broadcast: rate \(4,\), servers \(3,\)"):
+        theory.each(theory.mmc, rates, 1.0, np.array([20, 21, 22]))
+    with pytest.raises(UsageError):
+        theory.each(theory.mmc, np.array([1.0, 99.0]), 1.0, 4)
+
+
 @pytest.mark.slow
 def test_birth_death_and_stationary_agree_with_a_direct_solution():
     births, deaths = [3.0, 1.0, 0.5, 2.0], [1.0, 2.0, 4.0, 0.3]
@@ -835,7 +853,7 @@ def test_each_model_has_a_small_plot():
     page = Path(__file__).parents[2] / "docs" / "background" / "theory-plots.md"
     text = page.read_text(encoding="utf-8")
     headed = [name for line in re.findall(r"^## (.*)", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", line)]
-    chains = {"birth_death", "stationary"}
+    chains = {"birth_death", "stationary", "each"}
     assert sorted([*headed, *chains]) == [name for name in theory.__all__ if name[0].islower()]
     pictures = [page.parent / name for name in re.findall(r"\]\((theory/.*?)\)", text)]
     assert all(one.stat().st_size < 8_000 for one in pictures) and len(pictures) == text.count("\n## ")

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 _FILES = (
     "prediction", "erlang", "optimal_pricing", "general", "priorities", "queues", "sizes", "batches", "networks",
-    "admission", "levels", "breakdowns", "transient", "blocking", "routing",
+    "admission", "levels", "breakdowns", "transient", "blocking", "routing", "arrays",
 )  # fmt: skip
 """Where names are looked for, in this order: first in the files that need no NumPy."""
 
 __all__ = [  # noqa: PLE0604
     "BatchBounds", "BatchPrediction", "Class", "ClosedLoops", "Losses", "Network", "PhaseType", "Prediction",
     "Saturation", "SizePrediction", "Staffing", "Station", "Stream", "Thresholds", "allen_cunneen", "best_threshold",
-    "birth_death", "bulk_service", "closed_classes", "closed_loop", "erlang_b", "erlang_c", "fork_join", "gim1",
+    "birth_death", "bulk_service", "closed_classes", "closed_loop", "each", "erlang_b", "erlang_c", "fork_join", "gim1",
     "greedy_batches", "halfin_whitt", "inoue_bounds", "jackson", "kaufman_roberts", "las", "load_for_delay",
     "load_for_loss", "map_phc", "md1", "mdc", "mg1", "mg1_breakdowns", "mg1_ps", "mg1_setup", "mm1", "mmc",
     "mmc_abandonment", "mmc_breakdowns", "mmc_periodic", "mmck", "mmpp_mc", "mphc", "mphc_setup", "multiserver_jobs",
@@ -33,6 +33,7 @@ __all__ = [  # noqa: PLE0604
 
 if TYPE_CHECKING:
     from hetsim.theory.admission import Losses, Stream, kaufman_roberts, token_bucket, trunk_reservation, workload_limit
+    from hetsim.theory.arrays import each
     from hetsim.theory.batches import BatchBounds, BatchPrediction, bulk_service, greedy_batches, inoue_bounds
     from hetsim.theory.blocking import Saturation, multiserver_jobs, retrials
     from hetsim.theory.breakdowns import mg1_breakdowns, mg1_setup, mmc_breakdowns, mphc_setup
