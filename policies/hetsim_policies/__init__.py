@@ -16,6 +16,7 @@ MODULES: dict[str, str] = {
         dynamic.elastic: Afs Optimus SpeedupMean
         dynamic.external: External
         dynamic.heteroprio: heteroprio=HeteroPrio
+        dynamic.kueue: Kueue
         dynamic.intervals: LasIntervals OptimusIntervals Pollux
         dynamic.lws: Lws
         dynamic.packing: Defragment Similarity Tetris

@@ -17,6 +17,7 @@ Backfilling and batch systems:
 
 Shares:
     users              Shares among users, by weights or by quotas
+    kueue              Kueue: quotas by flavor in a tree of cohorts, with borrowing, preemption and fair sharing
     time_fractions     Shares over time, by programs over time fractions or fixed; in rounds
 
 Widths of elastic jobs:

@@ -36,6 +36,28 @@ Line = tuple[str, Partition | None]
 """An owner, and a partition to which some of its tasks are bound."""
 
 
+Owners = Literal["user", "account", "vc", "partition", "class"]
+"""What tasks belong to."""
+
+
+def owner_of(task: Task, of: Owners) -> str:
+    """The owner of a task."""
+    if of == "user":
+        return task.user
+    if of == "class":
+        return task.class_
+    return task.partition if of == "partition" else task.label(of)
+
+
+def owners_of(tasks: Tasks, of: Owners) -> list[str]:
+    """All owners of tasks."""
+    listed = {"user": tasks.users, "class": tasks.classes, "partition": tasks.partitions}.get(of)
+    if listed is not None:
+        return listed
+    column = tasks.extra.get(of)
+    return [] if column is None else list(dict.fromkeys(str(cell) for cell in column.tolist()))
+
+
 class ByUser(ListScheduler):
     """Base of policies with one queue per user and turns by received service.
 
@@ -248,7 +270,7 @@ class QuotaBorrow(ByUser):
         reclaim: bool = True,
         tiers: dict[str, float] | None = None,
         placement: PlacementRule | None = None,
-        of: Literal["user", "account", "vc", "partition", "class"] = "user",
+        of: Owners = "user",
     ):
         self.of = of
         super().__init__(placement, "skip")
@@ -261,26 +283,15 @@ class QuotaBorrow(ByUser):
         self._of: dict[int, tuple[Task, float]] = {}  # running tasks in the order of their start, and their GPUs
 
     def check(self, problem: PlanProblem) -> None:
-        present = self._owners(problem.tasks)
+        present = owners_of(problem.tasks, self.of)
         if unknown := [owner for owner in self.quotas if owner not in present]:
             listed = [owner for owner in present if owner]
             more = f", and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
             names = ", ".join(listed[:SHOWN]) + more or f"none: give the tasks a {self.of}"
             raise refusal(f'quotas names {self.of} "{unknown[0]}", and no task is theirs; there are {names}')
 
-    def _owners(self, tasks: Tasks) -> list[str]:
-        listed = {"user": tasks.users, "class": tasks.classes, "partition": tasks.partitions}.get(self.of)
-        if listed is not None:
-            return listed
-        column = tasks.extra.get(self.of)
-        return [] if column is None else list(dict.fromkeys(str(cell) for cell in column.tolist()))
-
     def owner(self, task: Task) -> str:
-        if self.of == "user":
-            return task.user
-        if self.of == "class":
-            return task.class_
-        return task.partition if self.of == "partition" else task.label(self.of)
+        return owner_of(task, self.of)
 
     def tier(self, task: Task) -> float:
         return self.tiers.get(task.label("qos") or task.class_, 0.0)

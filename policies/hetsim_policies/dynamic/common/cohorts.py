@@ -1,0 +1,145 @@
+"""Quotas in a tree of cohorts: lent, borrowed and free; dominant shares.
+
+A queue has quotas by flavor and resource.  What it does not use it lends to its cohort, up to its lending limit, and
+it borrows there, up to its borrowing limit; cohorts lend to and borrow from the cohorts above them likewise.
+Reference: Kueue (kubernetes-sigs/kueue), `pkg/cache/scheduler`; Ghodsi et al., Dominant Resource Fairness (2011).
+Cost: O(depth) for what is available, and for a change of usage.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+Key = tuple[str, str]
+"""A flavor and a resource."""
+
+
+class Quota(NamedTuple):
+    """The quota of one resource in one flavor; no limits unless given."""
+
+    nominal: int = 0
+    borrowing: int | None = None
+    lending: int | None = None
+
+
+class Share(NamedTuple):
+    """A dominant share: its sort key, in thousandths, and what is borrowed."""
+
+    key: tuple[int, float] = (0, 0.0)
+    borrowed: tuple[Key, ...] = ()
+
+
+class Cohort:
+    """A node of the tree: a cohort, or a queue; `settle` the root when all are there."""
+
+    def __init__(
+        self, name: str, parent: "Cohort | None" = None, quotas: Mapping[Key, Quota] | None = None, weight: float = 1.0
+    ):
+        self.name, self.parent, self.quotas, self.weight = name, parent, dict(quotas or {}), weight
+        self.children: list[Cohort] = []
+        self.subtree: dict[Key, int] = {}
+        """What it has: its own quotas, and what its children lend."""
+        self.guaranteed: dict[Key, int] = {}
+        """The part of it that it never lends."""
+        self.usage: dict[Key, int] = {}
+        """Of a cohort: what its children use beyond what they keep for themselves."""
+        self.root: Cohort = self if parent is None else parent.root
+        """The top of its tree; itself if it is in no cohort."""
+        self.height = 0
+        """Number of levels below it."""
+        self._lendable: dict[str, int] = {}
+        if parent is not None:
+            parent.children.append(self)
+
+    def settle(self) -> None:
+        """Compute what this node and those below it have."""
+        self.subtree = {key: quota.nominal for key, quota in self.quotas.items()}
+        self._lendable, self.height = {}, 0
+        for child in self.children:
+            child.settle()
+            self.height = max(self.height, child.height + 1)
+            for key, amount in child.subtree.items():
+                self.subtree[key] = self.subtree.get(key, 0) + amount - child.guaranteed.get(key, 0)
+        self.guaranteed = {
+            key: max(0, self.subtree[key] - quota.lending)
+            for key, quota in self.quotas.items() if quota.lending is not None
+        }  # fmt: skip
+
+    def path(self) -> Iterator["Cohort"]:
+        """The cohorts above it, the nearest first."""
+        node = self.parent
+        while node is not None:
+            yield node
+            node = node.parent
+
+    def unused(self, key: Key) -> int:
+        """The unused rest of its guaranteed part."""
+        return max(0, self.guaranteed.get(key, 0) - self.usage.get(key, 0))
+
+    def available(self, key: Key) -> int:
+        """The amount that it can still take, borrowing included; below 0 if in debt."""
+        has, usage = self.subtree.get(key, 0), self.usage.get(key, 0)
+        if self.parent is None:
+            return has - usage
+        above, keeps = self.parent.available(key), self.guaranteed.get(key, 0)
+        quota = self.quotas.get(key)
+        if quota is not None and quota.borrowing is not None:
+            above = min(has - keeps - max(0, usage - keeps) + quota.borrowing, above)
+        return max(0, keeps - usage) + above
+
+    def potential(self, key: Key) -> int:
+        """The amount that it could take if nothing were in use."""
+        has = self.subtree.get(key, 0)
+        if self.parent is None:
+            return has
+        above, quota = self.guaranteed.get(key, 0) + self.parent.potential(key), self.quotas.get(key)
+        return above if quota is None or quota.borrowing is None else min(has + quota.borrowing, above)
+
+    def use(self, usage: Mapping[Key, int], sign: int = 1) -> None:
+        """Add usage, or with sign -1 take it away."""
+        for key, amount in usage.items():
+            node: Cohort | None = self
+            while node is not None and amount:
+                before, keeps = node.usage.get(key, 0), node.guaranteed.get(key, 0)
+                node.usage[key] = after = before + sign * amount
+                amount = abs(max(0, after - keeps) - max(0, before - keeps))
+                node = node.parent
+
+    def borrows(self, key: Key, more: int = 0) -> bool:
+        """Return True if it uses more than it has, with `more` in addition."""
+        return self.subtree.get(key, 0) < self.usage.get(key, 0) + more
+
+    def lowest_fit(self, key: Key, amount: int) -> tuple[int, bool]:
+        """Height of the smallest subtree that has room for it, and whether it is a part.
+
+        Height 0: the queue needs not borrow.
+        """
+        if not self.borrows(key, amount) or self.parent is None:
+            return 0, self.parent is not None
+        rest, node = amount - self.unused(key), self
+        for node in self.path():
+            if not node.borrows(key, rest):
+                return node.height, node.parent is not None
+            rest -= node.unused(key)
+        return node.height, False
+
+    def lendable(self) -> dict[str, int]:
+        """By resource, what it could have in all flavors together."""
+        if not self._lendable:
+            for key in self.root.subtree:
+                self._lendable[key[1]] = self._lendable.get(key[1], 0) + self.potential(key)
+        return self._lendable
+
+    def share(self) -> Share:
+        """The greatest part of its cohort's resources that it borrows, over its weight."""
+        if self.parent is None:
+            return Share()
+        over = {key: used - self.subtree.get(key, 0) for key, used in self.usage.items()}
+        borrowed = tuple(key for key, amount in over.items() if amount > 0 and key in self.subtree)
+        if not borrowed:
+            return Share()
+        amounts, lendable = dict[str, int](), self.parent.lendable()
+        for key in borrowed:
+            amounts[key[1]] = amounts.get(key[1], 0) + over[key]
+        parts = (1000 * amount / lendable[name] for name, amount in amounts.items() if lendable.get(name))
+        ratio = max(parts, default=0.0)
+        return Share((1, ratio) if ratio and not self.weight else (0, ratio and ratio / self.weight), borrowed)

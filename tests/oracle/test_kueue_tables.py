@@ -1,0 +1,362 @@
+"""Kueue's own test tables, transcribed (tests/data/kueue.json), against the admission rules of the policy `kueue`."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from hetsim_policies.dynamic.common import admission_cycle as rules
+from hetsim_policies.dynamic.common.cohorts import Cohort, Quota
+
+DATA = Path(__file__).parent.parent / "data" / "kueue.json"
+MODES = {"Fit": rules.FIT, "Preempt": rules.PREEMPT, "NoFit": rules.NO_FIT}
+NAMES = {
+    "noFit": 0,
+    "noPreemptionCandidates": 1,
+    "preempt": 2,
+    "reclaim": 3,
+    "fit": 4,
+    "NoCandidates": 1,
+    "Preempt": 2,
+    "Reclaim": 3,
+}
+REASONS = {
+    "InClusterQueue": "in queue",
+    "InCohortReclamation": "reclamation",
+    "InCohortFairSharing": "fair sharing",
+    "InCohortReclaimWhileBorrowing": "while borrowing",
+}
+
+
+def key(text):
+    return tuple(text.split("/", 1))
+
+
+def keyed(usage):
+    return {key(name): amount for name, amount in (usage or {}).items()}
+
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def flavors_for(pods, flavors):
+    """The flavors that a pod may use: taints tolerated, node labels as it selects them."""
+    affinity = ((pods.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
+    selected, fitting = pods.get("nodeSelector") or {}, []
+    for name, flavor in flavors.items():
+        labels = flavor.get("nodeLabels") or {}
+        tolerations = (pods.get("tolerations") or []) + (flavor.get("tolerations") or [])
+        terms = [[one for one in term.get("matchExpressions") or () if one.get("key") in labels]
+                 for term in affinity.get("nodeSelectorTerms") or ()]  # fmt: skip
+        if (
+            all(labels.get(key, value) == value for key, value in selected.items())
+            and (not terms or any(all(_matches(one, labels) for one in term) for term in terms))
+            and all(any(_tolerates(one, taint) for one in tolerations) for taint in flavor.get("nodeTaints") or ()
+                    if taint.get("effect") in ("NoSchedule", "NoExecute"))
+        ):  # fmt: skip
+            fitting.append(name)
+    return fitting
+
+
+def _matches(expression, labels):
+    value, values, operator = labels[expression["key"]], expression.get("values") or [], expression.get("operator")
+    if operator in ("Gt", "Lt"):
+        return (float(value) > float(values[0])) == (operator == "Gt") and value != values[0]
+    return {"In": value in values, "NotIn": value not in values, "Exists": True}.get(str(operator), False)
+
+
+def _tolerates(toleration, taint):
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    if toleration.get("operator") == "Exists":
+        return toleration.get("key") in (None, "", taint.get("key"))
+    return toleration.get("key") == taint.get("key") and toleration.get("value", "") == taint.get("value", "")
+
+
+class State:
+    """Cohorts, queues and workloads of a case."""
+
+    def __init__(self, case):
+        self.case, self.cohorts, self.queues = case, {}, {}
+        for name in [*case.get("cohorts", {}), *(queue.get("cohort") for queue in case["queues"].values())]:
+            self._cohort(name)
+        for name, given in case["queues"].items():
+            groups = [rules.Group(tuple(one["resources"]), tuple(one["flavors"])) for one in given["groups"]]
+            options = {k: given[k] for k in rules.Rules.model_fields if k in given}
+            self.queues[name] = rules.Queue(
+                name,
+                self.cohorts.get(given.get("cohort")),
+                self._quotas(given),
+                groups,
+                rules.Rules(**options),
+                given.get("weight", 1.0),
+            )
+        for root in {id(node.root): node.root for node in (*self.cohorts.values(), *self.queues.values())}.values():
+            root.settle()
+        self.workloads = {}
+        for given in case.get("workloads", ()):
+            if given.get("queue") in self.queues:
+                one = self.workloads[f"{given.get('namespace', '')}/{given['name']}"] = self.workload(given)
+                if "admitted" in given:
+                    one.queue.put(one)
+        for name, usage in case.get("usage", {}).items():
+            self.queues[name].use(keyed(usage))
+
+    def _cohort(self, name):
+        if name is None or name in self.cohorts:
+            return self.cohorts.get(name)
+        given = self.case.get("cohorts", {}).get(name, {})
+        parent = self._cohort(given.get("parent"))
+        self.cohorts[name] = Cohort(name, parent, self._quotas(given), given.get("weight", 1.0))
+        return self.cohorts[name]
+
+    @staticmethod
+    def _quotas(given):
+        return {key(name): Quota(*quota) for name, quota in given.get("quotas", {}).items()}
+
+    def workload(self, given):
+        queue = self.queues[given["queue"]]
+        flavors = self.case.get("flavors")
+        pods = []
+        for one in given["pods"]:
+            requests = {name: amount * one["count"] for name, amount in one["requests"].items()}
+            if "pods" in queue.group_of:
+                requests["pods"] = one["count"]
+            usable = None if flavors is None else frozenset(flavors_for(one.get("spec", {}), flavors))
+            pods.append(rules.PodSet(requests, usable))
+        usage = {}
+        for part in given.get("admitted", ()):
+            for name, flavor in part["flavors"].items():
+                usage[flavor, name] = usage.get((flavor, name), 0) + part["usage"].get(name, 0)
+        name = f"{given.get('namespace', '')}/{given['name']}"
+        return rules.Workload(
+            name,
+            queue,
+            pods,
+            given.get("priority", 0),
+            given.get("created", 0.0),
+            given.get("uid", ""),
+            usage,
+            given.get("since", math.inf),
+            given.get("evicted", False),
+            json.dumps([given["pods"], given.get("priority", 0)]),
+        )
+
+
+def simulated(admission, case):
+    if (given := case.get("simulate")) is not None:
+        results = {key(name): (NAMES[mode], borrow) for name, (mode, borrow) in given.items()}
+        admission.simulate = lambda workload, one, amount: results.get(one, (rules.PREEMPT, 0))
+
+
+def targets(case):
+    state = State(case)
+    incoming = state.workload(case["incoming"])
+    usage, keys = {}, set()
+    for pods, part in zip(incoming.pod_sets, case["assignment"], strict=True):
+        for name, (flavor, mode) in part["flavors"].items():
+            usage[flavor, name] = usage.get((flavor, name), 0) + pods.requests[name]
+            keys |= {(flavor, name)} if mode == "Preempt" else set()
+    admission = rules.Admission(case.get("fair", False), case.get("strategies", ("final_share", "initial_share")))
+    before = {name: dict(queue.usage) for name, queue in state.queues.items()}
+    made = admission.targets(incoming, usage, keys)
+    assert {name: {k: v for k, v in queue.usage.items() if v} for name, queue in state.queues.items()} == {
+        name: {k: v for k, v in usage.items() if v} for name, usage in before.items()
+    }
+    evicted = {one.name for one in made if one.evicted}
+    got = {one.name.lstrip("/"): reason for one, reason in made.items() if one.name not in evicted}
+    want = {
+        name: REASONS[reason.removesuffix("Reason")]
+        for name, reason in case["want"].items()
+        if reason != "ongoing" and f"/{name}" not in evicted
+    }
+    assert got == want
+    assert len(made) == case["count"]
+
+
+def assign(case):
+    state = State(case)
+    incoming = state.workload(case["incoming"])
+    admission = rules.Admission(case.get("fair", False))
+    simulated(admission, case)
+    made, want = admission.assign(incoming), case["want"]
+    mode = rules.PREEMPT if rules.NO_FIT < made.mode < rules.FIT else made.mode
+    assert mode == MODES[want["mode"]]
+    if "flavors" in want:
+        assert made.flavors[0] == want["flavors"]
+        return
+    assert made.flavors == [{name: flavor for name, (flavor, *_) in one.items()} for one in want["pods"]]
+    assert made.tried == [{name: tried for name, (*_, tried) in one.items()} for one in want["pods"]]
+    assert {k: v for k, v in made.usage.items() if v} == {k: v for k, v in keyed(want["usage"]).items() if v}
+
+
+def is_preferred(case):
+    a, b = ((NAMES[mode], borrow) for mode, borrow in (case["a"], case["b"]))
+    assert rules.preferred(a, b, rules.Rules(**case["rules"])) == case["want"]
+
+
+def available(case):
+    state = State(case)
+    want = case["want"]
+    names = ("available", "potential")
+    for queue in want["available"]:
+        node = state.queues[queue]
+        got = {
+            "available": {k: max(0, node.available(k)) for k in node.quotas},
+            "potential": {k: node.potential(k) for k in node.quotas},
+        }
+        assert got == {name: keyed(want[name][queue]) for name in names}
+    for name, usage in case["usage"].items():
+        state.queues[name].use(keyed(usage), -1)
+    for queue in want["available"]:
+        node = state.queues[queue]
+        assert {k: node.available(k) for k in node.quotas} == keyed(want["potential"][queue])
+
+
+def dominant_share(case):
+    state = State(case)
+    for name, (value, _, borrowing) in case["want"].items():
+        node = state.cohorts[name[:-1]] if name.endswith("/") else state.queues[name]
+        extra = keyed(case.get("more"))
+        for one, amount in extra.items():
+            node.usage[one] = node.usage.get(one, 0) + amount
+        share = node.share()
+        for one, amount in extra.items():
+            node.usage[one] -= amount
+        assert bool(share.borrowed) == borrowing, name
+        rounded = math.inf if share.key[0] else math.ceil(share.key[1])
+        assert rounded == (math.inf if value > 1 << 60 else value), name
+
+
+def satisfies(case):
+    # fields as the test has them
+    policy = case["policy"]
+    policy = (
+        "never"
+        if policy == "Never"
+        else {
+            "LowerPriority": "lower_priority",
+            "LowerOrNewerEqualPriority": "lower_or_newer_equal_priority",
+            "Any": "any",
+        }[policy]
+    )
+
+    def made(given):
+        return rules.Workload("", None, (), given.get("priority", 0), given.get("created", 0.0))
+
+    assert rules.satisfies(policy, made(case["preemptor"]), made(case["candidate"])) == case.get("want", False)
+
+
+def order(case):
+    queues = {
+        name: rules.Queue(name, None, {}, ())
+        for name in ["preemptor", *(one.get("queue") for one in case["candidates"])]
+    }
+    ones = [
+        rules.Workload(
+            one["name"],
+            queues[one.get("queue")],
+            (),
+            one.get("priority", 0),
+            one.get("created", 0),
+            one.get("uid", ""),
+            {},
+            one.get("since", 0.0),
+            one.get("evicted", False),
+        )
+        for one in case["candidates"]
+    ]
+    assert [one.name for one in sorted(ones, key=rules.by_preference(queues["preemptor"]))] == case["want"]
+
+
+def turns(case):
+    state = State(case)
+    queue = state.queues[case["preemptor"]]
+    made = rules.Turns(queue, [one for one in state.workloads.values() if one.queue.name in case["candidates"]])
+    got = []
+    while (turn := made.next()) is not None and len(got) < 50:
+        got.append(turn.name)
+        if len(got) <= len(case["actions"]) and case["actions"][len(got) - 1] == "drop":
+            made.drop(turn)
+        else:
+            made.pop(turn)
+    assert got == case["want"]
+
+
+def reserved(case):
+    queue = State(case).queues["cq"]
+    got = {
+        one: rules._reserved(queue, one, amount, case["borrowing"]) if case["mode"] == "Preempt" else amount
+        for one, amount in keyed(case["assignment"]).items()
+    }
+    assert got == keyed(case["want"])
+
+
+def cycle(case):
+    state = State(case)
+    lines = {name: rules.Line(queue) for name, queue in state.queues.items()}
+    for given in case["workloads"]:
+        one = state.workloads.get(f"{given['namespace']}/{given['name']}")
+        if one is not None and "admitted" not in given and not given.get("finished"):
+            lines[one.queue.name].add(one)
+    admission = rules.Admission(case["fair"])
+    heads = [head for line in lines.values() if (head := line.pop()) is not None]
+    entries = []
+    want = case["want"]
+    for entry in admission.cycle(heads):
+        entries.append(entry)
+        if entry.outcome != "admitted":
+            lines[entry.workload.queue.name].requeue(entry)
+    admitted = {name: one for name, one in state.workloads.items() if one in one.queue.workloads}
+    assert {name: one.queue.name for name, one in admitted.items()} == {
+        name: one["queue"] for name, one in want["admitted"].items()
+    }
+    for name, one in want["admitted"].items():
+        usage = {}
+        for _, flavors, amounts in one["pods"].values():
+            for resource, flavor in flavors.items():
+                usage[flavor, resource] = usage.get((flavor, resource), 0) + amounts.get(resource, 0)
+        assert {k: v for k, v in admitted[name].usage.items() if v} == {k: v for k, v in usage.items() if v}, name
+    if "preempted" in want:
+        got = sorted({one.name for entry in entries if entry.outcome == "preempting" for one in entry.targets})
+        before = {f"{one['namespace']}/{one['name']}" for one in case["workloads"] if one.get("evicted")}
+        assert [name for name in got if name not in before] == [
+            name for name in want["preempted"] if name not in before
+        ]
+    assert {
+        name: sorted(one.name for one in line.waiting(False)) for name, line in lines.items() if line.waiting(False)
+    } == {name: sorted(ones) for name, ones in want["left"].items()}
+    assert {
+        name: sorted(one.name for one in line.waiting(True)) for name, line in lines.items() if line.waiting(True)
+    } == {name: sorted(ones) for name, ones in want["inadmissible"].items()}
+
+
+HOW = {
+    "TestPreemption": targets,
+    "TestHierarchicalPreemptions": targets,
+    "TestFairPreemptions": targets,
+    "TestCandidatesOrdering": order,
+    "TestSatisfiesPreemptionPolicy": satisfies,
+    "TestMakeClusterQueueOrdering": turns,
+    "TestAssignFlavors": assign,
+    "TestReclaimBeforePriorityPreemption": assign,
+    "TestHierarchical": assign,
+    "TestIsPreferred": is_preferred,
+    "TestAvailable": available,
+    "TestDominantResourceShare": dominant_share,
+    "TestSchedule": cycle,
+    "TestScheduleForFairSharing": cycle,
+    "TestScheduleRecomputePreemptionTargets": cycle,
+    "TestResourcesToReserve": reserved,
+}
+
+TABLES = json.loads(DATA.read_text(encoding="utf-8"))
+CASES = [{name: TABLES["shared"].get(part, part) if isinstance(part, str) else part for name, part in case.items()}
+         for case in TABLES["cases"]]  # fmt: skip
+MODELED = [case for case in CASES if "not modeled" not in case]
+
+
+@pytest.mark.parametrize("case", MODELED, ids=lambda case: f"{case['test']}: {case['name']}")
+def test_case(case):
+    HOW[case["test"]](case)

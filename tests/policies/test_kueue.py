@@ -1,0 +1,128 @@
+"""The policy `kueue` by hand: borrowing, reclaim, strict queues, flavors, topologies, cycles."""
+
+from __future__ import annotations
+
+import pytest
+
+import hetsim as hs
+from hetsim.errors import ScenarioError
+
+NODES = [{"name": "n", "count": 2, "cpus": 8, "gpus": {"type": "a", "count": 4}, "rack": "r0"},
+         {"name": "m", "count": 2, "cpus": 8, "gpus": {"type": "b", "count": 4}, "rack": "r1"}]  # fmt: skip
+
+
+def run(jobs, queues, nodes=NODES, decisions=None, **more):
+    """Jobs as (class, arrival, GPUs, seconds, further keys); their rows by order."""
+    work = [
+        {"name": f"j{k}", "class": queue, "gpus": gpus, "gpu_time": f"{length} s", "count": 1,
+         "arrivals": {"process": "deterministic", "interval": "1 s", "first": f"{came} s"}, **keys}
+        for k, (queue, came, gpus, length, keys) in enumerate(jobs)
+    ]  # fmt: skip
+    policy = {
+        "scheduler": {"name": "kueue", "queues": queues, **more},
+        **({"decisions": decisions} if decisions else {}),
+    }
+    return hs.run(hs.load({"name": "k", "cluster": {"nodes": nodes}, "workload": work, "policy": policy}))
+
+
+def waits(result):
+    """Waits by order of the jobs; of preempted ones until the first start."""
+    tasks = result.tasks.sort_values(["arrival", "class"])
+    return (tasks["start"] - tasks["arrival"]).round(6).tolist()
+
+
+ALL = {"a": {"cohort": "all", "quotas": {"any": {"gpus": 8}}},
+       "b": {"cohort": "all", "quotas": {"any": {"gpus": 8}}, "reclaim_within_cohort": "any"}}  # fmt: skip
+
+
+def test_a_queue_borrows_what_is_idle_and_its_owner_takes_it_back():
+    """a holds 12 of 16 GPUs, 4 of them borrowed; b needs all of its 8: the last job of a begins again."""
+    jobs = [("a", k, 4, 100, {}) for k in range(3)] + [("b", 10, 4, 50, {}), ("b", 11, 4, 50, {})]
+    result = run(jobs, ALL)
+    assert waits(result) == [0, 0, 0, 0, 0]
+    assert result.metric("preemptions") == 1
+    ends = result.tasks.sort_values(["arrival"])["finish"].tolist()
+    assert ends[:3] == [100, 101, 160]  # begun again at 60, as b's first job has ended
+    kept = run(jobs, ALL, preempt_mode="suspend").tasks.sort_values(["arrival"])["finish"].tolist()
+    assert kept[2] == 60 + 91  # 9 s were done
+
+
+def test_limits_of_borrowing_and_lending_hold():
+    quotas = {"cohort": "all", "quotas": {"any": {"gpus": {"nominal": 4, "borrowing": 4}}}}
+    lender = {"cohort": "all", "quotas": {"any": {"gpus": {"nominal": 12, "lending": 2}}}}
+    jobs = [("a", 0, 4, 10, {}), ("a", 1, 2, 10, {}), ("a", 2, 2, 10, {}), ("b", 3, 4, 1, {})]
+    assert waits(run(jobs, {"a": quotas, "b": ALL["b"]})) == [0, 0, 0, 0]
+    assert waits(run(jobs, {"a": quotas, "b": lender})) == [0, 0, 8, 0]  # b lends 2
+
+
+@pytest.mark.parametrize(("strategy", "expected"), [("strict_fifo", [0, 9]), ("best_effort_fifo", [0, 11])])
+def test_the_head_of_a_strict_queue_blocks_those_behind_it(strategy, expected):
+    queue = {"quotas": {"any": {"gpus": 4}}, "strategy": strategy}
+    assert waits(run([("a", 0, 2, 10, {}), ("a", 1, 4, 10, {}), ("a", 2, 2, 10, {})], {"a": queue}))[:2] == expected
+    third = waits(run([("a", 0, 2, 10, {}), ("a", 1, 4, 10, {}), ("a", 2, 2, 5, {})], {"a": queue}))[2]
+    assert (third > 0) == (strategy == "strict_fifo")
+
+
+def test_flavors_are_tried_in_order_and_say_where_a_job_runs():
+    flavors = {"b": {"types": ["b"]}, "a": {"nodes": ["n*"]}}
+    queue = {"quotas": {"b": {"gpus": 4}, "a": {"gpus": 8}}, "when_can_preempt": "try_next_flavor"}
+    tasks = run([("q", k, 4, 10, {}) for k in range(4)], {"q": queue}, flavors=flavors).tasks.sort_values("arrival")
+    assert tasks["node"].str[0].tolist() == ["m", "n", "n", "m"]
+    assert (tasks["start"] - tasks["arrival"]).tolist() == [0, 0, 0, 7]
+
+
+def test_fair_sharing_evens_borrowing_out():
+    """c lends 8; a borrows all of it first, b gets half by preemption: shares are then equal."""
+    rules = {"cohort": "all", "quotas": {"any": {"gpus": 4}}, "reclaim_within_cohort": "any"}
+    queues = {"a": rules, "b": rules, "c": {"cohort": "all", "quotas": {"any": {"gpus": 8}}}}
+    jobs = [("a", 0, 4, 100, {}) for _ in range(3)] + [("b", 5, 4, 100, {}), ("b", 6, 4, 100, {})]
+    assert run(jobs, queues).metric("preemptions") == 0
+    assert run(jobs, queues, fair_sharing=True).metric("preemptions") == 1
+
+
+def test_a_job_over_nodes_lies_in_one_rack_where_its_flavor_says_so():
+    nodes = [{"name": f"r{k}n", "count": 2, "cpus": 8, "rack": f"r{k}"} for k in range(2)]
+    queue = {"quotas": {"racks": {"cores": 32}}}
+
+    def wait(topology):
+        once = {"process": "deterministic", "interval": "1 s"}
+        jobs = [
+            {"name": f"s{k}", "class": "q", "cpus": 8, "cpu_time": f"{length} s", "count": 1, "arrivals": once}
+            for k, length in enumerate((1, 10, 10))
+        ]  # of the two nodes that are free at 2 s one is in each rack
+        late = {**once, "first": "2 s"}
+        jobs += [
+            {"name": "gang", "class": "q", "cpus": 8, "nodes": 2, "cpu_time": "10 s", "count": 1, "arrivals": late}
+        ]
+        policy = {"name": "kueue", "queues": {"q": queue}, "flavors": {"racks": {"topology": topology}}}
+        tasks = hs.run(hs.load({"name": "k", "cluster": {"nodes": nodes}, "workload": jobs, "policy": policy})).tasks
+        return float((tasks["start"] - tasks["arrival"]).iloc[-1])
+
+    assert (wait("required"), wait("preferred"), wait(None)) == (8, 0, 0)
+
+
+def test_a_cycle_takes_one_head_of_each_queue_and_decisions_take_time():
+    """Two queues of three jobs: three cycles of 1 s, each of which starts one job of each queue."""
+    queues = {name: {"quotas": {"any": {"gpus": 8}}} for name in "ab"}
+    jobs = [(name, 0, 1, 100, {}) for _ in range(3) for name in "ab"]
+    assert sorted(waits(run(jobs, queues, decisions={"per_cycle": "1 s"}, one_head=True))) == [1, 1, 2, 2, 3, 3]
+    assert sorted(waits(run(jobs, queues, decisions={"per_cycle": "1 s"}))) == [1] * 6
+
+
+def test_what_a_queue_can_never_have_is_rejected_and_waits_for_quota_say_so():
+    result = run(
+        [("a", 0, 2, 10, {}), ("a", 1, 2, 10, {}), ("a", 2, 4, 10, {})], {"a": {"quotas": {"any": {"gpus": 2}}}}
+    )
+    assert result.tasks.sort_values("arrival")["status"].tolist() == ["completed", "completed", "rejected"]
+
+
+@pytest.mark.parametrize(("parameters", "words"), [
+    ({"queues": {"b": {}}}, 'no queue is named "a", as the class of a task is; there are b'),
+    ({"queues": {"a": {}}, "flavors": {"x": {"types": ["h100"]}}}, 'flavor x names the type "h100"'),
+    ({"queues": {"a": {}}, "cohorts": {"x": {"parent": "y"}, "y": {"parent": "x"}}}, "cohorts are their own parents"),
+    ({"queues": {"a": {"quotas": {"any": {"disks": 1}}}}}, "gpus"),
+    ({"queues": {"a": {"strategy": "lifo"}}}, "strict_fifo"),
+])  # fmt: skip
+def test_what_does_not_suit_is_refused_in_words(parameters, words):
+    with pytest.raises(ScenarioError, match=words):
+        run([("a", 0, 1, 1, {})], **parameters)
