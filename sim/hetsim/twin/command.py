@@ -37,7 +37,10 @@ LOCAL = "1970-01-02"
 @click.command(short_help="Forecast a live cluster: when jobs start, when nodes are free, what if.")
 @click.option("--squeue", type=FILE, metavar="FILE", help="What squeue printed; see below for its format.")
 @click.option("--nodes", metavar="FILE", help="What scontrol show node printed (or FORMAT:FILE, hetsim list clusters).")
-@click.option("--history", required=True, metavar="FILE",
+@click.option("--kueue", type=FILE, metavar="FILE",
+              help="Instead of --squeue and --history: Kueue's objects, as kubectl printed them and the --nodes.")
+@click.option("--fair-sharing", is_flag=True, help="With --kueue: its Configuration turns fair sharing on.")
+@click.option("--history", metavar="FILE",
               help="What sacct --parsable2 printed (or FORMAT:FILE, hetsim list traces; or a mapping, YAML).")
 @click.option("--now", metavar="DATE", help="When the snapshot was made; its latest time unless given.")
 @click.option("--hours", type=click.FloatRange(min=0, min_open=True, max=24 * 31), default=24.0, show_default=True,
@@ -67,12 +70,12 @@ LOCAL = "1970-01-02"
 @click.option("--force", is_flag=True, help="Replace HTML if it exists.")
 @TELLING
 def twin(
-    squeue: Path | None, nodes: str | None, history: str, now: str | None, hours: float, samples: int, seed: int,
-    look_back: int, policy: str | None, rules: str | None, shadow: Path | None, overrides: tuple[str, ...],
-    site: Path | None, changes: tuple[str, ...], only: tuple[str, ...], judge: int | None, page: Path | None,
-    force: bool, as_json: bool, quiet: bool,
+    squeue: Path | None, nodes: str | None, kueue: Path | None, fair_sharing: bool, history: str | None,
+    now: str | None, hours: float, samples: int, seed: int, look_back: int, policy: str | None, rules: str | None,
+    shadow: Path | None, overrides: tuple[str, ...], site: Path | None, changes: tuple[str, ...], only: tuple[str, ...],
+    judge: int | None, page: Path | None, force: bool, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Forecast a live Slurm cluster: starts of jobs, free nodes, what-if questions.
+    """Forecast a live cluster: starts of jobs, free nodes, what-if questions.
 
     \b
     squeue --all --format="%i|%P|%u|%a|%q|%T|%V|%S|%l|%C|%b|%m|%D|%N|%r|%Q" > squeue.txt
@@ -83,11 +86,25 @@ def twin(
 
     Run times and arrivals are drawn from the history, by user and class; jobs are scheduled by --policy with their time
     limits, as on the cluster.  How good the models were on the history itself is printed with the forecast; --judge
-    says how good predicted starts were.
+    says how good predicted starts were.  Of Kubernetes with Kueue:
+
+    \b
+    kubectl get clusterqueues,cohorts,resourceflavors,localqueues,workloads,topologies -A -o json > k.json
+    kubectl get nodes -o json > n.json
+    hetsim twin --kueue k.json --nodes n.json --what-if clusterqueues.team-a.nominalQuota.gpu=64
     """
     from hetsim.twin.shadow import ShadowLog
 
     console.check_replaceable(page, force)
+    if kueue is not None:
+        if nodes is None or any((squeue, history, policy, site, judge, page, shadow, overrides, rules)):
+            text = "--nodes, --now, --hours, --samples, --seed, --job, --what-if and --fair-sharing"
+            raise click.UsageError(f"--kueue goes with {text}, of which --nodes is needed")
+        _kueue(kueue, nodes, now, fair_sharing, hours=hours, samples=samples, seed=seed, changes=changes, only=only,
+               as_json=as_json, quiet=quiet)  # fmt: skip
+        return
+    if history is None:
+        raise click.UsageError("a forecast needs --history (or --kueue)")
     if judge is None and (squeue is None or nodes is None):
         raise click.UsageError("a forecast needs --squeue and --nodes; --judge N judges forecasts on the history")
     past = ShadowLog(shadow)
@@ -136,6 +153,30 @@ def twin(
     console.notes(notes, quiet)
     if page is not None:
         console.note(f"page: {page}", quiet)
+
+
+def _kueue(
+    path: Path, nodes: str, now: str | None, fair_sharing: bool, hours: float, samples: int, seed: int,
+    changes: tuple[str, ...], only: tuple[str, ...], as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Print the forecast of a cluster with Kueue."""
+    from hetsim.twin import report as report
+    from hetsim.twin.kueue import KueueCluster, waiting_jobs
+    from hetsim.workload.logs.history import forecast_errors
+
+    cluster = KueueCluster(_there(path), _there(Path(nodes)), None if now is None else _instant(now), fair_sharing)
+    waiting_jobs(cluster.jobs, only, path)
+    plain = cluster.forecast(cluster.policy, hours, samples, seed)
+    other = cluster.forecast(cluster.changed(changes), hours, samples, seed) if changes else None
+    errors, changed = forecast_errors(cluster.history, hours * 3600), ", ".join(changes)
+    if as_json:
+        more = {"queues": cluster.queues(), "causes": {name: cluster.cause(name) for name in cluster.reasons}}
+        console.as_json(report.mapping(plain, cluster.now, errors, other=other, changed=changed) | more)
+    else:
+        text = report.lines(plain, cluster.now, errors, other=other, changed=changed, only=only)
+        console.lines([*text, "", *cluster.lines(only)], VERDICTS)
+    notes = [*cluster.objects.notes, *plain.notes, "intervals hold only what is random in run times and arrivals"]
+    console.notes(notes, quiet)
 
 
 def _snapshot(squeue: Path, nodes: str) -> tuple[list[dict[str, Any]], Snapshot]:

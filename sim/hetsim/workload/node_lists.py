@@ -15,6 +15,7 @@ import re
 BUILTIN: dict[str, str] = {
     "gavel_gpus": "hetsim.workload.readers.gavel:nodes",
     "kubernetes_nodes": "hetsim.workload.readers.kubernetes:nodes",
+    "kueue_objects": "hetsim.workload.readers.kueue:nodes",
     "openb_nodes": "hetsim.workload.readers.openb:nodes",
     "philly_vc": "hetsim.workload.readers.philly:nodes",
     "slurm_conf": "hetsim.workload.readers.slurm_conf:nodes",

@@ -53,6 +53,8 @@ def node_list(file: str | Path) -> str | None:
         return None
     if re.search(r"(?im)^(ClusterName|SlurmctldHost|PartitionName) *=|^NodeName *= *DEFAULT", text):
         return "slurm_conf"
+    if '"ClusterQueue"' in text:
+        return "kueue_objects"
     if text.lstrip().startswith("NodeName="):
         return "slurm_nodes"
     columns = _columns(_head(text))
