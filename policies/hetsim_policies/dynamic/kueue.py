@@ -57,6 +57,8 @@ from hetsim_policies.dynamic.users import Owners, owner_of, owners_of
 Amount = Annotated[float, Field(ge=0)]
 UNITS = {"gpus": WHOLE, "cores": 1000, "memory": 1}
 """What the engine counts in one GPU, one core and one byte."""
+REQUEUE = 1.0
+"""Seconds after which a preempted job queues again, its pods having ended; else preemption could go in circles."""
 
 
 class Limits(BaseModel):
@@ -153,6 +155,8 @@ class Kueue(Scheduler):
         self._jobs: dict[int, Job] = {}
         self._unplaced: dict[Job, Sequence[Mapping[str, str]]] = {}
         """Jobs that have quota and no nodes, and their flavors."""
+        self._again: dict[Job, float] = {}
+        """Preempted jobs, and when they queue again."""
         self._causes: dict[int, str] = {}
         self._releases = -1
 
@@ -211,8 +215,9 @@ class Kueue(Scheduler):
         job = self._jobs.get(task.index)
         if job is None:
             job = self._jobs[task.index] = self._job(task, line.queue)
-        line.add(job)
-        self._live[line] = None
+        if job not in self._again:
+            line.add(job)
+            self._live[line] = None
 
     def _job(self, task: Task, queue: Queue) -> Job:
         """A task as a workload that requests what its fastest mode needs."""
@@ -237,7 +242,7 @@ class Kueue(Scheduler):
 
     def gone(self, task: Task) -> None:
         job = self._jobs.get(task.index)
-        if job is not None and job not in job.queue.workloads:
+        if job is not None and self._again.pop(job, None) is None and job not in job.queue.workloads:
             self._lines[job.queue.name].remove(job)
         self.finished(task)
 
@@ -262,12 +267,18 @@ class Kueue(Scheduler):
                 if (placement := self._place(job, flavors, view)) is not None:
                     del self._unplaced[job]
                     yield Start(job.task, placement)  # type: ignore[arg-type]
+        for job in [job for job, due in self._again.items() if due <= view.now]:
+            del self._again[job]
+            self._lines[job.queue.name].add(job)
+            self._live[self._lines[job.queue.name]] = None
         while self._live:
             yield from self._cycle(view)
             if self.one_head:
                 break
         if self._live:
             yield Wait(math.nextafter(view.now, math.inf))
+        elif self._again:
+            yield Wait(min(self._again.values()))
         else:
             yield WAIT_FOR_CHANGE if view.num_waiting(own=True) else WAIT_FOR_READY
 
@@ -291,8 +302,9 @@ class Kueue(Scheduler):
             moved[root] = moved.get(root, False) or moves or entry.outcome == "preempting"
         for one in victims:
             assert isinstance(one, Job) and one.task is not None
+            self._again[one] = view.now + REQUEUE
             if one in self._unplaced:  # it has nothing to stop
-                self.ready(one.task)
+                self._release(one.task)
             else:
                 yield Stop(one.task, keep=self.preempt_mode == "suspend")
         for line in list(self._live):
