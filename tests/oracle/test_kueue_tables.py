@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ class State:
         for name in [*case.get("cohorts", {}), *(queue.get("cohort") for queue in case["queues"].values())]:
             self._cohort(name)
         for name, given in case["queues"].items():
-            groups = [rules.Group(tuple(one["resources"]), tuple(one["flavors"])) for one in given["groups"]]
+            groups = [(tuple(one["resources"]), tuple(one["flavors"])) for one in given["groups"]]
             options = {k: given[k] for k in rules.Rules.model_fields if k in given}
             self.queues[name] = rules.Queue(
                 name,
@@ -124,7 +125,7 @@ class State:
             if "pods" in queue.group_of:
                 requests["pods"] = one["count"]
             usable = None if flavors is None else frozenset(flavors_for(one.get("spec", {}), flavors))
-            pods.append(rules.PodSet(requests, usable))
+            pods.append((requests, usable))
         usage = {}
         for part in given.get("admitted", ()):
             for name, flavor in part["flavors"].items():
@@ -156,7 +157,7 @@ def targets(case):
     usage, keys = {}, set()
     for pods, part in zip(incoming.pod_sets, case["assignment"], strict=True):
         for name, (flavor, mode) in part["flavors"].items():
-            usage[flavor, name] = usage.get((flavor, name), 0) + pods.requests[name]
+            usage[flavor, name] = usage.get((flavor, name), 0) + pods[0][name]
             keys |= {(flavor, name)} if mode == "Preempt" else set()
     admission = rules.Admission(case.get("fair", False), case.get("strategies", ("final_share", "initial_share")))
     before = {name: dict(queue.usage) for name, queue in state.queues.items()}
@@ -180,7 +181,7 @@ def assign(case):
     incoming = state.workload(case["incoming"])
     admission = rules.Admission(case.get("fair", False))
     simulated(admission, case)
-    made, want = admission.assign(incoming), case["want"]
+    made, want = admission.nominate(incoming), case["want"]
     mode = rules.PREEMPT if rules.NO_FIT < made.mode < rules.FIT else made.mode
     assert mode == MODES[want["mode"]]
     if "flavors" in want:
@@ -193,7 +194,8 @@ def assign(case):
 
 def is_preferred(case):
     a, b = ((NAMES[mode], borrow) for mode, borrow in (case["a"], case["b"]))
-    assert rules.preferred(a, b, rules.Rules(**case["rules"])) == case["want"]
+    given = rules.Rules(**case["rules"])
+    assert (rules.goodness(a, given) > rules.goodness(b, given)) == case["want"]
 
 
 def available(case):
@@ -221,11 +223,11 @@ def dominant_share(case):
         extra = keyed(case.get("more"))
         for one, amount in extra.items():
             node.usage[one] = node.usage.get(one, 0) + amount
-        share = node.share()
+        share, borrowed = node.share()
         for one, amount in extra.items():
             node.usage[one] -= amount
-        assert bool(share.borrowed) == borrowing, name
-        rounded = math.inf if share.key[0] else math.ceil(share.key[1])
+        assert bool(borrowed) == borrowing, name
+        rounded = math.inf if share[0] else math.ceil(share[1])
         assert rounded == (math.inf if value > 1 << 60 else value), name
 
 
@@ -267,35 +269,33 @@ def order(case):
         )
         for one in case["candidates"]
     ]
-    assert [one.name for one in sorted(ones, key=rules.by_preference(queues["preemptor"]))] == case["want"]
+    assert [one.name for one in sorted(ones, key=partial(rules.preference, queues["preemptor"]))] == case["want"]
 
 
 def turns(case):
     state = State(case)
     queue = state.queues[case["preemptor"]]
-    made = rules.Turns(queue, [one for one in state.workloads.values() if one.queue.name in case["candidates"]])
+    left = {}
+    for one in state.workloads.values():
+        if one.queue.name in case["candidates"]:
+            left.setdefault(one.queue, []).append(one)
     got = []
-    while (turn := made.next()) is not None and len(got) < 50:
+    while (turn := rules._next_turn(queue.root, queue, left)) is not None and len(got) < 50:
         got.append(turn.name)
-        if len(got) <= len(case["actions"]) and case["actions"][len(got) - 1] == "drop":
-            made.drop(turn)
-        else:
-            made.pop(turn)
+        dropped = len(got) <= len(case["actions"]) and case["actions"][len(got) - 1] == "drop"
+        left[turn] = [] if dropped else left[turn][1:]
     assert got == case["want"]
 
 
 def reserved(case):
-    queue = State(case).queues["cq"]
-    got = {
-        one: rules._reserved(queue, one, amount, case["borrowing"]) if case["mode"] == "Preempt" else amount
-        for one, amount in keyed(case["assignment"]).items()
-    }
-    assert got == keyed(case["want"])
+    usage = keyed(case["assignment"])
+    entry = rules.Entry(rules.Workload("", State(case).queues["cq"], ()), usage=usage, borrowing=case["borrowing"])
+    assert (rules.reserved_for(entry) if case["mode"] == "Preempt" else usage) == keyed(case["want"])
 
 
 def cycle(case):
     state = State(case)
-    lines = {name: rules.Line(queue) for name, queue in state.queues.items()}
+    lines = state.queues
     for given in case["workloads"]:
         one = state.workloads.get(f"{given['namespace']}/{given['name']}")
         if one is not None and "admitted" not in given and not given.get("finished"):
@@ -324,12 +324,15 @@ def cycle(case):
         assert [name for name in got if name not in before] == [
             name for name in want["preempted"] if name not in before
         ]
-    assert {
-        name: sorted(one.name for one in line.waiting(False)) for name, line in lines.items() if line.waiting(False)
-    } == {name: sorted(ones) for name, ones in want["left"].items()}
-    assert {
-        name: sorted(one.name for one in line.waiting(True)) for name, line in lines.items() if line.waiting(True)
-    } == {name: sorted(ones) for name, ones in want["inadmissible"].items()}
+    left = {"left": {}, "inadmissible": {}}
+    for name, line in lines.items():
+        for kind, heap in line.waiting.items():
+            for entry in heap:
+                left["inadmissible" if kind in line.aside else "left"].setdefault(name, []).append(entry[-1].name)
+    for part, made in left.items():
+        assert {name: sorted(ones) for name, ones in made.items()} == {
+            name: sorted(ones) for name, ones in want[part].items()
+        }
 
 
 HOW = {

@@ -6,11 +6,13 @@ Reference: Kueue (kubernetes-sigs/kueue), `pkg/cache/scheduler`; Ghodsi et al., 
 Cost: O(depth) for what is available, and for a change of usage.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 Key = tuple[str, str]
 """A flavor and a resource."""
+Share = tuple[tuple[int, float], tuple[Key, ...]]
+"""A dominant share: its sort key, in thousandths, and what is borrowed."""
 
 
 class Quota(NamedTuple):
@@ -21,13 +23,6 @@ class Quota(NamedTuple):
     lending: int | None = None
 
 
-class Share(NamedTuple):
-    """A dominant share: its sort key, in thousandths, and what is borrowed."""
-
-    key: tuple[int, float] = (0, 0.0)
-    borrowed: tuple[Key, ...] = ()
-
-
 class Cohort:
     """A node of the tree: a cohort, or a queue; `settle` the root when all are there."""
 
@@ -36,24 +31,19 @@ class Cohort:
     ):
         self.name, self.parent, self.quotas, self.weight = name, parent, dict(quotas or {}), weight
         self.children: list[Cohort] = []
-        self.subtree: dict[Key, int] = {}
-        """What it has: its own quotas, and what its children lend."""
-        self.guaranteed: dict[Key, int] = {}
-        """The part of it that it never lends."""
+        self.path: list[Cohort] = [self, *(parent.path if parent else ())]
+        """Itself, and the cohorts above it, the nearest first."""
+        self.root, self.height = self.path[-1], 0
         self.usage: dict[Key, int] = {}
         """Of a cohort: what its children use beyond what they keep for themselves."""
-        self.root: Cohort = self if parent is None else parent.root
-        """The top of its tree; itself if it is in no cohort."""
-        self.height = 0
-        """Number of levels below it."""
-        self._lendable: dict[str, int] = {}
         if parent is not None:
             parent.children.append(self)
 
     def settle(self) -> None:
-        """Compute what this node and those below it have."""
+        """Compute what this node and those below it have, what of it they never lend, and their height."""
         self.subtree = {key: quota.nominal for key, quota in self.quotas.items()}
-        self._lendable, self.height = {}, 0
+        self._potential: dict[Key, int] = {}
+        self._lendable: dict[str, int] = {}
         for child in self.children:
             child.settle()
             self.height = max(self.height, child.height + 1)
@@ -64,45 +54,41 @@ class Cohort:
             for key, quota in self.quotas.items() if quota.lending is not None
         }  # fmt: skip
 
-    def path(self) -> Iterator["Cohort"]:
-        """The cohorts above it, the nearest first."""
-        node = self.parent
-        while node is not None:
-            yield node
-            node = node.parent
+    def child(self, below: "Cohort") -> "Cohort":
+        """The child of this node towards a node below it."""
+        return below.path[below.path.index(self) - 1]
 
     def unused(self, key: Key) -> int:
         """The unused rest of its guaranteed part."""
         return max(0, self.guaranteed.get(key, 0) - self.usage.get(key, 0))
 
-    def available(self, key: Key) -> int:
-        """The amount that it can still take, borrowing included; below 0 if in debt."""
-        has, usage = self.subtree.get(key, 0), self.usage.get(key, 0)
+    def available(self, key: Key, empty: bool = False) -> int:
+        """The amount that it can still take, borrowing included; below 0 if in debt.
+
+        empty: as if nothing were in use.
+        """
+        has, usage = self.subtree.get(key, 0), 0 if empty else self.usage.get(key, 0)
         if self.parent is None:
             return has - usage
-        above, keeps = self.parent.available(key), self.guaranteed.get(key, 0)
-        quota = self.quotas.get(key)
+        above, keeps, quota = self.parent.available(key, empty), self.guaranteed.get(key, 0), self.quotas.get(key)
         if quota is not None and quota.borrowing is not None:
-            above = min(has - keeps - max(0, usage - keeps) + quota.borrowing, above)
+            above = min(has - max(usage, keeps) + quota.borrowing, above)
         return max(0, keeps - usage) + above
 
     def potential(self, key: Key) -> int:
         """The amount that it could take if nothing were in use."""
-        has = self.subtree.get(key, 0)
-        if self.parent is None:
-            return has
-        above, quota = self.guaranteed.get(key, 0) + self.parent.potential(key), self.quotas.get(key)
-        return above if quota is None or quota.borrowing is None else min(has + quota.borrowing, above)
+        if key not in self._potential:
+            self._potential[key] = self.available(key, empty=True)
+        return self._potential[key]
 
     def use(self, usage: Mapping[Key, int], sign: int = 1) -> None:
         """Add usage, or with sign -1 take it away."""
         for key, amount in usage.items():
-            node: Cohort | None = self
-            while node is not None and amount:
+            for node in self.path:
                 before, keeps = node.usage.get(key, 0), node.guaranteed.get(key, 0)
                 node.usage[key] = after = before + sign * amount
-                amount = abs(max(0, after - keeps) - max(0, before - keeps))
-                node = node.parent
+                if not (amount := abs(max(0, after - keeps) - max(0, before - keeps))):
+                    break
 
     def borrows(self, key: Key, more: int = 0) -> bool:
         """Return True if it uses more than it has, with `more` in addition."""
@@ -113,14 +99,23 @@ class Cohort:
 
         Height 0: the queue needs not borrow.
         """
-        if not self.borrows(key, amount) or self.parent is None:
-            return 0, self.parent is not None
-        rest, node = amount - self.unused(key), self
-        for node in self.path():
-            if not node.borrows(key, rest):
-                return node.height, node.parent is not None
-            rest -= node.unused(key)
-        return node.height, False
+        for node in self.path:
+            if not node.borrows(key, amount):
+                break
+            amount -= node.unused(key)
+        return node.height, node.parent is not None
+
+    def share(self) -> Share:
+        """The greatest part of its cohort's resources that it borrows, over its weight."""
+        over = {key: used - self.subtree[key] for key, used in self.usage.items() if used > self.subtree.get(key, used)}
+        if self.parent is None or not over:
+            return (0, 0.0), ()
+        amounts, lendable = dict[str, int](), self.parent.lendable()
+        for key, amount in over.items():
+            amounts[key[1]] = amounts.get(key[1], 0) + amount
+        parts = (1000 * amount / lendable[name] for name, amount in amounts.items() if lendable.get(name))
+        ratio = max(parts, default=0.0)
+        return ((1, ratio) if ratio and not self.weight else (0, ratio and ratio / self.weight)), tuple(over)
 
     def lendable(self) -> dict[str, int]:
         """By resource, what it could have in all flavors together."""
@@ -128,18 +123,3 @@ class Cohort:
             for key in self.root.subtree:
                 self._lendable[key[1]] = self._lendable.get(key[1], 0) + self.potential(key)
         return self._lendable
-
-    def share(self) -> Share:
-        """The greatest part of its cohort's resources that it borrows, over its weight."""
-        if self.parent is None:
-            return Share()
-        over = {key: used - self.subtree.get(key, 0) for key, used in self.usage.items()}
-        borrowed = tuple(key for key, amount in over.items() if amount > 0 and key in self.subtree)
-        if not borrowed:
-            return Share()
-        amounts, lendable = dict[str, int](), self.parent.lendable()
-        for key in borrowed:
-            amounts[key[1]] = amounts.get(key[1], 0) + over[key]
-        parts = (1000 * amount / lendable[name] for name, amount in amounts.items() if lendable.get(name))
-        ratio = max(parts, default=0.0)
-        return Share((1, ratio) if ratio and not self.weight else (0, ratio and ratio / self.weight), borrowed)
