@@ -55,7 +55,7 @@ def test_a_forecast_says_when_why_and_who_borrows(tmp_path):
     (("--what-if", "clusterqueues.z.nominalQuota.gpu=1"), "there is no z in clusterqueues"),
     (("--what-if", "policy=fcfs"), "takes clusterqueues.NAME.nominalQuota.gpu=64"),
     (("--what-if", "clusterqueues.a.nominalQuota.cpu=1"), "name one of the flavors of a before cpu"),
-    (("--job", "a/none"), "no workload of that name waits"),
+    (("--job", "a/none"), "no job of that id waits"),
     (("--policy", "fcfs"), "--kueue goes with --nodes"),
 ])  # fmt: skip
 def test_wrong_options_are_refused(tmp_path, arguments, words):

@@ -124,13 +124,8 @@ def twin(
         return
     assert squeue is not None and nodes is not None
     listed, snapshot = _snapshot(squeue, nodes)
-    unknown = [name for name in only if name not in {job.id for job in snapshot.jobs if not job.runs}]
-    if unknown:
-        raise UsageError(f"--job {unknown[0]}: no job of that id waits in {squeue}")
     instant = snapshot.latest if now is None else _instant(now)  # the latest time that stands in it
-    late = sum(job.runs and job.start > instant for job in snapshot.jobs)
-    if late:
-        raise UsageError(f"--now lies before the start of {late:,} jobs that run: it is when the snapshot was made")
+    _waiting(only, snapshot.jobs, instant, squeue)
     now_known = {job.id: job.start if job.runs else math.inf for job in snapshot.jobs}
     recorded = zip(table.id, (table.extra["recorded_start"] + shift).tolist(), strict=True)  # on the snapshot's clock
     past.learn({**{str(name): start for name, start in recorded if start == start}, **now_known}, instant)
@@ -160,23 +155,25 @@ def _kueue(
     changes: tuple[str, ...], only: tuple[str, ...], as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Print the forecast of a cluster with Kueue."""
-    from hetsim.twin import report as report
-    from hetsim.twin.kueue import KueueCluster, waiting_jobs
-    from hetsim.workload.logs.history import forecast_errors
+    from hetsim.twin.kueue import KueueCluster
+    from hetsim.twin.shadow import ShadowLog
 
     cluster = KueueCluster(_there(path), _there(Path(nodes)), None if now is None else _instant(now), fair_sharing)
-    waiting_jobs(cluster.jobs, only, path)
-    plain = cluster.forecast(cluster.policy, hours, samples, seed)
-    other = cluster.forecast(cluster.changed(changes), hours, samples, seed) if changes else None
-    errors, changed = forecast_errors(cluster.history, hours * 3600), ", ".join(changes)
-    if as_json:
-        more = {"queues": cluster.queues(), "causes": {name: cluster.cause(name) for name in cluster.reasons}}
-        console.as_json(report.mapping(plain, cluster.now, errors, other=other, changed=changed) | more)
-    else:
-        text = report.lines(plain, cluster.now, errors, other=other, changed=changed, only=only)
-        console.lines([*text, "", *cluster.lines(only)], VERDICTS)
-    notes = [*cluster.objects.notes, *plain.notes, "intervals hold only what is random in run times and arrivals"]
+    _waiting(only, cluster.jobs, cluster.now, path)
+    known = _Known(cluster.jobs, cluster.now, cluster.history, more={}, hours=hours, overrides=(), seed=seed)
+    policies = [cluster.policy, cluster.changed(changes)][: 1 + bool(changes)]
+    made = [cluster.forecast(policy, hours, samples, seed) for policy in policies]
+    _report(made, known, changes, only=only, notes=[], page=None, as_json=as_json, past=ShadowLog(None), beside=cluster)
+    notes = [*cluster.objects.notes, *made[0].notes, "intervals hold only what is random in run times and arrivals"]
     console.notes(notes, quiet)
+
+
+def _waiting(only: tuple[str, ...], jobs: list[SnapshotJob], instant: float, path: Path) -> None:
+    """Check the jobs that --job names, and that none runs already that starts after now."""
+    if unknown := [name for name in only if name not in {job.id for job in jobs if not job.runs}]:
+        raise UsageError(f"--job {unknown[0]}: no job of that id waits in {path}")
+    if late := sum(job.runs and job.start > instant for job in jobs):
+        raise UsageError(f"--now lies before the start of {late:,} jobs that run: it is when the snapshot was made")
 
 
 def _snapshot(squeue: Path, nodes: str) -> tuple[list[dict[str, Any]], Snapshot]:
@@ -190,23 +187,24 @@ def _snapshot(squeue: Path, nodes: str) -> tuple[list[dict[str, Any]], Snapshot]
 
 def _report(
     made: list[Any], known: _Known, changes: tuple[str, ...], only: tuple[str, ...], notes: list[str],
-    page: Path | None, as_json: bool, past: ShadowLog,
+    page: Path | None, as_json: bool, past: ShadowLog, beside: Any = None,
 ) -> None:  # fmt: skip
     """Print the forecast, with that of a changed cluster, and write the page."""
     from hetsim.twin import report as report
     from hetsim.twin.page import write_twin
     from hetsim.workload.logs.history import forecast_errors
 
-    plain, beside, changed = made[0], made[1] if changes else None, ", ".join(changes)
+    plain, other, changed = made[0], made[1] if changes else None, ", ".join(changes)
     errors = forecast_errors(known.log, known.hours * 3600)
     if page is not None:
-        write_twin(page, plain, known.now, errors=errors, other=beside, changed=changed, notes=notes)
+        write_twin(page, plain, known.now, errors=errors, other=other, changed=changed, notes=notes)
     if as_json:
-        shadow = {} if past.folder is None else {"shadow": past.mapping()}
-        console.as_json(report.mapping(plain, known.now, errors, other=beside, changed=changed) | shadow)
+        more = {} if past.folder is None else {"shadow": past.mapping()}
+        more |= {"queues": beside.queues(), "causes": beside.causes()} if beside else {}
+        console.as_json(report.mapping(plain, known.now, errors, other=other, changed=changed) | more)
     else:
-        console.lines(report.lines(plain, known.now, errors, other=beside, changed=changed, only=only), VERDICTS)
-        console.lines(past.lines())
+        console.lines(report.lines(plain, known.now, errors, other=other, changed=changed, only=only), VERDICTS)
+        console.lines(["", *beside.lines(only)] if beside else past.lines())
 
 
 @dataclass(frozen=True)

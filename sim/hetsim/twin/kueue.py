@@ -46,21 +46,20 @@ class KueueCluster:
     def __init__(self, path: Path, nodes: Path, now: float | None, fair_sharing: bool):
         self.objects = KueueObjects(path, nodes)
         self.policy = self.objects.policy(fair_sharing)
-        self.jobs, over, self.reasons = self.objects.jobs()
+        self.jobs, over = self.objects.jobs()
         self.nodes = nodes_of(path, nodes=nodes)
         instants = [time for job in self.jobs for time in (job.submit, job.start)] + [end for _, end in over]
         self.now = max((time for time in instants if time == time), default=0.0) if now is None else now
         over.sort(key=lambda one: one[0].submit)
-        past, ends = [job for job, _ in over], np.array([end for _, end in over])
+        past = [job for job, _ in over]
         columns = {name: np.array([getattr(job, name) for job in past], dtype=float)
-                   for name in ("submit", "start", "limit", "cpus", "gpus")}  # fmt: skip
-        texts = {"user": "user", "class": "class_"}
-        labels = {name: np.array([getattr(job, key) for job in past], dtype=object) for name, key in texts.items()}
-        labels |= {name: np.full(len(past), "", dtype=object) for name in ("partition", "account", "qos")}
-        labels["rank"] = np.array([job.priority for job in past])
-        kinds = np.array([job.gpu_type for job in past], dtype=object)
-        self.history = JobHistory(str(path), runtime=ends - columns["start"], kind=kinds, labels=labels,
-                                  nodes=np.ones(len(past)), **columns)  # fmt: skip
+                   for name in ("submit", "start", "limit", "cpus", "gpus", "count", "priority")}  # fmt: skip
+        texts = {name: np.array([getattr(job, name) for job in past], dtype=object)
+                 for name in ("gpu_type", "user", "class_", "partition", "account", "qos")}  # fmt: skip
+        labels = {"rank": columns.pop("priority"), "class": texts.pop("class_")}
+        runtime, kind = np.array([end for _, end in over]) - columns["start"], texts.pop("gpu_type")
+        self.history = JobHistory(str(path), runtime=runtime, kind=kind, labels=texts | labels,
+                                  nodes=columns.pop("count"), **columns)  # fmt: skip
 
     def changed(self, changes: Sequence[str]) -> dict[str, Any]:
         """The policy with quotas changed, as in clusterqueues.team-a.nominalQuota.gpu=64."""
@@ -90,37 +89,32 @@ class KueueCluster:
                          policy={"scheduler": policy})  # fmt: skip
         return twin.forecast(samples, seed)
 
-    def cause(self, name: str) -> str:
-        """The cause of a workload's wait, by what Kueue says of it."""
-        text = self.reasons.get(name, "")
-        return next((cause for sign, cause in CAUSES if re.search(sign, text)), "the scheduler")
+    def causes(self) -> dict[str, str]:
+        """By workload that runs or waits, the cause of its wait, by what Kueue says of it."""
+        return {job.id: next((cause for sign, cause in CAUSES if re.search(sign, job.reason)), "the scheduler")
+                for job in self.jobs}  # fmt: skip
 
     def queues(self) -> list[dict[str, Any]]:
         """By queue: usage, quota, borrowing, waiting workloads, and whether it starves."""
         rows = []
         for name, queue in self.policy["queues"].items():
+            quotas = queue.get("quotas", {}).values()
+            unit = "gpus" if any("gpus" in limits for limits in quotas) else "cores"
             here = [job for job in self.jobs if job.class_ == name]
-            waiting, running = [job for job in here if not job.runs], [job for job in here if job.runs]
-            unit = "gpus" if any("gpus" in limits for limits in queue.get("quotas", {}).values()) else "cores"
-            used = math.fsum(job.gpus if unit == "gpus" else job.cpus for job in running)
-            nominal = math.fsum(limits[unit].get("nominal", 0) for limits in queue.get("quotas", {}).values()
-                                if unit in limits)  # fmt: skip
-            rows.append({"queue": name, "unit": unit, "used": used, "nominal": nominal,
-                         "borrows": max(0.0, used - nominal), "waiting": len(waiting),
+            used = math.fsum(job.gpus if unit == "gpus" else job.cpus for job in here if job.runs)
+            nominal = math.fsum(limits[unit].get("nominal", 0) for limits in quotas if unit in limits)
+            waiting = sum(not job.runs for job in here)
+            rows.append({"queue": name, "used": used, "nominal": nominal, "unit": unit,
+                         "borrows": max(0.0, used - nominal), "waiting": waiting,
                          "starves": bool(waiting) and used < nominal})  # fmt: skip
         return rows
 
     def lines(self, only: Sequence[str]) -> list[str]:
         """Queues and causes as text."""
-        rows = [[row["queue"], f"{row['used']:g}", f"{row['nominal']:g}", row["unit"], f"{row['borrows']:g}",
-                 str(row["waiting"]), "starves" if row["starves"] else ""] for row in self.queues()]  # fmt: skip
-        waits = [[job.id, job.class_, self.cause(job.id), self.reasons[job.id][:70]] for job in self.jobs
+        rows = [[f"{one:g}" if isinstance(one, float) else str(one) for one in list(row.values())[:-1]]
+                + ["starves" if row["starves"] else ""] for row in self.queues()]  # fmt: skip
+        causes = self.causes()
+        waits = [[job.id, job.class_, causes[job.id], job.reason[:70]] for job in self.jobs
                  if not job.runs and (not only or job.id in only)]  # fmt: skip
         shown = table([["queue", "uses", "has", "", "borrows", "waiting", ""], *rows], right=(1, 2, 4, 5))
         return [*shown, "", *table([["workload", "queue", "waits for", "Kueue says"], *waits[: report.SHOWN]])]
-
-
-def waiting_jobs(jobs: Sequence[SnapshotJob], only: Sequence[str], path: Path) -> None:
-    """Raise UsageError for a job that does not wait."""
-    if gone := [name for name in only if name not in {job.id for job in jobs if not job.runs}]:
-        raise UsageError(f"--job {gone[0]}: no workload of that name waits in {path}")

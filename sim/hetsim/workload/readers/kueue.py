@@ -13,6 +13,8 @@ Reference: Kueue's API, v1beta1 and v1beta2 (kubernetes-sigs/kueue).
 
 import math
 import re
+from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,17 @@ from hetsim.workload.rows.json_rows import members
 from hetsim.workload.rows.text_rows import Flag
 
 RESOURCES = {"cpu": "cores", "memory": "memory", **dict.fromkeys(GPUS, "gpus")}
-NOT_MODELED = {"ClusterQueue": ("admissionChecks", "admissionChecksStrategy", "admissionScope")}
+LIMITS = {"nominal": "nominalQuota", "borrowing": "borrowingLimit", "lending": "lendingLimit"}
+RULES = {
+    "strategy": "queueingStrategy", "within_cluster_queue": "preemption.withinClusterQueue",
+    "reclaim_within_cohort": "preemption.reclaimWithinCohort",
+    "borrow_within_cohort": "preemption.borrowWithinCohort.policy",
+    "max_priority_threshold": "preemption.borrowWithinCohort.maxPriorityThreshold",
+    "when_can_borrow": "flavorFungibility.whenCanBorrow", "when_can_preempt": "flavorFungibility.whenCanPreempt",
+    "preference": "flavorFungibility.preference",
+}  # fmt: skip
+"""Keys of the policy's queues, and where they stand in a ClusterQueue."""
+NOT_MODELED = ("admissionChecks", "admissionChecksStrategy", "admissionScope")
 
 
 class KueueObjects:
@@ -33,127 +45,110 @@ class KueueObjects:
 
     def __init__(self, path: Path, nodes: Path):
         self.log = JobLog(path, LogCut())
-        self.kinds: dict[str, dict[str, tuple[int, dict[str, Any]]]] = {}
         self.notes: dict[str, None] = {}
-        for line, one in members(path, "items"):
-            try:
-                meta = one["metadata"]
-                name = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
-                self.kinds.setdefault(str(one["kind"]), {})[name] = line, one
-            except (AttributeError, TypeError, KeyError) as error:
-                self.log.wrong(line, "", f"cannot be read as an object with kind and name: {error}")
+        self.kinds = _objects(self.log)
         self.log.require(self.kinds.get("ClusterQueue", {}), "has no ClusterQueue")
-        self.labels = {str(one["metadata"]["name"]): one["metadata"].get("labels") or {}
-                       for _, one in members(nodes, "items")}  # fmt: skip
+        there = _objects(JobLog(nodes, LogCut()), "Node").get("Node", {})
+        self.labels = {name: one["metadata"].get("labels") or {} for name, (_, one) in there.items()}
 
-    def specs(self, kind: str) -> dict[str, dict[str, Any]]:
-        """The specs of all objects of a kind, by name."""
-        return {name: one.get("spec") or {} for name, (_, one) in self.kinds.get(kind, {}).items()}
+    def each(self, kind: str, make: Callable[[str, int, dict[str, Any]], Any]) -> dict[str, Any]:
+        """What is made of each object of a kind, by name; ScenarioError lists those that cannot be read."""
+        made = {}
+        for name, (line, one) in self.kinds.get(kind, {}).items():
+            try:
+                made[name] = make(name, line, one)
+            except (AttributeError, TypeError, KeyError, ValueError) as error:
+                text = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
+                self.log.wrong(line, "", f"cannot be read as a {kind}: {text}")
+        self.log.row_problems.fail_if_any()
+        return made
 
     def policy(self, fair_sharing: bool = False) -> dict[str, Any]:
         """The policy `kueue` as these objects set it up."""
-        parts: dict[str, Any] = {"name": "kueue", "of": "class", "fair_sharing": fair_sharing}
-        parts["flavors"] = {}
-        for name, spec in self.specs("ResourceFlavor").items():
-            wanted = spec.get("nodeLabels") or {}
-            parts["flavors"][name] = {"partitions": [name]} if wanted else {}
-            if not any(wanted.items() <= labels.items() for labels in self.labels.values()):
-                self.notes[f"flavor {name} has no node"] = None
-                parts["flavors"][name] = {"nodes": ["(none)"]}
-            parts["flavors"][name] |= {"topology": "preferred"} if spec.get("topologyName") else {}
-        for kind, key, make in (("Cohort", "cohorts", self._cohort), ("ClusterQueue", "queues", self._queue)):
-            parts[key] = {}
-            for name, (line, one) in self.kinds.get(kind, {}).items():
-                try:
-                    parts[key][name] = make(name, one.get("spec") or {})
-                except (AttributeError, TypeError, KeyError, ValueError) as error:
-                    self.log.wrong(line, "", f"cannot be read as a {kind}: {error}")
-        self.log.row_problems.fail_if_any()
-        return parts
+        return {"name": "kueue", "of": "class", "fair_sharing": fair_sharing,
+                "flavors": self.each("ResourceFlavor", self._flavor), "cohorts": self.each("Cohort", self._cohort),
+                "queues": self.each("ClusterQueue", self._queue)}  # fmt: skip
 
-    def _cohort(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    def _flavor(self, name: str, _: int, one: dict[str, Any]) -> dict[str, Any]:
+        wanted, made = one["spec"].get("nodeLabels") or {}, dict[str, Any]()
+        if not any(wanted.items() <= labels.items() for labels in self.labels.values()):
+            self.notes[f"flavor {name} has no node"] = None
+            made = {"nodes": ["(none)"]}
+        elif wanted:
+            made = {"partitions": [name]}
+        return made | ({"topology": "preferred"} if one["spec"].get("topologyName") else {})
+
+    def _cohort(self, name: str, _: int, one: dict[str, Any]) -> dict[str, Any]:
+        spec, quotas = one["spec"], dict[str, dict[str, Any]]()
+        for flavor in (flavor for group in spec.get("resourceGroups") or () for flavor in group["flavors"]):
+            for given in flavor["resources"]:
+                if (resource := RESOURCES.get(given["name"])) is None:
+                    self.notes[f"quotas of {given['name']} are not modeled"] = None
+                else:
+                    limits = {key: amount(given[at]) for key, at in LIMITS.items() if given.get(at) is not None}
+                    quotas.setdefault(str(flavor["name"]), {})[resource] = limits
         weight = (spec.get("fairSharing") or {}).get("weight")
-        parent = spec.get("parentName") or spec.get("parent")
-        made = {"parent": parent, "quotas": self._quotas(spec), "weight": None if weight is None else amount(weight)}
+        made = {"parent": spec.get("parentName") or spec.get("parent"), "quotas": quotas,
+                "weight": None if weight is None else amount(weight)}  # fmt: skip
         return {key: value for key, value in made.items() if value not in (None, {}, "")}
 
-    def _queue(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
-        made = self._cohort(name, spec)
-        made |= {"cohort": cohort} if (cohort := spec.get("cohortName") or spec.get("cohort")) else {}
-        made |= {"strategy": _words(spec["queueingStrategy"])} if "queueingStrategy" in spec else {}
-        preemption, fungibility = spec.get("preemption") or {}, spec.get("flavorFungibility") or {}
-        for key in ("withinClusterQueue", "reclaimWithinCohort"):
-            made |= {_words(key): _words(preemption[key])} if key in preemption else {}
-        borrow = preemption.get("borrowWithinCohort") or {}
-        made |= {"borrow_within_cohort": _words(borrow["policy"])} if "policy" in borrow else {}
-        if borrow.get("maxPriorityThreshold") is not None:
-            made["max_priority_threshold"] = borrow["maxPriorityThreshold"]
-        for key in ("whenCanBorrow", "whenCanPreempt"):
-            given = _words(fungibility.get(key, ""))
-            made |= {_words(key): "may_stop_search" if given in ("borrow", "preempt") else given} if given else {}
-        made |= {"preference": _words(fungibility["preference"])} if fungibility.get("preference") else {}
-        for key in NOT_MODELED["ClusterQueue"]:
-            if spec.get(key):
-                self.notes[f"ClusterQueue {name}: {key} is not modeled"] = None
+    def _queue(self, name: str, line: int, one: dict[str, Any]) -> dict[str, Any]:
+        spec = one["spec"]
+        made = self._cohort(name, line, one) | {"cohort": spec.get("cohortName") or spec.get("cohort") or None}
+        for key, at in RULES.items():
+            *groups, last = at.split(".")
+            given = reduce(lambda part, group: part.get(group) or {}, groups, spec).get(last)
+            made[key] = _words(given) if isinstance(given, str) else given
+        for key in ("when_can_borrow", "when_can_preempt"):
+            made[key] = "may_stop_search" if made[key] in ("borrow", "preempt") else made[key]
+        self.notes |= {f"ClusterQueue {name}: {key} is not modeled": None for key in NOT_MODELED if spec.get(key)}
         if spec.get("stopPolicy", "None") != "None":
             self.notes[f"ClusterQueue {name} is stopped ({spec['stopPolicy']}); here it admits workloads"] = None
-        return made
+        return {key: value for key, value in made.items() if value not in (None, "")}
 
-    def _quotas(self, spec: dict[str, Any]) -> dict[str, Any]:
-        quotas: dict[str, Any] = {}
-        for group in spec.get("resourceGroups") or ():
-            for flavor in group["flavors"]:
-                for one in flavor["resources"]:
-                    if (name := RESOURCES.get(one["name"])) is None:
-                        self.notes[f"quotas of {one['name']} are not modeled"] = None
-                        continue
-                    keys = {"nominal": "nominalQuota", "borrowing": "borrowingLimit", "lending": "lendingLimit"}
-                    limits = {key: amount(one[given]) for key, given in keys.items() if one.get(given) is not None}
-                    quotas.setdefault(str(flavor["name"]), {})[name] = limits
-        return quotas
+    def jobs(self) -> tuple[list[SnapshotJob], list[tuple[SnapshotJob, float]]]:
+        """Workloads that run or wait, and those that are over, with their ends."""
+        self._queue_of = self.each("LocalQueue", lambda name, line, one: str(one["spec"].get("clusterQueue")))
+        made = [one for one in self.each("Workload", self._workload).values() if one is not None]
+        over = [(job, end) for job, end in made if end is not None and end == end and job.runs]
+        return [job for job, end in made if end is None], over
 
-    def jobs(self) -> tuple[list[SnapshotJob], list[tuple[SnapshotJob, float]], dict[str, str]]:
-        """Workloads that run or wait, those that are over, and what Kueue says.
+    def _workload(self, name: str, line: int, one: dict[str, Any]) -> tuple[SnapshotJob, float | None] | None:
+        """A workload as a job, and its end if it is over, NaN if that is not known."""
+        spec, status, meta = one["spec"], one.get("status") or {}, one["metadata"]
+        says = {row["type"]: row for row in status.get("conditions") or ()}
+        queue = (status.get("admission") or {}).get("clusterQueue") or self._queue_of.get(
+            f"{meta.get('namespace')}/{spec.get('queueName')}", "")  # fmt: skip
+        needs, kind = _needs(spec["podSets"])
+        came = self.log.date(line, "creationTimestamp", str(meta["creationTimestamp"]))
+        if came is None or queue not in self.kinds["ClusterQueue"] or not any(needs.values()):
+            known = "asks for neither cores nor GPUs" if queue in self.kinds["ClusterQueue"] else ""
+            self.log.leave_out(known or f"in no ClusterQueue ({spec.get('queueName')})", line)
+            return None
+        start, end = (
+            self.log.date(line, key, says[key]["lastTransitionTime"]) or math.nan
+            if says.get(key, {}).get("status") == "True" else None for key in ("QuotaReserved", "Finished")
+        )  # fmt: skip
+        return SnapshotJob(
+            name, line, str(meta.get("namespace", "")), partition="", submit=came, class_=queue,
+            start=math.nan if start is None else start, cpus=needs["cores"], gpus=needs["gpus"], gpu_type=kind,
+            limit=float(spec.get("maximumExecutionTimeSeconds") or math.inf), priority=float(spec.get("priority") or 0),
+            reason=str(says.get("QuotaReserved", {}).get("message") or "not looked at yet (the scheduler)"),
+        ), end  # fmt: skip
 
-        Those that are over have their ends.
-        """
-        queue_of = {name: str(spec.get("clusterQueue")) for name, spec in self.specs("LocalQueue").items()}
-        there, over, reasons = list[SnapshotJob](), list[tuple[SnapshotJob, float]](), dict[str, str]()
-        for name, (line, one) in self.kinds.get("Workload", {}).items():
-            try:
-                spec, status, meta = one["spec"], one.get("status") or {}, one["metadata"]
-                says = {row["type"]: row for row in status.get("conditions") or () if row.get("status") == "True"}
-                reserved = [row for row in status.get("conditions") or () if row["type"] == "QuotaReserved"]
-                waits: dict[str, Any] = next(iter(reserved), {})
-                queue = (status.get("admission") or {}).get("clusterQueue") or queue_of.get(
-                    f"{meta.get('namespace')}/{spec.get('queueName')}", "")  # fmt: skip
-                if queue not in self.kinds["ClusterQueue"]:
-                    self.log.leave_out(f"in no ClusterQueue ({spec.get('queueName')})", line)
-                    continue
-                start = math.nan
-                if "QuotaReserved" in says:
-                    start = self.log.date(line, "QuotaReserved", says["QuotaReserved"]["lastTransitionTime"]) or start
-                needs, kind = _needs(spec["podSets"])
-                came = self.log.date(line, "creationTimestamp", str(meta["creationTimestamp"]))
-                if came is None or not any(needs.values()):
-                    self.log.leave_out("asks for neither cores nor GPUs", line)
-                    continue
-                job = SnapshotJob(
-                    name, line, str(meta.get("namespace", "")), partition="", submit=came, start=start, class_=queue,
-                    limit=float(spec.get("maximumExecutionTimeSeconds") or math.inf), cpus=needs["cores"],
-                    gpus=needs["gpus"], gpu_type=kind, priority=float(spec.get("priority") or 0),
-                    reason=str(waits.get("message", "")),
-                )  # fmt: skip
-                if "Finished" in says:
-                    end = self.log.date(line, "Finished", says["Finished"]["lastTransitionTime"])
-                    over += [(job, end)] if end is not None and start == start else []
-                else:
-                    there.append(job)
-                    reasons[name] = str(waits.get("message") or "not looked at yet (the scheduler)")
-            except (AttributeError, TypeError, KeyError, ValueError) as error:
-                self.log.wrong(line, "", f"cannot be read as a Workload: {error}")
-        self.log.row_problems.fail_if_any()
-        return there, over, reasons
+
+def _objects(log: JobLog, kind: str | None = None) -> dict[str, dict[str, tuple[int, dict[str, Any]]]]:
+    """The objects of a file, by kind (unless given) and name, each with its line."""
+    kinds: dict[str, dict[str, tuple[int, dict[str, Any]]]] = {}
+    for line, one in members(log.path, "items"):
+        try:
+            meta, one["spec"] = one["metadata"], {**(one.get("spec") or {})}
+            name = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
+            kinds.setdefault(kind or str(one["kind"]), {})[name] = line, one
+        except (AttributeError, TypeError, KeyError):
+            log.wrong(line, "", "cannot be read as an object with kind, metadata.name and spec")
+    log.row_problems.fail_if_any()
+    return kinds
 
 
 def _needs(pod_sets: list[dict[str, Any]]) -> tuple[dict[str, float], str]:
@@ -181,14 +176,15 @@ def nodes(
 ) -> list[Any]:
     """The nodes of a cluster with Kueue, in the racks of its topology."""
     objects = KueueObjects(Path(path), Path(nodes))
-    levels = [level["nodeLabel"] for spec in objects.specs("Topology").values()
-              for level in spec.get("levels") or () if level.get("nodeLabel") != "kubernetes.io/hostname"]  # fmt: skip
+    levels = objects.each("Topology", lambda name, line, one: [
+        level["nodeLabel"] for level in one["spec"]["levels"] if level["nodeLabel"] != "kubernetes.io/hostname"])
+    rack = ["", *(level for several in levels.values() for level in several)][-1]
+    wanted = objects.each("ResourceFlavor", lambda name, line, one: {**(one["spec"].get("nodeLabels") or {})})
     listed = kubernetes_nodes(nodes, types=types)
     for node in listed:
         labels = objects.labels[node["name"]]
-        if levels and labels.get(levels[-1]):
-            node["rack"] = str(labels[levels[-1]])
-        wanted = {name: spec.get("nodeLabels") or {} for name, spec in objects.specs("ResourceFlavor").items()}
+        if labels.get(rack):
+            node["rack"] = str(labels[rack])
         if inside := [name for name, pairs in wanted.items() if pairs and pairs.items() <= labels.items()]:
             node["partitions"] = inside
     return listed
@@ -199,8 +195,7 @@ def policy_and_notes(
 ) -> tuple[dict[str, Any], list[str]]:
     """`policy:` of the objects in a file, and notes on what it leaves out."""
     objects = KueueObjects(Path(path), Path(nodes))
-    policy = objects.policy(fair_sharing)
-    return {"policy": {"scheduler": policy}}, [f"{path}: {note}" for note in objects.notes]
+    return {"policy": {"scheduler": objects.policy(fair_sharing)}}, [f"{path}: {note}" for note in objects.notes]
 
 
 nodes.more = policy_and_notes  # type: ignore[attr-defined]
