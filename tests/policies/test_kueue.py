@@ -47,6 +47,15 @@ def test_a_queue_borrows_what_is_idle_and_its_owner_takes_it_back():
     assert kept[2] == 60 + 91  # 9 s were done
 
 
+@pytest.mark.parametrize(("more", "again"), [({}, 12), ({"ending": "30 s"}, 40)])
+def test_a_preempted_job_queues_again_when_its_pods_have_ended(more, again):
+    """a borrows all; b takes its part back from 10 to 12 s, and the job of a is there again at 10 s + ending."""
+    jobs = [("a", 0, 4, 100, {}), ("a", 1, 4, 100, {}), ("a", 2, 4, 100, {}), ("a", 3, 4, 100, {}), ("b", 10, 4, 2, {})]
+    result = run(jobs, ALL, **more)
+    assert result.metric("preemptions") == 1
+    assert sorted(result.tasks["finish"])[-1] == again + 100
+
+
 def test_limits_of_borrowing_and_lending_hold():
     quotas = {"cohort": "all", "quotas": {"any": {"gpus": {"nominal": 4, "borrowing": 4}}}}
     lender = {"cohort": "all", "quotas": {"any": {"gpus": {"nominal": 12, "lending": 2}}}}

@@ -105,9 +105,12 @@ class Queue(Cohort):
 
     def preemptible(self, preemptor: Workload, policy: Policy, keys: set[Key]) -> list[Workload]:
         """Its workloads that use one of these and that the policy lets one preempt."""
-        if policy == "never":
-            return []
-        return [one for one in self.workloads if satisfies(policy, preemptor, one) and not keys.isdisjoint(one.usage)]
+        every, newer, priority = policy == "any", policy == "lower_or_newer_equal_priority", preemptor.priority
+        return [
+            one for one in (() if policy == "never" else self.workloads)
+            if (every or one.priority < priority or (newer and satisfies(policy, preemptor, one)))
+            and not keys.isdisjoint(one.usage)
+        ]  # fmt: skip
 
     def nominal(self, key: Key) -> int:
         """Its quota of one resource in one flavor."""
@@ -192,12 +195,14 @@ class Admission:
 
     def __init__(self, fair: bool = False, strategies: Sequence[Strategy] = ("final_share", "initial_share")):
         self.fair, self.strategies = fair, strategies
+        self._found: dict[tuple[Key, int], dict[Workload, str]] = {}
+        """What was found for one amount alone, of the head that is looked at."""
 
     # Flavors --------------------------------------------------------------------------------------------------
 
     def nominate(self, workload: Workload, pinned: Sequence[Mapping[str, str]] = ()) -> Entry:
         """Choose flavors in their order (`pinned`: these alone), and the workloads to preempt for them."""
-        made = Entry(workload)
+        made, self._found = Entry(workload), {}
         for number, (requests, _) in enumerate(workload.pod_sets):
             chosen: dict[str, tuple[str, int, int, int]] = {}
             for resource in sorted(requests):
@@ -216,7 +221,8 @@ class Admission:
                 made.mode = NO_FIT
                 return made
         if made.mode < FIT:
-            made.targets = self.targets(workload, made.usage, made.keys)
+            found = self._found.get(next(iter(made.usage.items()))) if len(made.usage) == 1 else None
+            made.targets = self.targets(workload, made.usage, made.keys) if found is None else found
         return made
 
     def _flavors_for(
@@ -265,6 +271,7 @@ class Admission:
     def simulate(self, workload: Workload, key: Key, amount: int) -> Fitness:
         """The fitness that preemption for one resource would achieve."""
         queue, targets = workload.queue, self.targets(workload, {key: amount}, {key})
+        self._found[key, amount] = targets
         _use(targets, -1)
         borrow = queue.lowest_fit(key, amount)[0]
         _use(targets)
@@ -305,7 +312,8 @@ class Admission:
         """
         queue, rules, rest = workload.queue, workload.queue.rules, dict(usage)
         advantage = False
-        for node, above in zip(queue.path, queue.path[1:] if rules.reclaim_within_cohort != "never" else (), strict=False):
+        levels = queue.path[1:] if rules.reclaim_within_cohort != "never" else ()
+        for node, above in zip(queue.path, levels, strict=False):
             advantage |= all(not node.borrows(key, amount) for key, amount in rest.items())
             rest = {key: max(0, amount - node.unused(key)) for key, amount in rest.items()}
             for other in _borrowers(above, node, keys, self.fair) if self.fair or advantage or all_levels else ():
