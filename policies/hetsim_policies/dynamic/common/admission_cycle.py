@@ -286,10 +286,11 @@ class Admission:
         keys: what there is too little of.
         """
         queue, borrows = workload.queue, workload.queue.rules.borrow_within_cohort != "never"
+        own = queue.preemptible(workload, queue.rules.within_cluster_queue, keys)
+        within = not any(queue.borrows(key, usage[key] - sum(one.usage.get(key, 0) for one in own)) for key in keys)
         below = all(queue.nominal(key) > queue.usage.get(key, 0) for key in keys)
-        listed = [(2, one, queue, "in queue")
-                  for one in queue.preemptible(workload, queue.rules.within_cluster_queue, keys)]  # fmt: skip
-        listed += self._of_others(workload, usage, keys, borrows or below)
+        listed = [(2, one, queue, "in queue") for one in own]
+        listed += self._of_others(workload, usage, keys, borrows or (below and within))
         if any(queue.available(key) + sum(one[1].usage.get(key, 0) for one in listed) < usage[key] for key in keys):
             return {}  # not even all of them suffice
         listed.sort(key=lambda one: (not one[1].evicted, 0 if self.fair else one[0], preference(queue, one[1])))
