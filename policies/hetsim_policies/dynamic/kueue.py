@@ -14,7 +14,7 @@ or gone.  Kinds of jobs that do not fit are set aside until then.
 """
 
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
@@ -102,7 +102,7 @@ class Kueue(Scheduler):
     of: what names the queue of a task: user, account, vc, partition or class.
     fair_sharing: by dominant shares, with preemption by these strategies.
     preempt_mode: what becomes of preempted jobs: requeue, they begin again; suspend, they keep their work.
-    ending: until then a preempted job does not queue again, as in Kueue while its pods end.
+    ending: what pods of a preempted job take to end; Kueue queues it again only then.
     one_head: a round is one cycle over one head of each queue, for `policy.decisions`; else cycles go on while they
     admit.
     """
@@ -163,7 +163,7 @@ class Kueue(Scheduler):
         if unknown := [owner for owner in owners if owner not in self.given]:
             text = f'no queue is named "{unknown[0]}", as the {self.of} of a task is'
             raise refusal(f"{text}; there are {', '.join(self.given)}")
-        kinds = {"types": problem.cluster.types, "partitions": problem.cluster.partitions}
+        kinds: dict[str, Collection[str]] = {"types": problem.cluster.types, "partitions": problem.cluster.partitions}
         for name, flavor in self.flavors.items():
             for kind, there in kinds.items():
                 if gone := [one for one in getattr(flavor, kind) if one not in there]:

@@ -20,7 +20,6 @@ from hetsim.twin.forecast import SnapshotCluster, Twin, TwinForecast
 from hetsim.workload.logs.history import JobHistory
 from hetsim.workload.readers.kueue import RESOURCES, KueueObjects
 from hetsim.workload.readers.kueue import nodes as nodes_of
-from hetsim.workload.readers.snapshot import SnapshotJob
 
 CAUSES = (("preempt", "preemption"), ("topolog|couldn't assign .*domain", "topology"),
           ("untolerated|affinity|flavor .* not found|unavailable in", "flavor"),

@@ -2,7 +2,7 @@
 
     kubectl get clusterqueues,cohorts,resourceflavors,localqueues,workloads,topologies -A -o json > k.json
     kubectl get nodes -o json > n.json
-    hetsim trace convert k.json site.yaml --form kueue_objects --option nodes=n.json
+    hetsim trace convert k.json site.yaml --format kueue_objects --option nodes=n.json
 
 Nodes are those of n.json, in racks by the level of the topology above the host, and each flavor is a partition of
 those with its labels.  Converted, the file becomes
