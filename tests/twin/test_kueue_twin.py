@@ -73,6 +73,12 @@ def test_wrong_objects_are_told_with_their_line(tmp_path):
     assert result.exit_code == 3
     assert "k.json:4" in result.output
     assert "many is not a quantity" in result.output.replace('"', "")
+    for place, wrong in (("nodeLabels", "a part of it is not of the type"), (None, "cannot be read as an object")):
+        items = kueue_objects.objects()
+        items[2]["spec"] = {place: ["x"]} if place else ["x"]
+        k, n = kueue_objects.write(tmp_path, items)
+        output = call("trace", "convert", k, "--option", f"nodes={n}").output
+        assert ("k.json:62" in output, wrong in " ".join(output.split())) == (True, True), output
     k, n = kueue_objects.write(tmp_path, [{"kind": "Pod", "metadata": {"name": "x"}}])
     assert (
         "has no ClusterQueue"

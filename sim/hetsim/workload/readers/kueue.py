@@ -58,7 +58,9 @@ class KueueObjects:
             try:
                 made[name] = make(name, line, one)
             except (AttributeError, TypeError, KeyError, ValueError) as error:
-                text = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
+                text = "a part of it is not of the type that Kueue gives it"
+                if isinstance(error, (KeyError, ValueError)):
+                    text = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
                 self.log.wrong(line, "", f"cannot be read as a {kind}: {text}")
         self.log.row_problems.fail_if_any()
         return made
