@@ -160,16 +160,16 @@ def _kueue(
 
     cluster = KueueCluster(_there(path), _there(Path(nodes)), None if now is None else _instant(now), fair_sharing)
     _waiting(only, cluster.jobs, cluster.now, path)
-    known = _Known(cluster.jobs, cluster.now, cluster.history, more={}, hours=hours, overrides=(), seed=seed)
+    facts = _Known(cluster.jobs, cluster.now, cluster.history, more={}, hours=hours, overrides=(), seed=seed)
     policies = [cluster.policy, cluster.changed(changes)][: 1 + bool(changes)]
     made = [cluster.forecast(policy, hours, samples, seed) for policy in policies]
-    _report(made, known, changes, only=only, notes=[], page=None, as_json=as_json, past=ShadowLog(None), beside=cluster)
+    _report(made, facts, changes, only=only, notes=[], page=None, as_json=as_json, past=ShadowLog(None), beside=cluster)
     notes = [*cluster.objects.notes, *made[0].notes, "intervals hold only what is random in run times and arrivals"]
     console.notes(notes, quiet)
 
 
 def _waiting(only: tuple[str, ...], jobs: list[SnapshotJob], instant: float, path: Path) -> None:
-    """Check the jobs that --job names, and that none runs already that starts after now."""
+    """Refuse jobs that do not wait, and an instant before a start."""
     if unknown := [name for name in only if name not in {job.id for job in jobs if not job.runs}]:
         raise UsageError(f"--job {unknown[0]}: no job of that id waits in {path}")
     if late := sum(job.runs and job.start > instant for job in jobs):

@@ -54,7 +54,7 @@ class Rules(BaseModel):
 
 @dataclass(eq=False)
 class Workload:
-    """A workload that waits, or that has quota (since then): a task, which may run in some modes.
+    """A workload that waits, or that has quota, and the task that it is.
 
     order: decides between workloads that are equal otherwise.  kind: workloads of a queue with the same kind fit or
     wait alike.  tried: by pod set and resource, the flavor that was tried last; -1: all were.
@@ -76,7 +76,7 @@ class Workload:
 
 
 class Queue(Cohort):
-    """A cluster queue: the workloads that have quota in it, and those that wait, by priority and age.
+    """A cluster queue: its workloads with quota, and those that wait.
 
     Unless it is strict, kinds that could not be admitted are set aside, until something in its tree changes.
     """
@@ -104,7 +104,7 @@ class Queue(Cohort):
         self.use(workload.usage, -1)
 
     def preemptible(self, preemptor: Workload, policy: Policy, keys: set[Key]) -> list[Workload]:
-        """Its workloads that use one of these and that the policy lets one preempt."""
+        """Its workloads that use one of these and may be preempted."""
         every, newer, priority = policy == "any", policy == "lower_or_newer_equal_priority", preemptor.priority
         return [
             one for one in (() if policy == "never" else self.workloads)
@@ -133,7 +133,7 @@ class Queue(Cohort):
         return heappop(min(heads))[-1] if heads else None
 
     def requeue(self, entry: "Entry") -> bool:
-        """Let a head that was not admitted wait again; True if the next look differs."""
+        """Let a head wait again; True if the next look differs."""
         workload, strict = entry.workload, self.rules.strategy == "strict_fifo"
         self.add(workload, first=entry.outcome in ("preempting", "deferred") and not strict)
         tries_on = any(position != -1 for one in workload.tried for position in one.values())
@@ -149,9 +149,9 @@ Candidate = tuple[int, Workload, Cohort, str]
 
 @dataclass(eq=False)
 class Entry:
-    """A head in a cycle: its flavors by pod set and resource, what they need, and what comes of it.
+    """A head in a cycle, and what comes of it.
 
-    keys: what has to be preempted for.
+    flavors: by pod set and resource.  keys: what has to be preempted for.
     """
 
     workload: Workload
@@ -201,16 +201,16 @@ class Admission:
     # Flavors --------------------------------------------------------------------------------------------------
 
     def nominate(self, workload: Workload, pinned: Sequence[Mapping[str, str]] = ()) -> Entry:
-        """Choose flavors in their order (`pinned`: these alone), and the workloads to preempt for them."""
+        """Choose flavors (`pinned`: among these), and the workloads to preempt."""
         made, self._found = Entry(workload), {}
         for number, (requests, _) in enumerate(workload.pod_sets):
             chosen: dict[str, tuple[str, int, int, int]] = {}
             for resource in sorted(requests):
                 if resource not in chosen and (requests[resource] or resource in workload.queue.group_of):
-                    if not (found := self._flavors_for(workload, number, resource, made.usage, pinned)):
+                    if not (gained := self._flavors_for(workload, number, resource, used=made.usage, pinned=pinned)):
                         chosen = {}
                         break
-                    chosen |= found
+                    chosen |= gained
             made.flavors.append({resource: one[0] for resource, one in chosen.items()})
             made.tried.append({resource: one[3] for resource, one in chosen.items()})
             for resource, (flavor, mode, borrow, _) in chosen.items():
@@ -221,12 +221,12 @@ class Admission:
                 made.mode = NO_FIT
                 return made
         if made.mode < FIT:
-            found = self._found.get(next(iter(made.usage.items()))) if len(made.usage) == 1 else None
-            made.targets = self.targets(workload, made.usage, made.keys) if found is None else found
+            gained = self._found.get(next(iter(made.usage.items()))) if len(made.usage) == 1 else None
+            made.targets = self.targets(workload, made.usage, made.keys) if gained is None else gained
         return made
 
     def _flavors_for(
-        self, workload: Workload, number: int, resource: str, used: Mapping[Key, int],
+        self, workload: Workload, number: int, resource: str, *, used: Mapping[Key, int],
         pinned: Sequence[Mapping[str, str]],
     ) -> dict[str, tuple[str, int, int, int]]:  # fmt: skip
         """Flavor, fitness, borrowing, position by resource; empty if none fits."""
@@ -281,7 +281,7 @@ class Admission:
     # Preemption -----------------------------------------------------------------------------------------------
 
     def targets(self, workload: Workload, usage: Mapping[Key, int], keys: set[Key]) -> dict[Workload, str]:
-        """The workloads to preempt, each with the reason; empty if that does not suffice.
+        """The workloads to preempt, each with the reason; empty if none suffice.
 
         keys: what there is too little of.
         """
@@ -301,8 +301,8 @@ class Admission:
             attempts = [True]
         elif not borrows and 0 not in ranks:
             attempts = [False, True]
-        found = (_search(queue, usage, borrow, _by_rank(listed, borrow, keys)) for borrow in attempts)
-        return next(filter(None, found), {})
+        gained = (_search(queue, usage, borrow, _by_rank(listed, borrow, keys)) for borrow in attempts)
+        return next(filter(None, gained), {})
 
     def _of_others(
         self, workload: Workload, usage: Mapping[Key, int], keys: set[Key], all_levels: bool
@@ -326,24 +326,24 @@ class Admission:
     def _by_strategies(
         self, queue: Queue, candidates: list[Workload], keys: set[Key]
     ) -> Iterator[tuple[Workload, str]]:
-        """Workloads in the order in which fair sharing preempts them, while the preemptor's usage counts.
+        """Workloads in the order in which fair sharing preempts them.
 
-        While it keeps within its quota, the preemptor may take from any borrower.
+        The preemptor's usage counts already.  While it keeps within its quota, it may take from any borrower.
         """
         nominal = not any(queue.borrows(key) for key in keys)
         for number, strategy in enumerate(self.strategies):
-            left: dict[Queue, list[Workload]] = {}
+            remaining: dict[Queue, list[Workload]] = {}
             for one in candidates:
-                left.setdefault(one.queue, []).append(one)
+                remaining.setdefault(one.queue, []).append(one)
             candidates = []
-            while (other := _next_turn(queue.root, queue, left)) is not None:
+            while (other := _next_turn(queue.root, queue, remaining)) is not None:
                 if other is queue or nominal:
-                    yield left[other].pop(0), "in queue" if other is queue else "reclamation"
+                    yield remaining[other].pop(0), "in queue" if other is queue else "reclamation"
                     continue
                 above = next(node for node in other.path if node in queue.path)
                 mine, theirs = above.child(queue).share()[0], above.child(other).share()[0]
-                while left[other]:
-                    one = left[other].pop(0)
+                while remaining[other]:
+                    one = remaining[other].pop(0)
                     if strategy == "final_share":
                         other.use(one.usage, -1)
                         theirs = above.child(other).share()[0]
@@ -353,7 +353,7 @@ class Admission:
                         break
                     candidates.append(one)
                 if number:
-                    left[other].clear()
+                    remaining[other].clear()
 
     # Cycles ---------------------------------------------------------------------------------------------------
 
@@ -407,7 +407,7 @@ def reserved_for(entry: Entry) -> dict[Key, int]:
 
 
 def _outcome(entry: Entry, preempted: Mapping[Workload, str], deferred: bool) -> Outcome:
-    """The outcome of an entry, given those that are preempted before it in the cycle."""
+    """The outcome of an entry, after those before it in the cycle."""
     if entry.mode == NO_FIT:
         return "no fit"
     if deferred or (entry.mode < FIT and not entry.targets):
@@ -422,21 +422,21 @@ def _outcome(entry: Entry, preempted: Mapping[Workload, str], deferred: bool) ->
 
 
 def _by_share(entries: list[Entry]) -> Iterator[Entry]:
-    """Entries by a tournament in each tree: the least share with the workload wins."""
-    left: dict[Cohort, Entry] = {entry.workload.queue: entry for entry in entries}
-    while left:
-        winner = _winner(next(iter(left)).root, left)
+    """Entries by a tournament in each tree: the least share wins."""
+    remaining: dict[Cohort, Entry] = {entry.workload.queue: entry for entry in entries}
+    while remaining:
+        winner = _winner(next(iter(remaining)).root, remaining)
         assert winner is not None
-        yield left.pop(winner.workload.queue)
+        yield remaining.pop(winner.workload.queue)
 
 
-def _winner(cohort: Cohort, left: Mapping[Cohort, Entry]) -> Entry | None:
+def _winner(cohort: Cohort, remaining: Mapping[Cohort, Entry]) -> Entry | None:
     """The entry that goes first below a cohort."""
     if isinstance(cohort, Queue):
-        return left.get(cohort)
+        return remaining.get(cohort)
     ranked = list[tuple[bool, tuple[int, float], float, float, int, Entry]]()
     for child in sorted(cohort.children, key=lambda child: isinstance(child, Queue)):
-        if (entry := _winner(child, left)) is not None:
+        if (entry := _winner(child, remaining)) is not None:
             entry.workload.queue.use(entry.usage)
             share, borrowed = child.share()
             entry.workload.queue.use(entry.usage, -1)
@@ -446,23 +446,23 @@ def _winner(cohort: Cohort, left: Mapping[Cohort, Entry]) -> Entry | None:
     return min(ranked)[-1] if ranked else None
 
 
-def _next_turn(cohort: Cohort, queue: Queue, left: Mapping[Queue, list[Workload]]) -> Queue | None:
-    """The queue with candidates left from which `queue` preempts next: the greatest share first."""
+def _next_turn(cohort: Cohort, queue: Queue, remaining: Mapping[Queue, list[Workload]]) -> Queue | None:
+    """The queue from which `queue` preempts next: that of the greatest share."""
     if isinstance(cohort, Queue):
-        return cohort if left.get(cohort) else None
+        return cohort if remaining.get(cohort) else None
     ways = list[tuple[tuple[int, float], bool, list[tuple[bool, bool, float, float, str]], Cohort]]()
     for child in cohort.children:
         share, borrowed = child.share()
         if borrowed or child in queue.path:
-            first = [preference(queue, one) for one in left.get(child, ())[:1]] if isinstance(child, Queue) else []
+            first = [preference(queue, one) for one in remaining.get(child, ())[:1]] if isinstance(child, Queue) else []
             ways.append(((-share[0], -share[1]), isinstance(child, Queue), first, child))
     ways.reverse()
     ways.sort(key=lambda way: way[:3])
-    return next(filter(None, (_next_turn(way[-1], queue, left) for way in ways)), None)
+    return next(filter(None, (_next_turn(way[-1], queue, remaining) for way in ways)), None)
 
 
 def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) -> Iterator[Queue]:
-    """The queues below a cohort that borrow one of these, as do, unless `fair`, all cohorts on the way."""
+    """Queues below that borrow one of these, and so do cohorts on the way."""
     for child in cohort.children:
         leaf = isinstance(child, Queue)
         if child is not skip and ((fair and not leaf) or any(child.borrows(key) for key in keys)):
@@ -470,7 +470,7 @@ def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) 
 
 
 def _by_rank(listed: list[Candidate], borrow: bool, keys: set[Key]) -> Iterator[tuple[Workload, str]]:
-    """Candidates in their order, but those of queues and cohorts that have ceased to borrow."""
+    """Candidates in their order, while their queues and cohorts borrow."""
     for rank, one, common, reason in listed:
         below = one.queue.path[: one.queue.path.index(common)]
         if not (borrow and rank == 1 and reason == "reclamation") and all(
@@ -482,7 +482,7 @@ def _by_rank(listed: list[Candidate], borrow: bool, keys: set[Key]) -> Iterator[
 def _search(
     queue: Queue, usage: Mapping[Key, int], borrow: bool, order: Iterator[tuple[Workload, str]]
 ) -> dict[Workload, str]:
-    """Those that must go, taken in this order, until the usage fits; empty if it never does."""
+    """Those that must go for the usage to fit; empty if it never does."""
 
     def fits() -> bool:
         return all(

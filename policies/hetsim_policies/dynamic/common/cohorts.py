@@ -40,7 +40,7 @@ class Cohort:
             parent.children.append(self)
 
     def settle(self) -> None:
-        """Compute what this node and those below it have, what of it they never lend, and their height."""
+        """Compute what this node and those below have, and never lend."""
         self.subtree = {key: quota.nominal for key, quota in self.quotas.items()}
         self._potential: dict[Key, int] = {}
         self._lendable: dict[str, int] = {}

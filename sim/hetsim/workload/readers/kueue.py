@@ -52,7 +52,7 @@ class KueueObjects:
         self.labels = {name: one["metadata"].get("labels") or {} for name, (_, one) in there.items()}
 
     def each(self, kind: str, make: Callable[[str, int, dict[str, Any]], Any]) -> dict[str, Any]:
-        """What is made of each object of a kind, by name; ScenarioError lists those that cannot be read."""
+        """By name, the result of `make` for each object of a kind."""
         made = {}
         for name, (line, one) in self.kinds.get(kind, {}).items():
             try:
@@ -124,8 +124,8 @@ class KueueObjects:
         needs, kind = _needs(spec["podSets"])
         came = self.log.date(line, "creationTimestamp", str(meta["creationTimestamp"]))
         if came is None or queue not in self.kinds["ClusterQueue"] or not any(needs.values()):
-            known = "asks for neither cores nor GPUs" if queue in self.kinds["ClusterQueue"] else ""
-            self.log.leave_out(known or f"in no ClusterQueue ({spec.get('queueName')})", line)
+            reason = "asks for neither cores nor GPUs" if queue in self.kinds["ClusterQueue"] else ""
+            self.log.leave_out(reason or f"in no ClusterQueue ({spec.get('queueName')})", line)
             return None
         start, end = (
             self.log.date(line, key, says[key]["lastTransitionTime"]) or math.nan
