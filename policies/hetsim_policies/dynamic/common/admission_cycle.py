@@ -221,8 +221,8 @@ class Admission:
                 made.mode = NO_FIT
                 return made
         if made.mode < FIT:
-            gained = self._found.get(next(iter(made.usage.items()))) if len(made.usage) == 1 else None
-            made.targets = self.targets(workload, made.usage, made.keys) if gained is None else gained
+            before = self._found.get(next(iter(made.usage.items()))) if len(made.usage) == 1 else None
+            made.targets = self.targets(workload, made.usage, made.keys) if before is None else before
         return made
 
     def _flavors_for(
@@ -289,7 +289,7 @@ class Admission:
         own = queue.preemptible(workload, queue.rules.within_cluster_queue, keys)
         within = not any(queue.borrows(key, usage[key] - sum(one.usage.get(key, 0) for one in own)) for key in keys)
         below = all(queue.nominal(key) > queue.usage.get(key, 0) for key in keys)
-        listed = [(2, one, queue, "in queue") for one in own]
+        listed = list[Candidate]((2, one, queue, "in queue") for one in own)
         listed += self._of_others(workload, usage, keys, borrows or (below and within))
         if any(queue.available(key) + sum(one[1].usage.get(key, 0) for one in listed) < usage[key] for key in keys):
             return {}  # not even all of them suffice
@@ -388,8 +388,8 @@ class Admission:
                     usage = {} if queue.rules.reclaim_within_cohort == "any" else reserved_for(entry)
                 queue.use(usage)
                 reserved.append((queue, usage))
-        for queue, usage in reserved:
-            queue.use(usage, -1)
+        for queue, kept in reserved:
+            queue.use(kept, -1)
 
 
 def _turn(entry: Entry) -> tuple[int, float, float]:

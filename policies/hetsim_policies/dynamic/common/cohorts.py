@@ -49,7 +49,7 @@ class Cohort:
             self.height = max(self.height, child.height + 1)
             for key, amount in child.subtree.items():
                 self.subtree[key] = self.subtree.get(key, 0) + amount - child.guaranteed.get(key, 0)
-        self.guaranteed = {
+        self.guaranteed: dict[Key, int] = {
             key: max(0, self.subtree[key] - quota.lending)
             for key, quota in self.quotas.items() if quota.lending is not None
         }  # fmt: skip
