@@ -835,3 +835,34 @@ def test_a_wait_that_grows_beyond_all_numbers_is_the_longest_or_never_over(longe
 def test_theory_does_not_know_clients():
     given = scenario({"timeout": "1 s"})
     assert "clients" in str(match(load(given)))
+
+
+def _alone(clients, seconds="5 s", gpus=1, policy="fcfs", **more):
+    entry = {"name": "low", "arrivals": {"process": "deterministic", "interval": "1 s", "first": "0 s"}, "count": 1}
+    entry |= {"gpu_time": seconds, "clients": {"at_timeout": "stay", **clients}, **more}
+    return {"cluster": {"nodes": [{"gpus": {"type": "g", "count": gpus}}]}, "policy": policy, "workload": [entry]}
+
+
+def test_who_stays_does_so_for_an_attempt_that_was_stopped():
+    scenario = _alone({"timeout": "3 s"}, policy={"scheduler": {"name": "priority", "preemptive": True}})
+    high = {"name": "high", "priority": 1, "count": 1, "gpu_time": "3 s"}
+    scenario["workload"].append({**high, "arrivals": {"process": "deterministic", "interval": "1 s", "first": "2 s"}})
+    tasks = hs.run(scenario, check=True).tasks
+    assert tasks["status"].tolist() == ["completed"] * 2 and tasks["finish"].tolist() == [8.0, 5.0]
+
+
+def test_no_hedge_is_sent_for_a_call_that_was_given_up():
+    result = hs.run(_alone({"give_up_after": "3 s", "hedge": {"after": "2 s", "times": 3}}, "10 s", 4), check=True)
+    assert result.tasks["arrival"].tolist() == [0.0, 2.0] and result.calls["attempts"].tolist() == [2]
+
+
+def test_a_task_that_admission_drops_as_it_starts_takes_no_other_along():
+    """Backfilling keeps its window: whatever waits behind a dropped task is still there."""
+    codel = {"name": "head_codel", "target": "50 ms", "interval": "100 ms"}
+    scenario = {"cluster": {"nodes": [{"gpus": {"type": "g", "count": 4}}]}, "seed": 1,
+                "policy": {"scheduler": "easy_backfill", "admission": codel},
+                "workload": [{"arrivals": {"process": "poisson", "rate": "4/s"}, "count": 120, "gpu_time":
+                              {"distribution": "exponential", "mean": "1 s"},
+                              "classes": [{"class": "a", "gpus": 1}, {"class": "b", "gpus": 3}]}]}  # fmt: skip
+    counts = hs.run(scenario, check=True).tasks["status"].value_counts()
+    assert counts["completed"] + counts["rejected"] == 120 and counts["rejected"] > 10

@@ -60,7 +60,10 @@ def test_one_part_that_is_refused_ends_the_request() -> None:
 
 @pytest.mark.parametrize(("changes", "place", "says"), [
     ({"together": False}, "classes.1.after", "it goes with together: true"),
-    ({"classes": [{"cpu_time": "1 s", "after": "x"}]}, "classes.0.after", 'no class before it is "x"'),
+    ({"classes": [{"cpu_time": "1 s", "after": "x"}]}, "classes.0.after", 'no classes before it are "x"'),
+    ({"classes": [{"class": "a", "cpu_time": "1 s"}] * 2 + [{"cpu_time": "1 s", "after": "a"}]}, "classes.2.after",
+     '2 classes before it are "a"; give the name of one'),
+    ({"classes": [{"cpu_time": "1 s", "weight": 2}]}, "classes.0.weight", "a task of every class"),
     ({"classes": None, "cpu_time": "1 s"}, "together", "it is about classes"),
     ({"arrivals": {"process": "closed", "clients": 2, "think": "1 s"}}, "together", "a closed loop waits"),
     ({"classes": [{"cpu_time": "1 s", "slo": "2 s"}]}, "", "slo cannot be given"),

@@ -235,7 +235,7 @@ class Backfilling(ListScheduler):
                     yield task, placement
                 finally:  # a cycle of the scheduler may end with this start (`policy.decisions.max_starts`)
                     started = task.state != WAITING
-                    if started:
+                    if started and task in tasks[position : position + 1]:  # else admission has dropped it
                         window.take(position)
                 if started:
                     here = position

@@ -19,7 +19,7 @@ from hetsim.engine.kernel.clock import ARRIVAL, Later
 from hetsim.model.clients import MAX_TOKENS, Calls, Cause
 from hetsim.model.clients import Clients as Behavior
 from hetsim.model.record import ABORTED, COMPLETED, FAILED, NOT_ARRIVED, UNFINISHED, Record
-from hetsim.model.task import ENDED, FUTURE, RUNNING, WAITING, Task
+from hetsim.model.task import ENDED, FUTURE, WAITING, Task
 
 
 @dataclass(eq=False)
@@ -104,6 +104,10 @@ class Clients:
             self.state.patience.watch(following, self.clock._now + hedge.after)
         return []
 
+    def _is_late(self, row: int, time: float, clients: Behavior) -> bool:
+        """Return True if the call of an attempt is given up by then."""
+        return time >= self.state.tasks.arrival.item(self.calls.root.item(row)) + clients.give_up_after
+
     def _pays(self, row: int, clients: Behavior) -> bool:
         """Take one more attempt from the budget of a call; False if it is spent."""
         if clients.retry is None or clients.retry.budget is None:
@@ -131,8 +135,8 @@ class Clients:
             return
         elif row in self.awaited:
             clients = self.calls.clients[whose]
-            if clients.at_timeout == "stay" and self.awaited[row].state == RUNNING:
-                return
+            if clients.at_timeout == "stay" and not math.isnan(self.state.recorder.start[row]):
+                return  # it has begun, even if it was stopped or waits for the next stage
             reason = f"timed out after {(timeout := self._timeout(row, clients)):g} s"
             if self.clock._now < self.state.tasks.arrival.item(row) + timeout:
                 reason = f"its call was given up after {clients.give_up_after:g} s"
@@ -142,7 +146,8 @@ class Clients:
                 self._cancel(task, reason)
         else:
             del self.hedges[self.calls.attempt_of.item(row)]
-            if self._pays(row, self.calls.clients[whose]):
+            clients = self.calls.clients[whose]
+            if not self._is_late(row, self.clock._now, clients) and self._pays(row, clients):
                 self.state.sources.thinking += 1
                 self._send(row)
 
@@ -217,8 +222,7 @@ class Clients:
             self._close(row, False)
             return
         time = self.clock._now + retry.wait.seconds(tries, calls.drawn.item(following))
-        late = time >= self.state.tasks.arrival.item(calls.root.item(row)) + clients.give_up_after
-        if late or not self._pays(row, clients):  # paid as it is decided, not as it is sent
+        if self._is_late(row, time, clients) or not self._pays(row, clients):  # as it is decided, not as it is sent
             self._close(row, False)
             return
         self.state.sources.thinking += 1  # the run goes on until it has sent
@@ -275,7 +279,7 @@ class Clients:
             by = np.where(calls.attempt_of < 0, -1, calls.parent[calls.attempt_of])
             while (further := (by >= 0) & in_vain[by] & ~in_vain).any():
                 in_vain |= further  # what was done for an attempt in vain was so too
-            for row in np.flatnonzero(in_vain & (status == UNFINISHED)).tolist():
+            for row in np.flatnonzero(in_vain & np.isin(status, (UNFINISHED, COMPLETED))).tolist():
                 record.reasons.setdefault(row, "the client of its call has left")
         status[in_vain & (status == COMPLETED)] = ABORTED
         record.attempt_of, record.call_end = calls.root, np.array(self.end)

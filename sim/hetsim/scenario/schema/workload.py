@@ -375,10 +375,13 @@ class WorkloadEntry(Demand):
         """Refuse classes that cannot be parts of one request."""
         names: list[str | None] = []
         for number, one in enumerate(self.classes or []):
-            if unknown := [name for name in one.after or () if not self.together or name not in names]:
-                text = "it goes with together: true" if not self.together else f'no class before it is "{unknown[0]}"'
+            if unknown := [name for name in one.after or () if not self.together or names.count(name) != 1]:
+                text = f'{names.count(unknown[0]) or "no"} classes before it are "{unknown[0]}"; give the name of one'
+                text = text if self.together else "it goes with together: true"
                 raise KeyProblem("classes", text, (number, "after"))
             keys = ("slo", "deadline", "user", "users", "tokens") if self.together else ()
+            if self.together and one.weight != 1:
+                raise KeyProblem("classes", "each request has a task of every class; leave it out", (number, "weight"))
             refuse(one, keys, "a request of classes that come together has one for all, which the entry gives")
             names.append(one.class_)
         if self.together:
