@@ -517,7 +517,8 @@ def test_complaints_about_node_lists(file, monkeypatch, cluster, message):
 
 @pytest.mark.parametrize("form", sorted(registry.table("clusters")))
 def test_empty_and_damaged_node_lists(file, form):
-    options = {"gpus": {"v100": 1}} if form == "gavel_gpus" else {}
+    more = {"gavel_gpus": {"gpus": {"v100": 1}}, "kueue_objects": {"nodes": file('{"items": []}', "nodes.json")}}
+    options = more.get(form, {})
     for text in (b"", b"\n", b"\x1f\x8b damaged", b"a,b\n1,2\n", b"\xff\xfe"):
         with pytest.raises(ScenarioError, match="t.txt"):
             registry.entry("clusters", form)(file(text), **options)
