@@ -85,7 +85,7 @@ class Ahead:
         return view.backlog(name, own=True) / count
 
     def _alone(self, task: Task, position: int) -> float:
-        """Its own stages, without contention."""
+        """Estimated seconds of the task's stages without contention."""
         mode = task.modes[position]
         fixed = mode.upload.seconds_for(1) or mode.download.seconds_for(1)
         moves = fixed or task.bytes_in or task.bytes_out or task.reads or task.writes
@@ -248,16 +248,16 @@ class PredictedWait(Admission):
 
 
 class SloFeasible(Admission):
-    """SLO feasibility: admit only tasks that can still meet their deadline in a mode.
+    """SLO feasibility: admit only tasks that can still meet their deadline.
 
     Decides: a task is admitted if in some mode its predicted wait and its own stages (transfers of missing data
-    included) end by its deadline; a request if the batches ahead and the one it would be in do
-    (`hetsim_policies.admission.predicted`).  Tasks without a deadline are admitted.
+    included) end by its deadline.  A request is admitted if the batches ahead of it and its own batch end by its
+    deadline (`hetsim_policies.admission.predicted`).  Tasks without a deadline are admitted.
     Reference: the admission of Clockwork (Gujarati et al., Serving DNNs like Clockwork, OSDI 2020, section 4): a
     request that cannot be served in time is refused at once.
     Weakness: what is admitted is not promised its mode: a scheduler that takes another, or lets others pass, breaks the
     prediction (`redirect` ties a task to the mode).  A safety factor above 1 covers some of that.
-    Cost: O(1) a request, O(modes) questions for work ahead a task.
+    Cost: O(1) per request; O(modes) calls of `backlog` per task.
 
     safety: factor on the predicted time; above 1 is cautious.
     """

@@ -154,7 +154,7 @@ class Clockwork(Batching):
         return size
 
     def _hopeless(self, queue: RequestQueue, here: float, placement: Placement, view: View) -> int:
-        """How many of the oldest can make it nowhere, even alone and at once."""
+        """Count the oldest requests that would be late even if started alone, now."""
         soonest = here
         for place in self.places:
             if place != placement:

@@ -263,17 +263,17 @@ class Dmdas(Dmda):
 
 
 class ErLs(AssigningScheduler):
-    """ER-LS: list scheduling that decides online, and for good, on CPUs or GPUs.
+    """ER-LS: online list scheduling; each task goes irrevocably to CPUs or GPUs.
 
-    Decides on which side a task runs, when it becomes ready, by its times p on a core and q on a GPU, of which there
-    are m and k.  If p is at least the time at which a GPU will be free plus q, the GPUs get it; else the cores get it
-    if p/sqrt(m) <= q/sqrt(k), and the GPUs if not.  On each side the next task goes to whatever is free first.  Times
-    count from the start of the load, as published; here from when the system was last empty.
+    Decides whether a task runs on a core or a GPU, when it becomes ready.  There are m cores and k GPUs; the task takes
+    p on a core and q on a GPU.  (1) If p is at least the time at which a GPU will be free plus q, it goes to the GPUs.
+    (2) Otherwise it goes to the cores if p/sqrt(m) <= q/sqrt(k), else to the GPUs.  On each side the next task goes to
+    the device that is free first.  Times count from the instant at which the system was last empty.
     Reference: Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling Applications on Hybrid
-    Multi-core Machines (2017): at most 4 sqrt(m/k) times the least makespan for m >= k, also of task graphs that are
-    uncovered as they run; no online algorithm is below sqrt(m/k) (Canon, Marchal, Simon, Vivien, Online Scheduling of
-    Task Graphs on Heterogeneous Platforms, 2020).  Where a task takes several devices, m and k count how many such
-    tasks a side can run at once.  Of several types of accelerators the one that would end it first stands for the GPUs.
+    Multi-core Machines (2017): at most 4 sqrt(m/k) times the least makespan for m >= k, also for task graphs that are
+    revealed over time; no online algorithm is below sqrt(m/k) (Canon, Marchal, Simon, Vivien, Online Scheduling of
+    Task Graphs on Heterogeneous Platforms, 2020).  If a task takes several devices, m and k count how many such tasks
+    a side can run at once.  With several accelerator types, the type that would complete the task first is used.
     Weakness: the sides are balanced on average only, by rule and not by load: a side can stand empty; and a task that
     finds no room yet (several devices, memory) holds up those behind it on its side.
     Cost: O(log devices) a task; tasks of several devices look at all lanes of their type.

@@ -472,7 +472,7 @@ class Afs(Elastic):
 
 
 class Duels(Wishes):
-    """Growth steps compared by the pairwise rule."""
+    """AFS: choose the next growth step by pairwise comparison of the jobs."""
 
     def __init__(self, afs: Afs, left: dict[int, float]):
         self._afs, self._left = afs, left

@@ -138,12 +138,15 @@ class Similarity(ListScheduler):
         """Its fastest mode that fits, on the node that is best; it starts there at once."""
         for mode in task.fastest_modes():
             if options := view.options(task, mode):
-                return self._noted(task, min(options, key=lambda option: self._unease(task, option, view)))
+                return self._noted(task, min(options, key=lambda option: self._placement_cost(task, option, view)))
         anywhere = view.fit(task)
         return None if anywhere is None else self._noted(task, anywhere)
 
-    def _unease(self, task: Task, placement: Placement, view: View) -> tuple[float, float]:
-        """Likeness of running jobs of the node and, for fractions, again of the device."""
+    def _placement_cost(self, task: Task, placement: Placement, view: View) -> tuple[float, float]:
+        """Return the cost of a placement: similarity to the jobs already there, then load.
+
+        Jobs on the same node count once; a task on part of a device counts those on its device again.
+        """
         device = placement.devices[0]
         alike = sum(likeness(task, other) for other in self._on_node.get(device.node, {}).values())
         if not placement.mode.whole_devices and not placement.mode.on_cpu:
@@ -168,7 +171,7 @@ def likeness(one: Task, other: Task) -> float:
 
 
 def _speeds(task: Task) -> dict[str, float]:
-    """By type, the speed of its best mode against the best of all."""
+    """Return the relative speed of the task on each device type (fastest = 1)."""
     best = task.shortest_estimate
     speeds: dict[str, float] = {}
     for mode in task.modes:

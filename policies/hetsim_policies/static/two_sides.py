@@ -185,12 +185,11 @@ def balanced_makespan(times: np.ndarray, counts: Sequence[int], ready: np.ndarra
 
 
 class Clb2c(PlainPlanner):
-    """Centralized load balancing for two clusters: from both ends of a speed-up list.
+    """Centralized load balancing for two device types (CLB2C).
 
     For independent sequential tasks on at most two types of device.
-    Decides where, for two types of devices.  Tasks are sorted by the ratio of their two times; at each step the task at
-    either end is tried on the least loaded lane of the type that it suits best, and the one that would be complete
-    first is placed.
+    Decides the device of each task.  Tasks are sorted by the ratio of their two times.  In each step, the task at each
+    end is tried on the least loaded lane of its better type.  The task that would complete first is placed.
     Reference: Cheriere and Saule, Considerations on Distributed Load Balancing for Fully Heterogeneous Machines: Two
     Particular Cases (2015).  At most 2 times the least makespan if no task is longer than that on either type, without
     arrivals.  Weakness: without that condition no ratio holds, as the last tasks left may be long ones on their worse

@@ -121,7 +121,7 @@ def begun(options: StudyOptions, setup: Setup, runs: int = 0, identity: Identity
 
 
 def stop_at_part(options: StudyOptions, study: Study, series: Iterable[Replicates]) -> None:
-    """Make the part of a shard of these cases, and raise ShardOver."""
+    """If a shard is asked for, run its share of the cases and raise ShardOver."""
     if (part := part_of(options)) is not None:
         raise ShardOver(make_part(study, series, part))
 

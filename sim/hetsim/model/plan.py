@@ -87,7 +87,7 @@ def split_cores(devices: Sequence[Device], cores: int, cluster: Cluster) -> list
 
 
 def cores_on(devices: Sequence[int], cores: Sequence[int] | None, cluster: Cluster) -> list[list[int]]:
-    """Core numbers of a recorded placement, by device; empty where unnamed."""
+    """Core numbers of a recorded placement, a list per device (empty if unknown)."""
     by_place: list[list[int]] = [[] for _ in devices]
     position = shift = 0
     for core in sorted(cores or ()):

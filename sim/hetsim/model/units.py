@@ -128,7 +128,7 @@ def in_units(value: float, validators: Iterable[Any]) -> str:
 
 
 def _with_unit(number: str, units: dict[str, float], example: str) -> str:
-    """The number as written with a unit, so that the suggestion means the same."""
+    """Format a suggested value with a unit, taken from `example`."""
     if units is RATE:
         return f"{number}/s (or per minute: {number}/min)"
     unit = _QUANTITY.match(example)

@@ -19,10 +19,10 @@ from hetsim.results.panels import Axis, Band, Line, Panel, Picture, Points, Shad
 def against(
     sweep: Sweep, x: str, metric: str = DEFAULT_METRIC, *, by: str = "policy", where: Mapping[str, Any] | None = None
 ) -> Picture:
-    """Draw a metric against a key, a line for each policy, with 95 % intervals.
+    """Plot a metric over one key of a sweep, one line per policy, with 95 % CIs.
 
-    Parameters: sweep: its result; x, metric: what is drawn; by: another key may tell the lines apart; where: fixes
-        other columns of the sweep's table.
+    Parameters: sweep: its result; x, metric: the axes; by: column that defines the lines (default: policy); where:
+        fixed values of other columns.
     Returns: the picture.
     """
     frame = _rows(sweep, metric, where, columns=(x, by))

@@ -182,7 +182,7 @@ class Index:
         heappush(self._line[number].heaps[state], (key, number, self._version[number]))
 
     def _arm(self, line: LikeServices) -> None:
-        """There is room: the next request of those that have none is to be told of."""
+        """Wake idle services of this line: queue them, or wait for their next request."""
         idle, line.idle = line.idle, []
         for number in idle:
             if self._state[number] == IDLE:

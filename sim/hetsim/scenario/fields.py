@@ -42,7 +42,7 @@ def unknown(error: UnknownName) -> str:
 
 
 def looked_up(find: Callable[[str], Any], name: str) -> Any:
-    """The entry of this name; ValueError for an unknown one, as validators raise it."""
+    """Return the entry with this name; raise ValueError, for pydantic, if unknown."""
     try:
         return find(name)
     except UnknownName as error:

@@ -47,7 +47,7 @@ MAX_CANDIDATES = 10_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """A combination under a policy and its trial; `objective` NaN if unknown."""
+    """Values under one policy, with their trial; `objective` is NaN if unknown."""
 
     number: int
     values: Mapping[str, Any]

@@ -52,7 +52,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> "Target":
-        """Read `response_p99 < 200 ms`; UsageError with a sentence."""
+        """Parse a target such as `response_p99 < 200 ms`; raise UsageError if invalid."""
         if not (match := _TARGET.match(text)):
             raise UsageError(f"a target is written METRIC < VALUE (or with >, <= or >=), not {shown(text)}")
         name, sign, written = match.groups()

@@ -137,7 +137,7 @@ class Kernels:
         self.tokens[part] = self.tokens.get(part, np.zeros(len(TOKENS))) + seconds
 
     def steps(self, constants: Mapping[str, float], family: str) -> KernelSteps:
-        """The step times, with the constants of an engine."""
+        """Scale the measured kernel times with the constants of a serving engine."""
         parts, kernels, moved = self.tokens, constants["kernels"], constants["moved"]
         linear = sum(((moved if part in MOVED else kernels) * parts[part] for part in parts), np.zeros(len(TOKENS)))
         linear = linear + constants["per_token"] * self.layers * TOKENS

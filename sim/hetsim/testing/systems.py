@@ -297,7 +297,7 @@ class ServedScenario(System):
     scenario: Scenario | None = None
 
     def run_input(self, scheduler: Any, admission: Any = None) -> RunInput:
-        """The input of a run under this policy, with own batching."""
+        """Build the run input; batching comes from the scenario's services."""
         assert self.scenario is not None
         built = self.scenario.build(1)
         return replace(built, scheduler=scheduler, admission=admission, policy=type(scheduler).__name__)

@@ -425,10 +425,10 @@ def _waits(
     name: str, rate: float, service: PhaseType, servers: int, first: Floats, powers: Floats, drain: Floats | None,
     arrivals: Floats,
 ) -> Prediction:  # fmt: skip
-    """The figures, with P(W > t) = π(c) exp(`drain` t) (I - R)^-1 `arrivals`.
+    """Steady-state metrics of the queue, from its matrix-geometric solution.
 
-    `first` is π(c), `powers` R and `arrivals` the rate of arrivals in each state over their mean.
-    Without `drain` there are means only.
+    P(W > t) = π(c) exp(`drain` t) (I - R)^-1 `arrivals`.  `first`: π(c).  `powers`: R.  `arrivals`: arrival rate of
+    each state divided by the mean rate.  If `drain` is None, only means are returned.
     """
     from scipy.linalg import expm
 

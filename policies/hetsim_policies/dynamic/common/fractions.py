@@ -386,9 +386,9 @@ class Ties:
     def add_to(
         self, cost: np.ndarray, matrix: csr_array, limits: np.ndarray
     ) -> tuple[np.ndarray, csr_array, np.ndarray, csr_array, np.ndarray]:
-        """Extend a program by these rows, and by columns for the sums.
+        """Add these constraints to a linear program, with columns for the sums.
 
-        In order: cost, rows, limits, equations, zeros.
+        Returns `(cost, A_ub, b_ub, A_eq, b_eq)`, as `linprog` takes them.
         """
         between = len(cost) - self.fractions
         cost = np.concatenate([cost, np.zeros(self.sums)])

@@ -24,10 +24,10 @@ SLICES = 12
 
 
 class DeviceLine:
-    """Tasks queued at one place, and when its lanes become free.
+    """Queue of one device, or of a type's pool, with the time each lane becomes free.
 
-    Ends are kept less `shift`: where a task ends earlier or later than expected, all behind it move with it (on a
-    line of several lanes by their share of it).
+    `ends` stores end times minus `shift`. If a task ends early or late, only `shift` changes, which moves all later
+    tasks. If the task uses some of the lanes, `shift` changes by that share of the difference.
     """
 
     __slots__ = ("number", "type", "device", "lanes", "most", "ends", "shift", "queue", "used", "up", "changed")

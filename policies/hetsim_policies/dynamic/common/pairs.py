@@ -17,11 +17,13 @@ from hetsim_policies.common import place_of
 
 
 class Pair(NamedTuple):
-    """A running task, the fraction it moves to (None: stays), the newcomer's place."""
+    """Placement of a new task on a GPU shared with a running task (the partner)."""
 
     partner: Task
     moved: Placement | None
+    """The fraction of the GPU that the partner moves to; None: it stays."""
     place: Placement
+    """The placement of the new task."""
 
 
 def is_fraction(mode: Mode) -> bool:

@@ -474,7 +474,7 @@ class Board:
         return any(now - since >= job.seconds * (1 - LATE) for job, since in self._perhaps_late(now))
 
     def _perhaps_late(self, now: float) -> list[tuple[PlannedJob, float]]:
-        """Running tasks that should have ended by now, or are about to; no other is late."""
+        """Return the running jobs that may be late, with their start times."""
         while self._due and self._due[0][0] <= now * (1 + 2 * LATE) + 2 * LATE * (self._due[0][0] - self._due[0][2]):
             _, row, since = heapq.heappop(self._due)
             job, began = self.running.get(row, (None, 0.0))

@@ -150,7 +150,7 @@ class Speeds:
         return self.regroup(groups)
 
     def leave(self, launch: Launch) -> list[Launch]:
-        """Stop computing; return the gangs whose end has moved."""
+        """Remove the launch from its groups; return the gangs whose end time changed."""
         table: Timetable = launch.own_table
         groups = [lane.group for lane in table.lanes if lane.group is not None]
         for group in groups:

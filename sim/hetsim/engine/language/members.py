@@ -258,7 +258,7 @@ class Members:
         self.here = []
 
     def fetched(self, request: Generation) -> None:
-        """Note that a request's keys and values came from where it was prefilled."""
+        """Record that the request's KV cache has arrived from the prefill replica."""
         self.here.append(request)  # it decodes from the next boundary on
         self.replica.wake()
 

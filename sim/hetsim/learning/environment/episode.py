@@ -342,7 +342,7 @@ def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> t
     layout, count = episodes.layout, episodes.actions
 
     class Trained(Acting):
-        """A trained model, as it was trained in an environment."""
+        """Scheduler that runs the trained model as it ran in its environment."""
 
         def __init__(self) -> None:
             super().__init__(

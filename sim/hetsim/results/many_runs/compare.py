@@ -264,7 +264,7 @@ def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> d
     asked = list(asked)
     by_name, expanded = metrics.by_name(asked), metrics.expanded(asked)
     made = set(metrics.expanded(name for name in asked if name != "usual"))  # the usual ones only where kept
-    names = [name for name in expanded if name in by_name or _may_tell(name, sets, name in made)]
+    names = [name for name in expanded if name in by_name or _is_comparable(name, sets, name in made)]
     columns = {name: _columns(sets, name) for name in names}
     gpus = "gpu_utilization"
     if gpus in columns and gpus not in by_name and columns[gpus].isna().all(axis=None):
@@ -277,8 +277,8 @@ def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> d
     return some or telling
 
 
-def _may_tell(name: str, sets: Mapping[str, Replications], made: bool) -> bool:
-    """Return True if this metric of a set belongs to runs like these."""
+def _is_comparable(name: str, sets: Mapping[str, Replications], made: bool) -> bool:
+    """Return True if the metric is defined and comparable for all these runs."""
     runs = list(sets.values())
     if (declared := declaration(name)) is not None and declared.needs_end:
         drained = all(math.isinf(result.horizon) for one in runs for result in one.results)

@@ -83,7 +83,7 @@ class _Waits:
         return part, cause
 
     def head_of(self, at: int) -> np.ndarray:
-        """The earliest task that one may stand behind, by stretch."""
+        """Return, per time interval, the rank of the first waiting task that may block it."""
         return self.head[self.part[self.variant[at]]]
 
 

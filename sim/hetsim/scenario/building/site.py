@@ -93,7 +93,7 @@ def drawn_partition(demand: Demand, path: Path_, context: "Context") -> Partitio
 
 
 def unknown_partition(name: str, cluster: Cluster) -> str:
-    """Sentence: there is no such partition, and which there are."""
+    """Error text for an unknown partition, with a suggestion or the known names."""
     names = list(cluster.partitions)
     near = suggestion(name, names) or (f"; there are {', '.join(names[:8])}" if names else "; the cluster has none")
     return f'unknown partition "{name}"{near}'
@@ -203,7 +203,7 @@ def _keep_out(tasks: Tasks, rows: np.ndarray, partition: Partition) -> None:
 
 
 def _bound_estimates(tasks: Tasks, end: np.ndarray) -> None:
-    """A task that is killed at its limit ends by then: no estimate is longer."""
+    """Cap each estimate so that the task ends by its time limit."""
     with np.errstate(invalid="ignore"):
         latest = np.maximum(0.0, end[:, np.newaxis] - tasks.computing(np.zeros_like(tasks.estimate)))
         longer = np.isfinite(tasks.estimate) & (tasks.estimate > latest)

@@ -242,7 +242,11 @@ def amount(value: Any) -> float:
 
 
 def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = False) -> list[dict[str, Any]]:
-    """Nodes of a Kubernetes cluster from kubectl get nodes -o json, with GPUs."""
+    """Nodes and their GPUs, from the output of kubectl get nodes -o json.
+
+    types: other names for GPU types.
+    down: also return nodes that are cordoned or not ready.
+    """
     log = JobLog(Path(path), LogCut())
     nodes_there = []
     away = 0

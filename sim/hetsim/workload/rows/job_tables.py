@@ -268,7 +268,10 @@ class Assembly:
             table.numbers["deadline"] = table.arrival + (due - arrival)
 
     def _warm_up(self, when: np.ndarray, start: np.ndarray | None, warm: np.ndarray) -> np.ndarray:
-        """Jobs in the cluster at the cut: 1 if running, 2 if waiting; moves submissions."""
+        """Return the state of each job at the cut: 0 later, 1 running, 2 waiting.
+
+        Modifies `when`: jobs that run at the cut are submitted at 0, waiting and later ones not before `BEHIND`.
+        """
         runs = warm & (np.full(len(when), np.inf) if start is None else start <= self.begin)
         when[warm] = 0.0
         when[~runs & (when < BEHIND)] = BEHIND  # whatever the order of a scheduler, it starts first what runs already
