@@ -229,7 +229,8 @@ def _table(entry: Entry, table: FiguresTable, comparison: pd.DataFrame) -> Itera
         tail += " Nothing was tuned on these inputs."
     if len(others):
         good, judged = tally(others)
-        tail += f" On inputs that nothing was tuned on {good} of {judged} are within it: {_others(entry, others)}."
+        tail += f" On inputs not used for tuning, {good} of {judged} figures are within the tolerance:"
+        tail += f" {_others(entry, others)}."
     if len(rows) > MAX_ROWS:
         good = int(rows["within"].dropna().astype(bool).sum())
         yield f"{good} of {len(rows)} figures are within the tolerance ({table.tolerance.text}).{tail}"

@@ -342,7 +342,7 @@ HOSTILE: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no number": (lambda d: object_of(d, "link").pop("number"), "'number' is missing"),
     "other object": (lambda d: d.update(run=object_of(d, "link")), "cannot be read"),
     "no run": (lambda d: d.pop("run"), "'run' is missing"),
-    "negative": (lambda d: object_of(d, "random_tree")["fields"].update(replication=-1), "a replication is a number"),
+    "negative": (lambda d: object_of(d, "random_tree")["fields"].update(replication=-1), "replication must be from 0"),
     "nodes": (lambda d: object_of(d, "node_spec")["fields"].update(count=10**12), "2,000,000"),
     "float": (lambda d: object_of(d, "link")["fields"].update(upload={"float": "1 GB"}), "could not convert"),
     "int": (lambda d: object_of(d, "link")["fields"].update(upload={"int": "0x1g"}), "invalid literal"),

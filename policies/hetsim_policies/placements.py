@@ -85,7 +85,7 @@ class SlowReserve:
 
     def __init__(self, threshold: int = 2):
         if threshold < 1:
-            raise ValueError(f"threshold counts the task to be placed: 1 or more, not {threshold}")
+            raise ValueError(f"threshold must be at least 1 (it counts the task to be placed); got {threshold}")
         self.threshold = threshold
 
     def __call__(self, task: Task, view: View) -> Placement | None:

@@ -323,13 +323,13 @@ def test_an_observation_with_other_entries_is_said():
     [
         ({"observation": "dictt"}, UnknownName, 'unknown observation "dictt"; did you mean "dict"'),
         ({"observation": 5}, UsageError, "an observation is a name, a class"),
-        ({"actions": "node"}, UsageError, "actions are a list of names"),
+        ({"actions": "node"}, UsageError, "actions must be a list of names"),
         ({"actions": ["nod"]}, UnknownName, 'did you mean "node"'),
         ({"actions": ["mode", "width"]}, UsageError, "leave out width"),
         ({"actions": ["mode", "node"], "window": 1000, "scenario": "fragmented-gpus"}, None, ""),
-        ({"ahead": 2}, UsageError, "ahead is true or false"),
+        ({"ahead": 2}, UsageError, "ahead must be true or false"),
         ({"normalize": True}, UsageError, "normalized by return or time, or not .None., not by True"),
-        ({"order": "sjf"}, UsageError, "in the order of arrival or shortest, not 'sjf'"),
+        ({"order": "sjf"}, UsageError, "order must be arrival or shortest; got 'sjf'"),
         ({"reward": 5}, UsageError, "a reward is a name"),
     ],
 )

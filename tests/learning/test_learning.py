@@ -292,7 +292,7 @@ def test_no_replication_reaches_the_branches_beside_the_main_one():
     assert RandomTree(7, APART - 1).sequence("a").spawn_key[0] == APART - 1
     assert RandomTree(10**7, 3, TRAINING).sequence("a").spawn_key[::2][:2] == (APART, 3)
     for replication in (-1, APART):
-        with pytest.raises(ValueError, match="a replication is a number from 0 to"):
+        with pytest.raises(ValueError, match="replication must be from 0 to"):
             RandomTree(7, replication)
 
 
@@ -361,8 +361,8 @@ def test_a_run_of_the_file_is_what_the_judge_saw(tmp_path, judged_seldom):
         ({"reward": "slow"}, UnknownName, "the rewards are response, slowdown, goodput, energy"),
         ({"steps": 0}, UsageError, "steps must be a whole number from 1"),
         ({"steps": 2.5}, UsageError, "steps must be a whole number from 1"),
-        ({"seed": -1}, UsageError, "the seed of training is a whole number from 0"),
-        ({"window": 0}, UsageError, "window is how many"),
+        ({"seed": -1}, UsageError, "seed must be a whole number from 0"),
+        ({"window": 0}, UsageError, "must be from 1 to"),
         ({"settings": {"rat": 1}}, UnknownName, 'did you mean "rate"'),
         ({"settings": {"rate": "abc"}}, UsageError, "setting rate of agent dqn: .* not 'abc'"),
         ({"settings": {"rate": -1}}, UsageError, "rate of agent dqn: input should be greater than 0"),
@@ -371,7 +371,7 @@ def test_a_run_of_the_file_is_what_the_judge_saw(tmp_path, judged_seldom):
         ({"settings": {"hidden": 5}}, UsageError, "hidden of agent dqn"),
         ({"settings": {"batch": 0}}, UsageError, "batch of agent dqn"),
         ({"settings": {"runs": 1}, "agent": "reinforce"}, UsageError, "runs of agent reinforce"),
-        ({"settings": ["rate"]}, UsageError, "settings of an agent are a mapping"),
+        ({"settings": ["rate"]}, UsageError, "settings must be a mapping"),
         ({"out": "no/such/folder.npz"}, UsageError, "folder.npz cannot be written: no/such is not a folder"),
         ({"out": "."}, UsageError, "is a folder"),
         ({"baselines": ["fcsf"]}, UnknownName, 'did you mean "fcfs"'),

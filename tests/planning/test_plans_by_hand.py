@@ -32,7 +32,7 @@ def test_a_plan_fits_that_fills_the_memory():
 
     assert [candidate(room).fits for room in (None, 4, 5, 6)] == [True, False, True, True]
     assert candidate(5).gpu_hours == 2.0
-    with pytest.raises(UsageError, match="there is one stage, so that no pipeline could be drawn"):
+    with pytest.raises(UsageError, match="the plan has one stage; a pipeline needs at least two"):
         candidate(5).schedule()
     assert training_plans._ranked(candidate(5), "time") == (2.0, 2.0)
     assert training_plans._ranked(candidate(5, steps=1800.0), "gpu_hours") == (4.0, 2.0)

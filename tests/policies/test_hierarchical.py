@@ -418,7 +418,7 @@ def test_an_epoch_has_to_last(epoch):
     said = refusal({"name": "hierarchical", "epoch": epoch})
     assert "policy.scheduler.epoch" in said
     assert "greater than 0" in said or "above 0" in said or "negative" in said
-    with pytest.raises(ValueError, match="has to last some time"):
+    with pytest.raises(ValueError, match="must be positive and finite"):
         Hierarchical(epoch=0.0)
 
 

@@ -223,10 +223,10 @@ def test_backtest_asks_before_it_tells():
     ("call", "text"),
     [
         (lambda: prediction_error([1.0], []), "0 forecasts for 1 values"),
-        (lambda: prediction_error([1.0], [math.nan]), "finite numbers"),
+        (lambda: prediction_error([1.0], [math.nan]), "must be finite"),
         (lambda: Score(1.0), "between 0 and 1"),
-        (lambda: backtest(LastValue(), [0.0], [1.0, 2.0]), "1 times for 2 values"),
-        (lambda: backtest(LastValue(), [0.0], [1.0], steps=0), "at least one observation ahead"),
+        (lambda: backtest(LastValue(), [0.0], [1.0, 2.0]), "must have the same length; got 1 and 2"),
+        (lambda: backtest(LastValue(), [0.0], [1.0], steps=0), "steps must be at least 1"),
         (lambda: LastValue().observe(0.0, math.nan), "finite numbers"),
         (lambda: led(LastValue(), [1.0, 2.0], step=0.0), "in the order of time"),
         (lambda: LastValue().forecast(-1.0), "horizon"),
@@ -683,5 +683,5 @@ def test_nothing_is_observed_before_the_start(name, time):
 
 
 def test_a_memory_lasts():
-    with pytest.raises(ValueError, match="memory is a time above 0"):
+    with pytest.raises(ValueError, match="memory must be above 0"):
         Ewma(0.0)

@@ -78,7 +78,7 @@ def test_students_interval_of_values():
     for values in ([1.0], [], [1.0, INF], [NAN]):
         assert math.isnan(student_interval(values).low) and "(no interval)" in str(student_interval(values))
     for wrong in (0.0, 1.0, -1.0):
-        with pytest.raises(UsageError, match="lies between 0 and 1"):
+        with pytest.raises(UsageError, match="must be between 0 and 1"):
             student_interval([1.0, 2.0], wrong)
 
 

@@ -252,7 +252,7 @@ def test_the_values_of_batch_means_are_those_of_the_metric():
         with pytest.raises(UsageError, match=f"there are no batch means of {metric}: {why}"):
             estimands._values(result, metric)
     for batches in (9, 101, True, 10.0):
-        with pytest.raises(UsageError, match=f"batch means take 10 to 100 batches, not {batches}"):
+        with pytest.raises(UsageError, match=f"batches must be from 10 to 100; got {batches}"):
             estimands.batch_means(result, "wait_mean", batches)  # type: ignore[arg-type]
     for batches in (10, 100):
         with pytest.raises(UsageError, match="3 tasks are too few"):

@@ -95,10 +95,10 @@ def test_a_run_is_saved_into_an_empty_folder_and_into_no_other(tmp_path: Path):
 @pytest.mark.parametrize(("policies", "more", "said"), [
     (["a", "b"], {"metric": "makespan_bound"}, "there is no best makespan_bound: neither more nor less of it"),
     (["a"], {}, "the best of fewer than two policies needs no selection"),
-    (["a", "b"], {"probability": 0.5}, r"of 2 lies above chance \(1/2\) and below 1, not 0.5$"),
-    (["a", "b", "c"], {"probability": 1.0}, r"of 3 lies above chance \(1/3\) and below 1, not 1$"),
-    (["a", "b"], {"delta": 0.0}, "delta is a share of the mean above 0 and below 1, such as 1%, not 0$"),
-    (["a", "b"], {"delta": 1.0}, "not 1$"),
+    (["a", "b"], {"probability": 0.5}, r"of 2 must be above chance \(1/2\) and below 1; got 0.5$"),
+    (["a", "b", "c"], {"probability": 1.0}, r"of 3 must be above chance \(1/3\) and below 1; got 1$"),
+    (["a", "b"], {"delta": 0.0}, "delta must be a share of the mean above 0 and below 1, such as 1%; got 0$"),
+    (["a", "b"], {"delta": 1.0}, "got 1$"),
 ])  # fmt: skip
 def test_selections_that_are_not_begun(policies: list[str], more: dict[str, Any], said: str):
     with pytest.raises(UsageError, match=said):
@@ -114,7 +114,7 @@ def test_selections_that_are_not_gone_on_with():
     race.add("a", 2.0)
     for policy in ("a", "b"):
         race.add(policy, 2.0)
-    with pytest.raises(UsageError, match="takes at least 3 replications, not 2$"):
+    with pytest.raises(UsageError, match="needs at least 3 replications; got 2$"):
         race.start()
     same = Race(["a", "b"], "wait_mean")
     nothing = Race(["a", "b", "c"], "wait_mean")

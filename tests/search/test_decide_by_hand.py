@@ -182,7 +182,7 @@ def test_prices_are_those_of_the_cluster_for_an_hour():
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, math.nan])
 def test_delta_is_a_share(delta: float):
-    with pytest.raises(UsageError, match="delta is a share of the mean above 0 and below 1"):
+    with pytest.raises(UsageError, match="delta must be a share of the mean above 0 and below 1"):
         found({A: [1]}, delta=delta)
 
 

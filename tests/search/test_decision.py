@@ -201,7 +201,7 @@ def test_what_is_written(tmp_path: Path):
 @pytest.mark.parametrize(
     ("over", "more", "said"),
     [
-        ({BIG: "1..x"}, {}, "an end of a range is a number"),
+        ({BIG: "1..x"}, {}, "the ends of a range must be numbers"),
         ({BIG: []}, {}, "whole numbers"),
         ({BIG: None}, {}, "give the numbers to try"),
         ({"seed": [1, 2]}, {}, "random numbers"),

@@ -201,10 +201,10 @@ def test_the_least_number_for_a_precision(spread: float):
 
 
 @pytest.mark.parametrize(("given", "said"), [
-    ({"precision": 0.0}, "the precision is a share above 0 and below 1, such as 5%, not 0"),
-    ({"precision": 1.0}, "not 1$"), ({"precision": 0.1, "confidence": 1.0}, "the confidence is a share"),
-    ({"precision": 0.1, "confidence": 0.0}, "the confidence is a share"),
-    ({"precision": 0.1, "pilot": 4}, "a pilot takes at least 5 replications, not 4"),
+    ({"precision": 0.0}, "precision must be a share above 0 and below 1, such as 5%; got 0"),
+    ({"precision": 1.0}, "got 1$"), ({"precision": 0.1, "confidence": 1.0}, "confidence must be a share"),
+    ({"precision": 0.1, "confidence": 0.0}, "confidence must be a share"),
+    ({"precision": 0.1, "pilot": 4}, "pilot must be at least 5 replications, to estimate the spread; got 4"),
 ])  # fmt: skip
 def test_a_precision_that_is_none(given: dict[str, Any], said: str):
     with pytest.raises(UsageError, match=said):

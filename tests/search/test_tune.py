@@ -165,10 +165,10 @@ def test_a_setting_that_fails_loses():
         ({"over": {"limt": [1]}}, 'no parameter "limt"; did you mean "limit"'),
         ({"over": {}}, "nothing to tune"),
         ({"over": {"limit": "9..1"}}, "is empty: low must be below high"),
-        ({"over": {"limit": "0..9 log"}}, "a log scale starts above 0"),
+        ({"over": {"limit": "0..9 log"}}, "a log scale must start above 0"),
         ({"over": {"limit": [1]}, "metric": "gpu_utilization"}, "neither more nor less"),
-        ({"over": {"limit": [1]}, "first": 1}, "at least 2 replications"),
-        ({"over": {"limit": [1]}, "confidence": 2}, "a confidence lies between 0 and 1"),
+        ({"over": {"limit": [1]}, "first": 1}, "first must be at least 2"),
+        ({"over": {"limit": [1]}, "confidence": 2}, "confidence must be between 0 and 1"),
         ({"over": {"limit": [1]}, "overrides": {"warmup": "auto"}}, "at least 100 tasks in every replication"),
     ],
 )

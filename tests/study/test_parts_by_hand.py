@@ -1022,7 +1022,7 @@ def test_values_of_an_axis():
     assert [sampled.at(point)["k"] for point in range(5)] == ["a", "a", "b", "c", "c"]
     with pytest.raises(UsageError, match="k: 1000 ms is there twice; give each value once"):
         points._steps("k", ["1 s", "2 s", "1000 ms"])
-    with pytest.raises(UsageError, match="k: in a grid a range needs a number of steps"):
+    with pytest.raises(UsageError, match="k: a range in a grid needs a step count"):
         points._steps("k", points._axis("k", "1..8"))
     assert points.is_sampled({"a": [1, 2], "b": "1..8"}) and not points.is_sampled({"a": "1..8 integer 2"})
     assert points._same({"policy": {"scheduler": "fcfs"}, "a": 1.0}) == points._same({"a": 1, "policy": "fcfs"})
@@ -1050,8 +1050,8 @@ def test_points_that_are_made():
     for axes, kind, n, said in (
         ({"a": [1]}, "gird", None, 'unknown sample "gird"; did you mean "grid"'),
         ({"a": [1]}, "grid", 3, "a grid has as many points as its values make"),
-        ({"a": [1]}, "random", None, "a sample needs the number of its points"),
-        ({"a": [1]}, "random", 0, "a sample needs the number of its points"),
+        ({"a": [1]}, "random", None, r"a sample needs n \(--n\), the number of its points"),
+        ({"a": [1]}, "random", 0, r"a sample needs n \(--n\), the number of its points"),
         ({}, "random", 3, "a sample needs keys to draw"),
         ({"a": list(range(1001)), "b": list(range(1000))}, "grid", None,
             "the sweep has 1,001,000 points .with policies., more"),

@@ -286,7 +286,7 @@ def test_what_a_run_says_of_replications():
     for more in ({"workers": 2}, {"executor": object()}):
         with pytest.raises(UsageError, match="which stay in the process that made them: use one worker"):
             hs.replicate(SMALL, keep=True, replications=2, **more)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="shards need a folder that all of them share: give cache"):
+    with pytest.raises(UsageError, match="shards need a shared folder: give cache"):
         hs.replicate(SMALL, replications=2, shard="1/2")
 
 
@@ -348,7 +348,7 @@ def test_what_was_asked_of_a_comparison():
 
 
 def test_what_a_selection_takes():
-    with pytest.raises(UsageError, match="takes at least 3 replications, not 2"):
+    with pytest.raises(UsageError, match="needs at least 3 replications; got 2"):
         select_best(SMALL, ["fcfs", "sjf"], StudyOptions(replications=2), "jain")
     with pytest.raises(UsageError, match="give the number of its first stage only"):
         select_best(SMALL, ["fcfs", "sjf"], StudyOptions(replications={"precision": 0.1}), "jain")
@@ -922,9 +922,9 @@ def test_a_precision_is_planned_from_a_pilot(share: float, level: float, monkeyp
 @pytest.mark.parametrize(("values", "more", "said"), [
     ([1.0] * 6, {}, "nothing in this scenario is random"), ([1.0, math.nan, 2, 2, 1, 1], {}, "not finite"),
     ([1.0, -1.0] * 3, {}, "the mean of jain is 0: no precision relative to it"),
-    ([1.0, 2.0], {"pilot": 4}, "a pilot takes at least 5 replications, not 4"),
-    ([1.0], {"precision": 1.0}, "the precision is a share above 0 and below 1, such as 5%, not 1"),
-    ([1.0], {"confidence": 0.0}, "the confidence is a share above 0 and below 1, such as 5%, not 0"),
+    ([1.0, 2.0], {"pilot": 4}, "pilot must be at least 5 replications, to estimate the spread; got 4"),
+    ([1.0], {"precision": 1.0}, "precision must be a share above 0 and below 1, such as 5%; got 1"),
+    ([1.0], {"confidence": 0.0}, "confidence must be a share above 0 and below 1, such as 5%; got 0"),
     ([1.0], {"metric": "no_such"}, "unknown metric"),
 ])  # fmt: skip
 def test_precisions_that_cannot_be_planned(

@@ -341,8 +341,8 @@ def test_shards_make_each_run_once(made: Made, many: int, tmp_path: Path, monkey
     ]  # fmt: skip
     found = sweep(SMALL, OVER, **options)
     assert len(made.jobs) == 12 and found.table["status"].tolist().count("failed") == 1
-    for wrong in ({"out": None}, {"fresh": True}):
-        with pytest.raises(UsageError, match="shards need a folder that all of them share, and leave what is there"):
+    for wrong, said in (({"out": None}, "need a shared folder"), ({"fresh": True}, "cannot be combined with --fresh")):
+        with pytest.raises(UsageError, match=said):
             sweep(SMALL, OVER, shard="1/2", **(options | wrong))
 
 
@@ -484,9 +484,9 @@ def test_settings_that_fail_come_last(made: Made):
 
 
 @pytest.mark.parametrize(("more", "said"), [
-    ({"first": 1}, "a choice takes at least 2 replications and an interval at least 3, not 1 and 20"),
-    ({"final": 2}, "not 3 and 2"), ({"confidence": 1.0}, "a confidence lies between 0 and 1"),
-    ({"confidence": 0.0}, "a confidence lies between 0 and 1"), ({"metric": "task_count"}, "neither more nor less"),
+    ({"first": 1}, "first must be at least 2 and final at least 3 replications; got 1 and 20"),
+    ({"final": 2}, "got 3 and 2"), ({"confidence": 1.0}, "confidence must be between 0 and 1"),
+    ({"confidence": 0.0}, "confidence must be between 0 and 1"), ({"metric": "task_count"}, "neither more nor less"),
     ({"over": {}}, "nothing to tune"),
 ])  # fmt: skip
 def test_what_no_tuning_takes(more: dict[str, Any], said: str):
@@ -581,8 +581,8 @@ def test_sizes_that_cannot_run_or_fail(made: Made):
 
 
 @pytest.mark.parametrize(("more", "said"), [
-    ({"confidence": 1.0}, "a confidence lies between"), ({"confidence": 0.0}, "a confidence lies between"),
-    ({"replications": 1}, "a verdict takes at least 2 replications, not 1: one run has no interval"),
+    ({"confidence": 1.0}, "confidence must be between"), ({"confidence": 0.0}, "confidence must be between"),
+    ({"replications": 1}, r"replications must be at least 2 \(one run has no confidence interval\); got 1"),
     ({"least": 0}, "sizes are looked for from 0 to 4096"), ({"least": 5, "most": 4}, "are looked for from 5 to 4"),
     ({"over": "seed"}, "it says which random numbers are drawn, not how large anything is"),
     ({"shard": "1/2", "cache": "x"}, "a bisection has no parts: each size follows from those before"),

@@ -286,7 +286,7 @@ def test_alike_servers_of_several_kinds_are_erlang_s() -> None:
 @pytest.mark.parametrize(("call", "said"), [
     (lambda: theory.phase_type([1, 0], [[0, 1]], [0, 1]), "2 in start need 2 rows of 2 rates onward"),
     (lambda: theory.phase_type([0.5, 0.4], [[0, 1], [0, 0]], [0, 1]), "the sum 0.9, not 1"),
-    (lambda: theory.phase_type([1, 0], [[0, 1], [1, 0]], [0, 0]), "from phase 1 there is no way to an end"),
+    (lambda: theory.phase_type([1, 0], [[0, 1], [1, 0]], [0, 0]), "phase 1 cannot reach an end"),
     (lambda: theory.phase_type([1, 0], [[0, -1], [0, 0]], [0, 1]), "numbers not below 0"),
     (lambda: theory.mphc(2, EXPONENTIAL, 2), "M/PH/2 has no steady state"),
     (lambda: theory.mphc(50, COXIAN, 200), "M/PH/200 has 20,301 states a level"),

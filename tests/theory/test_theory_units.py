@@ -722,8 +722,8 @@ def test_a_tandem_of_nothing_is_refused():
 @pytest.mark.parametrize(
     ("births", "deaths", "said"),
     [
-        ([1.0], [1.0, 2.0], "not 1 and 2"),
-        ([[1.0]], [[1.0]], "as many births as deaths"),
+        ([1.0], [1.0, 2.0], "got 1 and 2"),
+        ([[1.0]], [[1.0]], "births and deaths must have the same length"),
         ([-1.0], [1.0], "births must be rates"),
         ([1.0], [0.0], "births must be rates"),
         ([math.inf], [1.0], "births must be rates"),

@@ -38,13 +38,13 @@ Bound = tuple[float, float, str]
 
 def _share(value: float) -> float:
     if not 0 <= value < 1:
-        raise ValueError(f"watermark is a share from 0 to below 1, not {value:g}")
+        raise ValueError(f"watermark must be at least 0 and below 1; got {value:g}")
     return value
 
 
 def _weight(name: str, value: float) -> float:
     if not 0 < value < math.inf:
-        raise ValueError(f"{name} is the price of a token, a number above 0, not {value:g}")
+        raise ValueError(f"{name} (the price of a token) must be above 0; got {value:g}")
     return value
 
 

@@ -47,7 +47,7 @@ class RoundRobin(ListScheduler):
 
     def __init__(self, quantum: Annotated[Seconds, Field(gt=0)] = 1.0, placement: PlacementRule | None = None):
         if not quantum > 0:
-            raise ValueError(f"a quantum of {quantum:g} s: a turn has to last some time")
+            raise ValueError(f"quantum must be above 0; got {quantum:g} s")
         super().__init__(self._ticket, self._begin_turn)
         self._tickets = count()
         self.quantum = quantum

@@ -98,7 +98,7 @@ class Hierarchical(Scheduler):
         objective: Objective | None = None,
     ):
         if not 0 < epoch < math.inf:
-            raise ValueError(f"an epoch of {epoch:g} s: it has to last some time")
+            raise ValueError(f"epoch must be positive and finite; got {epoch:g} s")
         self.epoch = epoch
         self.planner: Planner = planner
         self.inner = ListScheduler(fcfs, discipline="skip") if inner is None else inner

@@ -121,14 +121,14 @@ class Score:
 
     def __init__(self, quantile: float = 0.5):
         if not 0 < quantile < 1:
-            raise UsageError(f"a quantile lies between 0 and 1, {quantile:g} does not")
+            raise UsageError(f"quantile must be between 0 and 1; got {quantile:g}")
         self.quantile = quantile
         self.count = self.zeros = 0
         self._parts = self._loss = self._excess = 0.0
 
     def note(self, actual: float, forecast: float) -> None:
         if not (math.isfinite(actual) and math.isfinite(forecast)):
-            raise UsageError(f"forecasts and what came are finite numbers, not {forecast} and {actual}")
+            raise UsageError(f"forecast and actual must be finite; got {forecast} and {actual}")
         missed = actual - forecast
         self.count += 1
         self._excess -= missed
@@ -192,9 +192,9 @@ def backtest(
     """
     came, at = [float(value) for value in values], [float(time) for time in times]
     if len(came) != len(at):
-        raise UsageError(f"{len(at)} times for {len(came)} values: one each is wanted")
+        raise UsageError(f"times and values must have the same length; got {len(at)} and {len(came)}")
     if steps < 1:
-        raise UsageError(f"a forecast is at least one observation ahead, not {steps}")
+        raise UsageError(f"steps must be at least 1 (observations ahead); got {steps}")
     score = Score(quantile)
     for position, (time, value) in enumerate(zip(at, came, strict=True)):
         predictor.observe(time, value)

@@ -47,7 +47,7 @@ class Ewma(Predictor):
 
     def __init__(self, memory: Annotated[Seconds, Field(gt=0)] = 600.0):
         if not memory > 0:
-            raise ValueError(f"memory is a time above 0, not {memory:g} s")
+            raise ValueError(f"memory must be above 0; got {memory:g} s")
         super().__init__()
         self._values, self._weights = FadingSum(memory), FadingSum(memory)
 
@@ -190,7 +190,8 @@ class HoltWinters(Predictor):
             raise ValueError(f"season ({season:g} s) must be at least two slots ({slot:g} s each)")
         for length, part in ((season, slot), (week or 0.0, week_slot)):
             if length / part > MAX_SLOTS:
-                raise ValueError(f"a season of {length:g} s has more than {MAX_SLOTS:,} slots of {part:g} s")
+                text = f"a season of {length:g} s has more than {MAX_SLOTS:,} slots of {part:g} s"
+                raise ValueError(f"{text}; use a longer slot")
         if week is not None and week <= season:
             raise ValueError(f"the second season, {week:g} s, must be longer than the first, {season:g} s")
         self.season, self.week, self.slot, self.week_slot = season, week, slot, week_slot

@@ -71,7 +71,7 @@ class ConvexEnergy(PlannedScheduler):
         if deadline is not None and slack is not None:
             raise ValueError("give a deadline or a slack, not both")
         if not 0 < min_frequency <= 1 or (slack is not None and not 1 <= slack < np.inf):
-            raise ValueError("min_frequency lies above 0 and up to 1, slack is finite and at least 1")
+            raise ValueError("min_frequency must be above 0 and at most 1, slack finite and at least 1")
         if deadline is not None and not 0 < deadline < np.inf:
             raise ValueError("the deadline is a positive number of seconds")
         self.deadline, self.min_frequency = deadline, min_frequency

@@ -338,7 +338,7 @@ class Prioritized(PlannedScheduler):
     def __init__(self, by: Criterion = "deadline"):
         super().__init__()
         if by not in ("deadline", "demand", "importance"):
-            raise ValueError(f"by is deadline, demand or importance, not {by!r}")
+            raise ValueError(f"by must be deadline, demand or importance; got {by!r}")
         self.by = by
 
     def plan(self, problem: PlanProblem) -> Plan:

@@ -105,7 +105,7 @@ def calibrate(
             raise click.UsageError(f"options stand behind {context.invoked_subcommand}, not before it")
         return
     if (model is None) == (not tables):
-        raise click.UsageError("give --model to measure, or --from for what was measured elsewhere")
+        raise click.UsageError("give exactly one of --model (to measure) and --from (measured elsewhere)")
     if model is None:
         _from_tables(
             tables, batch, time_, unit=unit, rows=rows, samples=samples, shape=shape, scenario=scenario, out=out,
@@ -218,10 +218,9 @@ def _sizes(text: str) -> list[int]:
     if any(not 1 <= size <= MAX_BATCH for size in sizes):
         raise click.UsageError(f"--batches: sizes are from 1 to {MAX_BATCH:,}")
     if any(b <= a for a, b in zip(sizes, sizes[1:], strict=False)):
-        raise click.UsageError(f"--batches: each size must be larger than the one before it, and {text} is not so")
+        raise click.UsageError(f"--batches must be strictly increasing; got {text}")
     if len(sizes) < 2:
-        text = "one size does not tell what a request and what a batch takes; give two or more"
-        raise click.UsageError(f"--batches: {text}")
+        raise click.UsageError("--batches: give two or more sizes, to tell the cost of a batch from that of a request")
     return sizes
 
 

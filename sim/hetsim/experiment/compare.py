@@ -148,7 +148,7 @@ def select_best(
         raise UsageError("a selection makes as many replications as it takes: give the number of its first stage only")
     first = selection.FIRST if replications is None else replications
     if first < 3:
-        raise UsageError(f"the first stage of a selection takes at least 3 replications, not {first}")
+        raise UsageError(f"the first stage of a selection needs at least 3 replications; got {first}")
     cases = prepared(scenario, named_policies(policies), options, refusals)
     kept = groups_to_keep(cases, metrics, by, replace(options, replications=replications or {}))
     if refusals is not None and refusals.errors:

@@ -340,7 +340,7 @@ def _made(axes: dict[str, Axis], sample: str, n: int | None, seed: int) -> Point
         _check_count(len(grid))
         return grid
     if n is None or n < 1:
-        raise UsageError("a sample needs the number of its points: n (--n), at least 1")
+        raise UsageError("a sample needs n (--n), the number of its points, of at least 1")
     if not axes:
         raise UsageError("a sample needs keys to draw: over (--over)")
     _check_count(n)
@@ -357,7 +357,7 @@ def _steps(key: str, axis: Axis) -> list[Any]:
             there.add(same)
         return axis
     if axis.steps is None:
-        raise UsageError(f"{key}: in a grid a range needs a number of steps (1..8 integer 4), or give the values")
+        raise UsageError(f"{key}: a range in a grid needs a step count, such as `1..8 integer 4`; or list the values")
     return axis.grid()
 
 

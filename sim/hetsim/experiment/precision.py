@@ -132,9 +132,9 @@ def plan_precision(
     known(metric)
     for what, share in (("precision", precision), ("confidence", confidence)):
         if not 0 < share < 1:
-            raise UsageError(f"the {what} is a share above 0 and below 1, such as 5%, not {share:g}")
+            raise UsageError(f"{what} must be a share above 0 and below 1, such as 5%; got {share:g}")
     if pilot < 5:
-        raise UsageError(f"a pilot takes at least 5 replications, not {pilot}: fewer tell nothing of the spread")
+        raise UsageError(f"pilot must be at least 5 replications, to estimate the spread; got {pilot}")
     study_options = StudyOptions(seed=seed, **options)
     loaded = prepare(scenario, policy, study_options.overrides)
     runs, spent = _pilot(Case(loaded, seed=seed), metric, pilot, study_options.progress)

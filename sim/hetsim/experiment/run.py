@@ -110,7 +110,7 @@ def begun(options: StudyOptions, setup: Setup, runs: int = 0, identity: Identity
     """A study with these options, and the number of runs as far as it is known."""
     pool = Workers(options.workers, options.dask, options.executor)
     if part_of(options) is not None and options.cache is None:
-        raise UsageError("shards need a folder that all of them share: give cache (--cache DIR)")
+        raise UsageError("shards need a shared folder: give cache (--cache DIR)")
     store = Store(open_cache(options.cache), options.fresh, options.trust)
     with (
         Meter(options.progress, runs) as meter,

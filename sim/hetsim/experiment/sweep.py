@@ -110,8 +110,10 @@ def sweep(
 def sweep_plan(plan: SweepPlan, out: str | Path | None = None, resume: bool = False) -> Sweep:
     """Make the runs of a sweep that has been planned; see `sweep`."""
     options, part = plan.options, part_of(plan.options)
-    if part is not None and (options.fresh or (out is None and options.cache is None)):
-        raise UsageError("shards need a folder that all of them share, and leave what is there: give --out or --cache")
+    if part is not None and options.fresh:
+        raise UsageError("--shard cannot be combined with --fresh: it would discard the runs of the other shards")
+    if part is not None and out is None and options.cache is None:
+        raise UsageError("shards need a shared folder: give --out or --cache")
     pool = Workers(options.workers, options.dask, options.executor)
     with _place(plan, out, resume) as (store, directory):
         with (

@@ -37,7 +37,7 @@ class RandomTree:
 
     def __init__(self, seed: int, replication: int = 0, loads: str = JUDGED):
         if not 0 <= replication < APART:
-            raise ValueError(f"a replication is a number from 0 to {APART - 1:,}, not {replication}")
+            raise ValueError(f"replication must be from 0 to {APART - 1:,}; got {replication}")
         self.seed = seed
         self.replication = replication
         self.loads = loads

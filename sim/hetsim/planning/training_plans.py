@@ -63,7 +63,7 @@ class PlanCandidate:
     def schedule(self) -> PipelineSchedule:
         """Schedule of a step's micro-batches; UsageError for one stage."""
         if self.pipeline is None:
-            raise UsageError("there is one stage, so that no pipeline could be drawn")
+            raise UsageError("the plan has one stage; a pipeline needs at least two")
         seconds = {name: getattr(self.step, name) for name in self.pipeline.phases}
         return step_schedule(self.pipeline, seconds, self.step.seconds)
 

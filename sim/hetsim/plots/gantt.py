@@ -207,7 +207,7 @@ def shelves(result: Result, *, guess: float | None = None) -> Picture:
         policy = result.policy or "this policy"
         raise UsageError(f"shelves are drawn of a run that dual_approximation planned; {policy} tells no guess")
     if not (guess > 0 and math.isfinite(guess)):
-        raise UsageError(f"shelves need a guess above 0 s, not {guess:g}")
+        raise UsageError(f"guess must be above 0 s; got {guess:g}")
     bars = device_bars(result)
     bars = bars[bars["compute_end"].notna()]
     bars = bars.assign(decided=bars["compute_start"], end=bars["compute_end"])  # a device computes one at a time

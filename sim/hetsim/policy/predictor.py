@@ -51,7 +51,7 @@ class Predictor:
     def forecast(self, horizon: float) -> float:
         """The value expected `horizon` seconds after the last observation, or 0."""
         if not horizon >= 0 or horizon == math.inf:
-            raise UsageError(f"a horizon is a time from now on, not {horizon} s")
+            raise UsageError(f"horizon must be a time from now on; got {horizon} s")
         return self._expect(horizon) if self.seen else 0.0
 
     def ceiling(self) -> float:

@@ -59,7 +59,7 @@ class Interval:
 def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95, metric: str = "") -> Interval:
     """The t interval of independent values; NaN for fewer than two or infinite."""
     if not 0 < confidence < 1:
-        raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
+        raise UsageError(f"confidence must be between 0 and 1 (for example 0.95); got {confidence:g}")
     array = np.asarray(values, dtype=np.float64)
     array = array[~np.isnan(array)]
     count = len(array)

@@ -216,7 +216,7 @@ def decide(
 ) -> Decision:  # fmt: skip
     """See `hetsim.search.size.size`."""
     if not 0 < delta < 1:
-        raise UsageError(f"delta is a share of the mean above 0 and below 1, such as 1%, not {delta:g}")
+        raise UsageError(f"delta must be a share of the mean above 0 and below 1, such as 1%; got {delta:g}")
     base = scenario.moved()
     values = {key: _numbers(key, given) for key, given in over.items()}
     if math.prod(map(len, values.values())) > MAX_CANDIDATES:

@@ -191,9 +191,9 @@ def size(
     """
     targets = [Target.parse(text) for text in ([target] if isinstance(target, str) else target)]
     if not 0 < confidence < 1:
-        raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
+        raise UsageError(f"confidence must be between 0 and 1 (for example 0.95); got {confidence:g}")
     if replications < 2:
-        raise UsageError(f"a verdict takes at least 2 replications, not {replications}: one run has no interval")
+        raise UsageError(f"replications must be at least 2 (one run has no confidence interval); got {replications}")
     study_options = StudyOptions(**options)
     loaded = prepare(scenario, policy, study_options.overrides)
     top, bottom = MAX_SIZE if most is None else most, 1 if least is None else least

@@ -247,9 +247,9 @@ def tune(
     if not has_direction(metric):
         raise UsageError(f"neither more nor less {metric} is better: choose another metric")
     if first < 2 or final < 3:
-        raise UsageError(f"a choice takes at least 2 replications and an interval at least 3, not {first} and {final}")
+        raise UsageError(f"first must be at least 2 and final at least 3 replications; got {first} and {final}")
     if not 0 < confidence < 1:
-        raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
+        raise UsageError(f"confidence must be between 0 and 1 (for example 0.95); got {confidence:g}")
     if not over:
         raise UsageError("nothing to tune: name parameters and their values (over, --over)")
     study_options = StudyOptions(**options)

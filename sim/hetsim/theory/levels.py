@@ -77,7 +77,8 @@ def phase_type(start: Sequence[float], onward: Sequence[Sequence[float]], ends: 
     for _ in range(size):
         reaches = reaches | ((moves > 0) & reaches).any(axis=1)
     if not reaches.all():
-        raise UsageError(f"phases: from phase {int(np.argmin(reaches)) + 1} there is no way to an end")
+        phase = int(np.argmin(reaches)) + 1
+        raise UsageError(f"phases: phase {phase} cannot reach an end; give it, or a phase after it, a rate of ending")
     return PhaseType(first, moves, exits)
 
 

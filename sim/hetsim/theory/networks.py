@@ -146,7 +146,8 @@ def closed_classes(
 
     whole_number(1, servers=servers)
     if not len(clients) == len(think) == len(service_means) >= 1:
-        raise UsageError(f"{len(clients)} classes need as many thinking times and service means, and one at least")
+        got = f"{len(clients)}, {len(think)}, {len(service_means)}"
+        raise UsageError(f"clients, think and service_means must have the same length (at least 1); got {got}")
     for count, idle, each in zip(clients, think, service_means, strict=True):
         whole_number(1, clients=count)
         positive(think_mean=idle, service_mean=each)

@@ -81,7 +81,7 @@ class Prediction:
 
 def _at(tail: Tail, seconds: float) -> float:
     if not _number(seconds) or math.isnan(seconds):
-        raise UsageError(f"a tail is asked for at a number of seconds, not {seconds!r}")
+        raise UsageError(f"seconds must be a number; got {seconds!r}")
     return 1.0 if seconds < 0 else min(1.0, max(0.0, tail(seconds)))
 
 
@@ -94,7 +94,7 @@ def percentile(tail: Tail, share: float, scale: float) -> float:
     from scipy.optimize import brentq
 
     if not 0 < share < 1:
-        raise UsageError(f"a percentile is a share between 0 and 1 (0.95, say), not {share:g}")
+        raise UsageError(f"share must be between 0 and 1 (for example 0.95); got {share:g}")
     wanted = 1 - share
     if tail(0.0) <= wanted:
         return 0.0

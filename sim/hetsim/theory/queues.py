@@ -195,7 +195,7 @@ def birth_death(births: Sequence[float] | Floats, deaths: Sequence[float] | Floa
     """
     up, down = np.asarray(births, dtype=np.float64), np.asarray(deaths, dtype=np.float64)
     if up.shape != down.shape or up.ndim != 1:
-        raise UsageError(f"as many births as deaths are needed, not {up.size} and {down.size}")
+        raise UsageError(f"births and deaths must have the same length; got {up.size} and {down.size}")
     if not (np.isfinite(up).all() and np.isfinite(down).all() and (up >= 0).all() and (down > 0).all()):
         raise UsageError("births must be rates of at least 0 and deaths above 0")
     reach = int(np.argmin(up > 0)) if (up == 0).any() else len(up)  # nothing beyond a birth rate of 0

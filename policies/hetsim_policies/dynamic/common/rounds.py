@@ -102,7 +102,7 @@ class RoundScheduler(Scheduler):
 
     def __init__(self, round_length: RoundLength = 360.0, rule: Rule = "ratio", mid_round: bool = True):
         if not round_length > 0:
-            raise ValueError(f"rounds of {round_length:g} s: a round has to last some time")
+            raise ValueError(f"round_length must be above 0; got {round_length:g} s")
         self.round_length = round_length
         self.rule = rule
         self.mid_round = mid_round

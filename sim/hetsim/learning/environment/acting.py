@@ -36,7 +36,7 @@ Choice = Callable[[Any, np.ndarray], Any]
 def check_actions(actions: Iterable[str]) -> tuple[str, ...]:
     """Enabled actions in the order of `SWITCHES`; UnknownName or UsageError."""
     if isinstance(actions, str) or not isinstance(actions, Iterable):
-        raise UsageError(f'actions are a list of names, such as ["node", "preempt"], not {actions!r}')
+        raise UsageError(f'actions must be a list of names, such as ["node", "preempt"]; got {actions!r}')
     named = list(actions)
     for name in named:
         if name not in SWITCHES:

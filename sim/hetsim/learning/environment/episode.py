@@ -96,22 +96,22 @@ class Episodes:
         observation: ObservationLike = "vector", actions: Iterable[str] = (), order: str = ARRIVAL,
     ):  # fmt: skip
         if isinstance(window, bool) or not isinstance(window, int | np.integer) or not 1 <= window <= MAX_WINDOW:
-            raise UsageError(f"window is how many waiting tasks are shown, from 1 to {MAX_WINDOW:,}, not {window!r}")
+            raise UsageError(f"window (waiting tasks that are shown) must be from 1 to {MAX_WINDOW:,}; got {window!r}")
         number = isinstance(scale, int | float | np.number) and not isinstance(scale, bool)
         if scale is not None and not (number and SHORTEST <= scale < math.inf):
-            raise UsageError(f"scale is the seconds of a typical task, a number above 0, not {scale!r}")
+            raise UsageError(f"scale (seconds of a typical task) must be a number above 0; got {scale!r}")
         self.parts, self._reward = check_reward(reward), reward
         self.scenario = load(scenario)
         if not self.asks_scheduler:
             self.scenario = load(self.scenario, {"policy.scheduler": {"name": "fcfs"}})  # not asked, and soon made
         if order not in ORDERS:
-            raise UsageError(f"the tasks shown stand in the order of {' or '.join(ORDERS)}, not {order!r}")
+            raise UsageError(f"order must be {' or '.join(ORDERS)}; got {order!r}")
         self.order = order
         self.switches, self._make = check_actions(actions), make_observation(observation)
         if self.decides != SCHEDULING and (self.switches or self._make is not None):
             raise UsageError("admission is decided by accepting or rejecting, from the usual vector")
         if not isinstance(ahead, bool | np.bool_):
-            raise UsageError(f"ahead is true or false, not {ahead!r}")
+            raise UsageError(f"ahead must be true or false; got {ahead!r}")
         if normalize is not None and normalize not in NORMALIZE:
             raise UsageError(f"rewards are normalized by {' or '.join(NORMALIZE)}, or not (None), not by {normalize!r}")
         self.window, self.ahead, self.normalize = int(window), bool(ahead), normalize

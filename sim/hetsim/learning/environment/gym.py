@@ -190,7 +190,7 @@ def _box(shape: tuple[int, ...]) -> spaces.Box:
 
 def _replication(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < APART:
-        raise UsageError(f"replication is a whole number from 0 to {APART - 1:,}, not {value!r}")
+        raise UsageError(f"replication must be a whole number from 0 to {APART - 1:,}; got {value!r}")
     return int(value)
 
 
@@ -199,7 +199,7 @@ def whole_number(action: Any) -> int:
     if isinstance(action, np.ndarray) and action.ndim == 0:
         action = action.item()
     if isinstance(action, bool) or not isinstance(action, int | np.integer):
-        raise UsageError(f"an action is a whole number, not {action!r}")
+        raise UsageError(f"an action must be a whole number; got {action!r}")
     return int(action)
 
 
@@ -233,7 +233,7 @@ class SchedulingVectorEnv(gymnasium.vector.VectorEnv[Any, np.ndarray, np.ndarray
 
     def __init__(self, num_envs: int = 1, render_mode: str | None = None, **given: Any):
         if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
-            raise UsageError(f"num_envs is how many environments there are, at least 1, not {num_envs!r}")
+            raise UsageError(f"num_envs must be a whole number of at least 1; got {num_envs!r}")
         first = self.kind(**given)
         if first.episodes.normalize:
             _ = first.episodes.factor  # once, not by each copy

@@ -92,7 +92,7 @@ class TimedRolloutBuffer(MaskableRolloutBuffer):
 
     def __init__(self, *arguments: Any, clock: Any, horizon: float = 6.0, **more: Any):
         if not (isinstance(horizon, int | float) and 0 < horizon < math.inf):
-            raise UsageError(f"horizon is a number of typical times above 0, not {horizon!r}")
+            raise UsageError(f"horizon must be a number of typical times above 0; got {horizon!r}")
         self.episodes, self.horizon = clock.episodes, float(horizon)
         super().__init__(*arguments, **more)
         if self.n_envs != 1:

@@ -156,7 +156,7 @@ def train(
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MAX_STEPS:
         raise UsageError(f"steps must be a whole number from 1 to {MAX_STEPS:,}, not {steps!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SPAN:
-        raise UsageError(f"the seed of training is a whole number from 0 to {SPAN - 1:,}, not {seed!r}")
+        raise UsageError(f"seed must be a whole number from 0 to {SPAN - 1:,}; got {seed!r}")
     learner = make_agent(agent, {} if settings is None else settings)
     if out is not None:
         check_writable(out)
@@ -225,7 +225,7 @@ def make_agent(name: str, settings: Mapping[str, Any]) -> Any:
     kind = registry.load_object(AGENTS[name])
     names = [field.name for field in fields(kind)]
     if not isinstance(settings, Mapping):
-        raise UsageError(f"settings of an agent are a mapping, such as {{'rate': 0.001}}, not {settings!r}")
+        raise UsageError(f"settings must be a mapping, such as {{'rate': 0.001}}; got {settings!r}")
     for key in settings:
         if key not in names:
             raise UnknownName(f"setting of agent {name}", key, names, f"; its settings are {', '.join(names)}")

@@ -252,7 +252,7 @@ def _check_asked(runs: Mapping[str, Any], baseline: str | None, confidence: floa
     if baseline is not None and baseline not in runs:
         raise UnknownName("policy", baseline, runs)
     if not 0 < confidence < 1:
-        raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
+        raise UsageError(f"confidence must be between 0 and 1 (for example 0.95); got {confidence:g}")
 
 
 def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> dict[str, pd.DataFrame]:

@@ -103,7 +103,7 @@ class Difference:
         Raises: UsageError: another group.
         """
         if group not in GROUPS:
-            raise UsageError(f'differences are summed up by {" or ".join(GROUPS)}, not by "{group}"')
+            raise UsageError(f'group must be {" or ".join(GROUPS)}; got "{group}"')
         frame = self.tasks
         rows = {}
         for name, mine in frame.groupby(group, sort=True, observed=True, dropna=False):

@@ -76,11 +76,11 @@ class Race:
             raise UsageError("the best of fewer than two policies needs no selection")
         if not 1 / len(policies) < probability < 1:
             raise UsageError(
-                f"the probability of selecting the best of {len(policies)} lies above chance (1/{len(policies)}) and "
-                f"below 1, not {probability:g}"
+                f"the probability of selecting the best of {len(policies)} must be above chance (1/{len(policies)}) "
+                f"and below 1; got {probability:g}"
             )
         if not 0 < delta < 1:
-            raise UsageError(f"delta is a share of the mean above 0 and below 1, such as 1%, not {delta:g}")
+            raise UsageError(f"delta must be a share of the mean above 0 and below 1, such as 1%; got {delta:g}")
         self.metric, self.probability, self.share = metric, probability, delta
         self.sign = 1.0 if higher_is_better(metric) else -1.0
         self.left = list(policies)
@@ -119,7 +119,7 @@ class Race:
         """End the first stage: fix δ and the variances of all differences."""
         first, count = len(next(iter(self.values.values()))), len(self.values)
         if first < 3:
-            raise UsageError(f"the first stage of a selection takes at least 3 replications, not {first}")
+            raise UsageError(f"the first stage of a selection needs at least 3 replications; got {first}")
         if all(np.ptp(values) == 0 for values in self.values.values()):
             raise UsageError(
                 f"{self.metric} is the same in all {first} replications of each policy: nothing here is random, "

@@ -120,7 +120,7 @@ def batch_means(result: Run, metric: str, batches: int = BATCHES, confidence: fl
     """The interval of the steady mean of one run; UsageError with the reason."""
     metrics.metric(metric, result.bound)
     if isinstance(batches, bool) or not isinstance(batches, int) or not MIN_BATCHES <= batches <= MAX_BATCHES:
-        raise UsageError(f"batch means take {MIN_BATCHES} to {MAX_BATCHES} batches, not {batches!r}")
+        raise UsageError(f"batches must be from {MIN_BATCHES} to {MAX_BATCHES}; got {batches!r}")
     return batch_interval(_values(result, metric), metric, batches, confidence)
 
 

@@ -58,7 +58,7 @@ def power_over_time(result: Run, bins: int = 200) -> pd.DataFrame:
     `work` is what launches drew above idle, lost work included, spread evenly over each launch's compute stage.
     """
     if bins < 1:
-        raise UsageError(f"time is cut into at least one stretch, not {bins}")
+        raise UsageError(f"bins must be at least 1; got {bins}")
     edges = np.linspace(0.0, result.end if result.end > 0 else 1.0, bins + 1)
     width = np.diff(edges)
     record = result.record

@@ -87,7 +87,7 @@ def read_range(value: Any) -> Range:
     if low >= high:
         raise ValueError(f"the range from {given['low']} to {given['high']} is empty: low must be below high")
     if scale == "log" and low <= 0:
-        raise ValueError(f"a log scale starts above 0, not at {given['low']}")
+        raise ValueError(f"a log scale must start above 0; got {given['low']}")
     if integer and not (low.is_integer() and high.is_integer()):
         raise ValueError(f"whole numbers from {given['low']} to {given['high']}: both ends must be whole")
     return Range(low, high, unit, scale=scale, integer=integer, steps=_steps(given.get("steps")))
@@ -98,7 +98,7 @@ def _ends(low: Any, high: Any) -> tuple[float, float, str]:
     first, last = units.quantity(low), units.quantity(high)
     for written, quantity in ((low, first), (high, last)):
         if quantity is None or not math.isfinite(quantity[0]):
-            raise ValueError(f"an end of a range is a number, or one with a unit, not {shown(written)}")
+            raise ValueError(f"the ends of a range must be numbers, with a unit or without; got {shown(written)}")
     assert first is not None and last is not None
     if first[0] == 0 and first[1] < 0 <= last[1]:  # 0 needs no unit
         first = (0.0, last[1], last[2])

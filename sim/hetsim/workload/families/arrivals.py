@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
-from hetsim.model.units import ExistingFile, Fraction, PerSecond, Seconds
+from hetsim.model.units import ExistingFile, Fraction, PerSecond, Seconds, shown
 from hetsim.workload.contract import BLOCK, MAX_ARRIVALS, ArrivalProcess, Interval, Positive, Rate, in_order, summed
 from hetsim.workload.distributions import Floats, NumberDistribution
 from hetsim.workload.families.columns import read_column
@@ -332,7 +332,7 @@ class Burst(ArrivalProcess):
 
 def _unit_of_time(unit: Any) -> Any:
     if not isinstance(unit, str):
-        raise ValueError("expected a unit of time such as ms")
+        raise ValueError(f"expected a unit of time such as ms; got {shown(unit)}")
     TypeAdapter(Seconds).validate_python(f"1 {unit}")
     return unit
 
