@@ -20,7 +20,7 @@ def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
 
 
 def place_of(task: Task, view: View) -> Placement:
-    """Where a task runs that a scheduler has started."""
+    """Placement of a task that a scheduler has started."""
     placement = view.launch_of(task).placement
     assert placement is not None
     return placement

@@ -98,7 +98,7 @@ class QueueLimit(Admission):
 
     @staticmethod
     def _waiting_after(task: Task, view: View) -> float:
-        """How many will wait after the round, if all came at this instant; else inf."""
+        """Number of waiting tasks after the round, if all came at this instant; else inf."""
         tasks, free_devices, unplaced = [*view.waiting(), task], dict[str, float](), 0
         if tasks[0].arrival < view.now:
             return math.inf
@@ -289,7 +289,7 @@ class HeadCodel(Codel):
 
 @dataclass(eq=False, slots=True)
 class ControlLaw:
-    """When to refuse, following the pseudocode of RFC 8289."""
+    """Times of refusals, following the pseudocode of RFC 8289."""
 
     target: float
     interval: float

@@ -322,7 +322,7 @@ class MdpThreshold(AtStations):
 
 
 class ThresholdTable:
-    """Which classes to admit in each state of c servers and some places."""
+    """Classes to admit in each state of c servers and some places."""
 
     def __init__(self, servers: int, places: int, classes: int):
         self.servers = servers
@@ -336,7 +336,7 @@ class ThresholdTable:
         self._used: list[float] = []
 
     def _neighbors(self, step: int) -> np.ndarray:
-        """By state and class the state with one more or less of it; -1 where none is."""
+        """State with one task more or less of a class, per state and class; -1: none."""
         neighbors = np.full(self.states.shape, -1, dtype=np.int64)
         for class_ in range(self.states.shape[1]):
             beside = self.states.copy()

@@ -129,12 +129,12 @@ class Clockwork(Batching):
         return queue.deadline(late) - (ahead.end(queue, size, placement) - view.now)
 
     def _choose(self, queue: RequestQueue, placement: Placement, ahead: Outlook) -> tuple[int, int]:
-        """How many of the oldest to skip, and the batch size behind them; 0: none fits."""
+        """Number of oldest requests to skip, and the batch size after them; 0: none fits."""
         waiting = len(queue)
         max_size = min(waiting, limit(placement, self.max_batch))
 
         def late(size: int) -> int:
-            """How many of the oldest a batch of this size would delay too long."""
+            """Number of oldest requests that a batch of this size would delay too long."""
             end = ahead.end(queue, size, placement) + ROUNDING
             return largest(waiting, lambda count: queue.deadline(count - 1) < end)
 

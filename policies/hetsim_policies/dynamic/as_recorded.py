@@ -59,7 +59,7 @@ class AsRecorded(Scheduler):
 
     @property
     def notes(self) -> dict[str, Any]:  # type: ignore[override]
-        """How well the record could be followed."""
+        """Counts and times that show how well the record could be followed."""
         late = [wait for wait in self._begun if wait > 0]
         return {
             "late_starts": len(late),

@@ -429,7 +429,7 @@ class Pollux(AtIntervals):
         return dealt
 
     def restarts(self, job: IntervalJob) -> int:
-        """How often the job's GPUs have been changed."""
+        """Number of times that the job's GPUs have been changed."""
         return max(0, self._starts.get(job.task.index, 0) - 1)
 
     def widest(self, job: IntervalJob) -> int:

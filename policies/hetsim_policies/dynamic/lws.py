@@ -209,7 +209,7 @@ class Lws(Scheduler):
         return None
 
     def _placement(self, task: Task, worker: Worker, view: View) -> Placement | None:
-        """Where this worker would start the task now, with neighbors for several devices."""
+        """Placement of the task on this worker now, with neighbors for several devices."""
         for mode in task.fastest_modes():
             if mode.type is not worker.device.type or worker.used + _room(mode) > worker.room:
                 continue

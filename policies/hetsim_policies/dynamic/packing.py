@@ -135,7 +135,7 @@ class Similarity(ListScheduler):
     gone = finished
 
     def _beside(self, task: Task, view: View) -> Placement | None:
-        """Its fastest mode that fits, on the node that is best; it starts there at once."""
+        """Start the task now in its fastest mode that fits, on the best node for it."""
         for mode in task.fastest_modes():
             if options := view.options(task, mode):
                 return self._noted(task, min(options, key=lambda option: self._placement_cost(task, option, view)))

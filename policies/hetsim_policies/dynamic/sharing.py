@@ -154,7 +154,7 @@ class SharingByTable(PairingScheduler):
 
 
 def finish_times(one: float, one_slower: float, other: float, other_slower: float) -> tuple[float, float]:
-    """When two pieces of work end that start together and slow each other."""
+    """End times of two tasks that start together and slow each other down."""
     first, second = one * one_slower, other * other_slower
     if first <= second:
         return first, first + other - first / other_slower

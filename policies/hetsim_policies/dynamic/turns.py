@@ -60,7 +60,7 @@ class RoundRobin(ListScheduler):
         return next(self._tickets)
 
     def _begin_turn(self, task: Task, view: View) -> Placement | None:
-        """Where a task goes; it starts there at once, and its turn begins."""
+        """Start a task now, begin its turn, and return its placement (None: no room)."""
         placement = view.fit(task) if self.rule is None else self.rule(task, view)
         if placement is not None:
             self.turn_ends[task.index] = view.now + self.quantum

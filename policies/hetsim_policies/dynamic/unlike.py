@@ -146,7 +146,7 @@ class AlloX(Scheduler):
         self._ends[kind][at:at] = [end] * count
 
     def _queues(self, view: View) -> list[np.ndarray]:
-        """By type of device, the estimated seconds until each is free, ascending."""
+        """Estimated seconds until each device is free, per device type, ascending."""
         if not view.changes.steady:
             for task in view.running("start", own=True):
                 self.finished(task)

@@ -471,7 +471,7 @@ class Hierarchical(Scheduler):
     def _candidate(
         self, kind: TaskKind, position: int, group: DeviceGroup, view: View
     ) -> tuple[float, GroupedTask] | None:  # fmt: skip
-        """Of the newest tasks of a kind, one a group, the one that would wait longest."""
+        """Return the newest task of this kind that would wait longest, of one per group."""
         best: tuple[float, GroupedTask] | None = None
         latest = -math.inf
         for number in [*kind.holders][:LOOK]:

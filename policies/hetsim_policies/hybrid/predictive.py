@@ -327,7 +327,7 @@ class Predictive(Scheduler):
     # Reserving --------------------------------------------------------------------------------------------------
 
     def _place(self, rule: PlacementRule | None, task: Task, view: View) -> Placement | None:
-        """Where the rule puts it, while others occupy no more than the protected leave."""
+        """Placement by the rule that leaves room for protected classes, or None."""
         placement = view.fit(task) if rule is None else rule(task, view)
         if placement is None or task.class_ in self.protected or self._leaves_room(placement.mode):
             return placement

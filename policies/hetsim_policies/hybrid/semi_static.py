@@ -416,7 +416,7 @@ class PlanInProgress:
     # Gaps -----------------------------------------------------------------------------------------------------
 
     def placement(self, number: int, cluster: Cluster) -> Placement:
-        """Where a planned task runs, with any of the node's free cores."""
+        """Placement of a planned task, with any of the node's free cores."""
         mode, names = self.modes[number], self.steps[number].devices
         if mode.on_cpu:
             return Placement(mode, (self.lanes[names[0]].device,))

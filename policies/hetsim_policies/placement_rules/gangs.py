@@ -162,7 +162,7 @@ class Topology:
 
 
 def parts_of(cluster: Cluster) -> dict[str, np.ndarray]:
-    """By level, the island, switch and node of each accelerator, numbered globally."""
+    """Island, switch and node of each accelerator, per level, numbered globally."""
     widest = max((len(node.accelerators) for node in cluster.nodes), default=0)
     parts = {level: np.full((len(cluster.nodes), widest), -1) for level in ("island", "switch", "node")}
     for node in cluster.nodes:

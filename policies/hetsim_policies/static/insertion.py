@@ -203,7 +203,7 @@ def lane_of_path(need: Needs, path: Sequence[int], free: np.ndarray) -> int:
 
 
 def optimistic_costs(need: Needs, before: Ways) -> np.ndarray:
-    """By task and place, the minimum time after it with all lanes idle."""
+    """Minimum time after each task, per place, if all lanes are idle."""
     ahead = np.zeros(need.seconds.shape)
     for task in reversed(topological([tuple(earlier) for earlier in before])):
         here = np.where(need.lanes > 0, need.seconds[task] + ahead[task], np.inf)

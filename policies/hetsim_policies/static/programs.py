@@ -433,7 +433,7 @@ class ColumnPricing(PlannedScheduler):
 
 
 def loads(times: np.ndarray, lane: np.ndarray, since: np.ndarray) -> np.ndarray:
-    """When each lane becomes free, given the lane of each task."""
+    """Time at which each lane becomes free, given the lane of each task."""
     return since + np.bincount(lane, times[np.arange(len(lane)), lane], minlength=len(since))
 
 

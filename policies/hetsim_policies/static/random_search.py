@@ -429,7 +429,7 @@ class Climb:
         return best
 
     def _idle(self, rows: Sequence[Placed]) -> float:
-        """When the rows are done on idle links."""
+        """Time at which the rows are done on idle links."""
         return float(timing(self.instance, rows).finish.max())
 
     def _changed(self, rows: list[Placed]) -> list[Placed]:

@@ -132,7 +132,7 @@ def _held_back(what: str, requests: int, found: "Fitted") -> list[str]:
 
 
 def _judged_lines(what: str, stages: "dict[str, Shaped]") -> list[str]:
-    """How well each shape predicts the stages, as a table."""
+    """Table of how well each shape predicts the stages."""
     rows = [["stage", "shape", "error on sizes left out", "worst", "at", ""]]
     for name, one in stages.items():
         for judged in one.judged:
@@ -145,7 +145,7 @@ def _judged_lines(what: str, stages: "dict[str, Shaped]") -> list[str]:
 
 
 def profile_path(folder: Path, name: str, kind: str, force: bool) -> Path:
-    """Where a profile is written; UsageError if it is there and may not be replaced."""
+    """Path for a profile; UsageError if the file exists and must not be replaced."""
     target = folder / f"{folder_name(name)}.{kind}.yaml"
     console.check_replaceable(target, force)
     return target

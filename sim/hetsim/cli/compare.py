@@ -166,7 +166,7 @@ def _lines(found: Any, by: str | None, top: int) -> list[str]:
 
 
 def _settings(found: Any) -> list[str]:
-    """Where the scenarios differ besides their policies, which the labels tell."""
+    """Differences between the scenarios other than their policies (labels show those)."""
     differing = {key: values for key, values in found.settings.items() if not key.startswith("policy.")}
     if found.a.seed != found.b.seed:
         differing = {"seed": (found.a.seed, found.b.seed), **differing}

@@ -177,7 +177,7 @@ def _told(ended: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ending_line(ended: dict[str, Any]) -> str:
-    """How a task ended, why, and what came to nothing."""
+    """Describe the end of a task, its reason, and the work that was lost."""
     words = {"rejected": "was rejected", "unfinished": "has not ended"}
     text = f"it {words.get(ended['status'], ended['status'])}"
     if ended["at"] == ended["at"]:

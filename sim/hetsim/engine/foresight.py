@@ -141,7 +141,7 @@ def _expect(copy: Replica, requests: list[Generation], tokens: list[int]) -> Non
 
 
 def _end_of(flow: Any) -> float:
-    """When the last byte of a transfer comes, at its present rate."""
+    """Time at which the last byte of a transfer comes, at its present rate."""
     if flow.until < math.inf:
         return float(flow.until)
     return float(flow.group.updated + flow.left / flow.rate) if flow.group is not None and flow.rate > 0 else math.inf

@@ -145,7 +145,7 @@ class Parts:
             FaultInjector(state, self.rounds, self.devices, serving=self.serving, faults=run.faults)
 
     def _place(self, wanted: WantedReplica) -> Placement | None:
-        """Where the policy has a replica start; PolicyError for a place where it cannot."""
+        """Placement for a replica, by the policy; PolicyError if it cannot start there."""
         state = self.state
         placement: Placement | None = call(state, state.scheduler.replica, wanted, self.view)
         if placement is None:

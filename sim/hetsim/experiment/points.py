@@ -55,7 +55,7 @@ class PointRow:
 
     @property
     def label(self) -> str:
-        """How messages name a row: `point 3 (cluster.nodes.0.count=8, sjf)`."""
+        """Name of the row in messages: `point 3 (cluster.nodes.0.count=8, sjf)`."""
         parts = [f"{key}={shown_value(value)}" for key, value in self.values.items()]
         return f"point {self.point} ({', '.join([*parts, *([self.policy] if self.policy else [])])})"
 

@@ -370,7 +370,7 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
 
 
 def _runs_of(folder: Path) -> Path:
-    """Where a cache, or the directory of a sweep, has its runs."""
+    """Folder of the runs in a cache, or in the directory of a sweep."""
     return folder / "runs" if (folder / "sweep.json").is_file() or (folder / "runs").is_dir() else folder
 
 

@@ -283,7 +283,7 @@ class DaskCluster(GivenPool):
 
 
 class Workers:
-    """Where runs execute: this process, worker processes, an executor or Dask."""
+    """Place where runs execute: this process, worker processes, an executor or Dask."""
 
     def __init__(self, workers: int | None = 1, dask: str | None = None, executor: Executor | None = None):
         """workers: None for one a core."""

@@ -163,7 +163,7 @@ def step_times(
 
 
 def stretches(own: np.ndarray, spent: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """How many times longer than alone each job sends; O(2^N) for N jobs.
+    """Time each job sends, as a multiple of its time alone; O(2^N) for N jobs.
 
     own, spent: seconds of computing (above 0) and of sending alone; share: part of a link (column) that a job uses."""
     count = len(own)

@@ -154,7 +154,7 @@ class Transformer:
 
 @dataclass(frozen=True, slots=True)
 class ParallelPlan:
-    """How a step is divided: degrees of parallelism, micro-batches, schedule."""
+    """Division of a step: degrees of parallelism, micro-batches, schedule."""
 
     batch: Degree
     """Samples of a step, over all GPUs."""
@@ -395,7 +395,7 @@ def _update_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMac
 
 
 def step_pipeline(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> StepPipeline | None:
-    """How a step's micro-batches pass its stages; None for a single stage."""
+    """Pipeline of a step's micro-batches; None for a single stage."""
     if plan.pipeline == 1:
         return None
     each = model.layers / plan.pipeline

@@ -132,7 +132,7 @@ def ratios(rows: pd.DataFrame) -> tuple[float, float]:
 
 
 def difference(row: Mapping[Any, Any], tolerance: Tolerance, unit: str = "") -> str:
-    """How far a row of the comparison is from the paper's figure, for people."""
+    """Format the distance of a row of the comparison from the paper's figure."""
     if row["difference"] != row["difference"]:
         return "–"
     if tolerance.mean_ratio is not None:
@@ -348,7 +348,7 @@ def record(outcome: Outcome) -> None:
 
 
 def sentence(comparison: pd.DataFrame) -> str:
-    """How many figures are within the tolerance, and the largest difference."""
+    """State the number of figures within the tolerance, and the largest difference."""
     judged_ = comparison[comparison["within"].notna()]
     missing = int((comparison["hetsim"].isna() & comparison["paper"].notna()).sum())
     if not len(judged_):

@@ -18,7 +18,7 @@ class BandwidthCurve:
 
     @property
     def top(self) -> float:
-        """Its highest bandwidth: the rate of the link."""
+        """Highest bandwidth of the curve: the rate of the link."""
         return self.rates[-1]
 
     def rate(self, size: float) -> float:

@@ -88,7 +88,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Sharing:
-    """How an accelerator serves several launches; `sharing: mps` is the short form.
+    """Sharing of an accelerator by several launches; `sharing: mps` is the short form.
 
     exclusive: launches compute one after the other in start order; fractions run side by side, undisturbed.
     timeslice: all launches in flight compute at once, each at min(1, 1 / sum of shares) of its rate, and at
@@ -141,7 +141,7 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """How a running launch is preempted; `preemption: drain` is the short form.
+    """Preemption of running launches; `preemption: drain` is the short form.
 
     context_switch: at once; the task's state is saved, over the device's link or at `rate` bytes per second.
     drain: the blocks under way run to their end first; nothing is saved and nothing lost.

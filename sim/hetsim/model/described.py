@@ -123,7 +123,7 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
 
 @cache
 def _of_module(name: str) -> dict[str, dict[str, str]]:
-    """By class of a module, by name: the string below each annotated name."""
+    """Texts below the annotated names of a module, per class and name."""
     module = sys.modules.get(name)
     try:
         source = inspect.getsource(module) if module is not None else ""

@@ -78,7 +78,7 @@ many it may send longer before the step takes longer."""
 
 @dataclass(frozen=True)
 class StepPipeline:
-    """How a step's micro-batches pass through the stages of its pipeline."""
+    """Passage of a step's micro-batches through the stages of its pipeline."""
 
     schedule: Literal["gpipe", "1f1b", "interleaved"]
     stages: int

@@ -54,7 +54,7 @@ def fusible(modes: Sequence[Mode]) -> str | None:
 
 
 def users_of_items(tasks: Tasks) -> tuple[list[int], list[int]]:
-    """How many tasks read, and how many write, each item."""
+    """Number of tasks that read, and that write, each item."""
     counts = []
     for rows in (tasks.reads, tasks.writes):
         users = [0] * len(tasks.items)

@@ -26,7 +26,7 @@ from hetsim.model.units import Count, Seconds
 
 @dataclass(frozen=True, slots=True)
 class DecisionTime:
-    """How long the scheduler takes to decide and to start.
+    """Time that the scheduler takes to decide and to start.
 
     A cycle begins when something has changed since the last one and the scheduler is free.  It takes `per_cycle` and
     `per_waiting` for each waiting task; then the scheduler decides, on the state at that moment.  Its starts take their

@@ -22,7 +22,7 @@ class Slice(NamedTuple):
     """The profile's first slice of memory."""
 
     def bytes_of(self, memory: int | None) -> int:
-        """Its memory in bytes on a GPU with this memory (None: no limit)."""
+        """Memory of the profile, in bytes, on a GPU with this memory (None: no limit)."""
         return self.memory or round((1 << 62 if memory is None else memory) * self.share)
 
 

@@ -177,7 +177,7 @@ class RooflineSteps:
         return self.fixed + max(self.host, linear + self.per_context_token * context + self.per_pair * attended)
 
     def _short(self, sequences: int, context: int) -> float:
-        """How many steps from now on, as a real number, the host alone limits."""
+        """Number of next steps (a real number) that only the host limits."""
         slope = self.per_context_token * sequences
         lacking = self.host - self._decode(sequences) - self.per_context_token * context
         if lacking <= 0:

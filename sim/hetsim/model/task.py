@@ -68,7 +68,7 @@ class Task:
 
     @property
     def priority(self) -> float:
-        """Its priority: higher is more urgent, 0 unless given."""
+        """Priority of the task: higher is more urgent, 0 unless given."""
         column = self._table.priority
         return 0.0 if column is None else float(column[self.index])
 
@@ -79,7 +79,7 @@ class Task:
 
     @property
     def deadline(self) -> float:
-        """Its deadline as absolute time; inf without one."""
+        """Deadline of the task as absolute time; inf without one."""
         column = self._table.deadline
         value = math.inf if column is None else float(column[self.index])
         return math.inf if value != value else value
@@ -162,7 +162,7 @@ class Task:
         return sorted(self.allowed or range(count), key=self.estimate_at)
 
     def fastest_modes(self) -> Sequence[Mode]:
-        """Its modes by estimate, fastest first, stable."""
+        """Modes of the task by estimate, fastest first, stable."""
         modes = self.shape.modes
         return modes if len(modes) == 1 else [modes[position] for position in self.modes_by_speed()]
 

@@ -43,7 +43,7 @@ def command(first: Result, folder: str, verb: str, replications: int | None = No
 
 
 def commands(text: str) -> str:
-    """How to repeat the runs: the command, and versions for the same bytes."""
+    """Text that tells how to repeat the runs: the command, and the versions."""
     used = ", ".join(f"{name} {version}" for name, version in versions().items())
     return text and elements.code(text) + f"<p>The same versions give the same bytes. Here: {used}.</p>"
 

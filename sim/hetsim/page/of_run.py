@@ -52,7 +52,7 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
 
 
 def _in_words(outcome: Outcome, figures: Figures, waits: pd.DataFrame | None) -> Iterator[str]:
-    """How the tasks fared, why they waited, and what one run leaves open."""
+    """Sentences: how the tasks fared, why they waited, what one run leaves open."""
     fates = "".join(f"; {figures.text(name)} {fate}" for fate, name in FATES.items() if figures(name)[0] > 0)
     many = f", means of {len(outcome)} replications" if isinstance(outcome, Replications) else ""
     yield f"{figures.text(COMPLETED_COUNT)} of {figures.text(TASK_COUNT)} tasks completed{many}{fates}."

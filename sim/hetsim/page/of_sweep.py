@@ -214,7 +214,7 @@ def _swept_scenario(found: Sweep) -> str:
 
 
 def _again(found: Sweep, folder: str) -> str:
-    """How to repeat it: a grid as keys, other points as a table to save."""
+    """Text that tells how to repeat it: a grid as keys, other points as a table."""
     command, table, more = again(found, folder)
     points = f"<p>with the points in a file{more}:</p>" + elements.code(table, "points.csv") if table else ""
     return elements.code(command) + points + _unknown(found)

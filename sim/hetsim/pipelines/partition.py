@@ -151,7 +151,7 @@ class _Room:
     devices: int
 
     def allows(self, replicas: int, used: int) -> np.ndarray:
-        """Which stages fit where they and those before them use this many devices."""
+        """Mask of the stages that fit if they and those before them use these devices."""
         return self.stages.needed(replicas, self.devices - used) <= self.memory
 
 

@@ -98,7 +98,7 @@ def _codes(result: Result) -> np.ndarray:
 
 
 def _exchanges(result: Result) -> dict[int, Exchange]:
-    """Of each row with a pipeline that ran, how it did."""
+    """Exchange of each row with a pipeline that ran."""
     exchanges: dict[int, Exchange] = {}
     modes, codes, place = result.modes.modes, _codes(result), result.record.place
     for code, mode in enumerate(modes):

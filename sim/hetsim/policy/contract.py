@@ -331,7 +331,7 @@ class PlanProblem:
 
     @property
     def origin(self) -> float:
-        """Where makespans start: the first arrival; in mid-run, `now`."""
+        """Time from which makespans count: the first arrival; in mid-run, `now`."""
         if self.in_mid_run:
             return self.now
         return float(self.tasks.arrival.min()) if len(self.tasks) else 0.0
@@ -548,7 +548,7 @@ class View(Protocol):
         """Estimated compute seconds left, of a waiting task in its best mode."""
 
     def free_at(self, device: Device, engine: Literal["stream", "upload", "compute", "download"] = "stream") -> float:
-        """When an engine of a device is free; "stream": for one more launch."""
+        """Time at which an engine of a device is free; "stream": for one more launch."""
 
     # Running and waiting tasks
 
@@ -595,7 +595,7 @@ class View(Protocol):
         """GPU-seconds (for CPU modes core-seconds) received so far by a task or by a user."""
 
     def holders(self, item: int) -> list[Device | int]:
-        """Where valid copies of an item are: devices, and node indexes for hosts."""
+        """Holders of valid copies of an item: devices, and node indexes for hosts."""
 
     def room(self, device: Device) -> float:
         """Free bytes of an accelerator's memory, unused items aside; 0 if down."""

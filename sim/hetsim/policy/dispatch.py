@@ -194,7 +194,7 @@ class Index:
                     counter.queue.want(1)
 
     def _delay(self, number: int, line: LikeServices, offer: Any) -> None:
-        """Its policy has answered: not now."""
+        """Record that the service's policy has answered: not now."""
         counter = self.counters[number]
         counter.queue.want(counter.count or 0)
         if counter.until < math.inf:

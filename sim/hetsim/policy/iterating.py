@@ -52,7 +52,7 @@ class Foreseen(NamedTuple):
 
     @property
     def first_end(self) -> float:
-        """When the first request leaves."""
+        """Time at which the first request leaves."""
         return min(self.ends.values(), default=math.inf)
 
 

@@ -183,7 +183,7 @@ class Progress:
                        bytes_in=size if size.any() else None)  # fmt: skip
 
     def _data(self, rows: list[int], running: dict[int, Task], view: View) -> dict[int, Sequence[Device | int]]:
-        """Where copies of items still to be read lie, or will lie once running tasks end."""
+        """Locations of items still to be read, now or once running tasks have ended."""
         if (reads := self.problem.tasks.reads) is None:
             return {}
         places: dict[int, Sequence[Device | int]] = {}

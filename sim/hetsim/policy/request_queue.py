@@ -36,7 +36,7 @@ class RequestQueue(Protocol):
     """For all services: queues with changes, and whether their policies must be asked again."""
 
     def __len__(self) -> int:
-        """How many wait now."""
+        """Number of requests that wait now."""
 
     @property
     def over(self) -> bool:
@@ -73,7 +73,7 @@ class RequestQueue(Protocol):
 
     @property
     def oldest(self) -> float:
-        """When the oldest request arrived at the front end."""
+        """Arrival time of the oldest request at the front end."""
 
     def want(self, count: int) -> None:
         """Ask the policy again when `count` wait or the stream has ended; 0: do not."""

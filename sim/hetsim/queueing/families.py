@@ -100,5 +100,5 @@ def matched_with_loss(facts: Facts, model: str, line: Prediction, tails: bool) -
 
 
 def rows_inside(line: Prediction) -> list[PredictedRow]:
-    """How many are in the system and for how long."""
+    """Rows for the number in the system and the time in it."""
     return predicted_rows({RESPONSE_MEAN: line.response_mean, JOBS_IN_SYSTEM: line.jobs_in_system_mean})

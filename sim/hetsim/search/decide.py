@@ -63,7 +63,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Decision:
-    """Which candidate to take.  Attributes:
+    """Decision on the candidate to take.  Attributes:
 
     best        the candidate, or None where none is shown to meet all targets
     candidates  those that were tried, in the order of the combinations; the others are dearer than the best

@@ -73,7 +73,7 @@ class Target:
         return MET if gap >= half else MISSED if gap <= -half else OPEN
 
     def _gap(self, mean: float) -> float:
-        """How far an estimate is on the right side of the value.
+        """Distance of an estimate from the value, positive on the right side.
 
         Of a share of tasks on the logarithmic scale of what is missed: where few tasks are late, by luck there are
         fewer and their spread is smaller, and a symmetric interval would then end too early (docs/statistics.md).

@@ -101,7 +101,7 @@ class NotMeasured(Exception):
 
 @dataclass(frozen=True)
 class Divided:
-    """How a replica's model is divided over its GPUs."""
+    """Division of a replica's model over its GPUs."""
 
     tensor: int = 1
     attention: int = 1

@@ -256,7 +256,7 @@ def two_priorities(classes: Sequence[Sequence[float]], servers: int, preemptive:
 
 
 def _longest(higher: Sequence[float], servers: int) -> int:
-    """How many of the higher class are in the system with a chance of about 1e-15."""
+    """Number of the higher class in the system that has a chance of about 1e-15."""
     return servers + math.ceil(-34 / math.log(higher[0] * higher[1] / servers))
 
 

@@ -203,7 +203,7 @@ def variants(
 
 
 def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> float | None:
-    """Where a warm start begins, if there is one to make."""
+    """Time at which a warm start begins; None if there is none to make."""
     jobs = explained.jobs
     if explained.warm_end <= float(jobs.arrival[0]):
         return None

@@ -73,7 +73,7 @@ def inferred(explained: Explained) -> list[str]:
 
 
 def _site(explained: Explained) -> list[str]:
-    """Where the capacity is from, and where the log holds more."""
+    """Source of the capacity, and where the log holds more."""
     site, unit, sentences = explained.site, explained.jobs.unit, []
     if not site.stated:
         bound = "at least " if site.full < FULL else ""

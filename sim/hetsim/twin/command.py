@@ -238,7 +238,7 @@ class _Known:
     def widened(
         self, listed: list[dict[str, Any]], policy: Ruled, count: int, quiet: bool, shadow: list[Past]
     ) -> tuple[Any, list[str]]:
-        """How far errors of earlier forecasts move intervals; a note where unknown."""
+        """Return how far earlier forecast errors move intervals, and a note if unknown."""
         from hetsim.twin.forecast import SnapshotCluster
         from hetsim.twin.judge import earlier_instants, look_back
         from hetsim.twin.widening import ENOUGH_STARTS, widening

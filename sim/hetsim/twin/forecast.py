@@ -330,7 +330,7 @@ class Twin:
         return start[first:count], occupied
 
     def _free(self, ends: np.ndarray) -> dict[str, np.ndarray]:
-        """By node when it is free if nothing starts any more; only where jobs run."""
+        """Times at which nodes are free if nothing starts any more; only where jobs run."""
         free = {"all": ends.max(axis=1) if ends.shape[1] else np.zeros(len(ends))}
         for name in dict.fromkeys(node for job in self.running for node in job.nodes):
             here = [k for k, job in enumerate(self.running) if name in job.nodes]

@@ -78,7 +78,7 @@ def widening(pasts: Sequence[Past], now: float) -> Widening | None:
 
 
 def _moves(error: np.ndarray, snapshots: int) -> tuple[float, ...]:
-    """By quantile the seconds that would have made intervals right; the median stays.
+    """Seconds that would have made each quantile right; the median does not move.
 
     The start to come is one more among as many as are independent.
     """

@@ -123,7 +123,7 @@ class Closed(ArrivalProcess):
 
     @property
     def changes(self) -> list[tuple[float, int]]:
-        """When the number of clients changes, and to which number."""
+        """Times at which the number of clients changes, with the new number."""
         if isinstance(self.clients, int):
             return [(0.0, self.clients)]
         points = self.clients[:1]

@@ -51,7 +51,7 @@ def largest(most: int, holds: Callable[[int], bool]) -> int:
 
 
 class Outlook(NamedTuple):
-    """When the engines of a device are free, and when a batch started now would end.
+    """Times at which a device's engines are free, and at which a new batch would end.
 
     Exact where estimates are and nothing else starts there or shares its links.  `loading` are the seconds that the
     upload is longer by, because the device lacks the model.
@@ -64,7 +64,7 @@ class Outlook(NamedTuple):
     loading: float = 0.0
 
     def end(self, queue: RequestQueue, size: int, placement: Placement) -> float:
-        """When a batch of this size would end at a placement."""
+        """Time at which a batch of this size would end at a placement."""
         times = queue.stages(size, placement)
         at = self.now
         if times.upload or self.loading:

@@ -46,11 +46,11 @@ class DeviceLine:
         self.changed: Callable[[DeviceLine], None] | None = None  # told of every change of the ends
 
     def first_end(self) -> float:
-        """When the first lane has served its assigned tasks."""
+        """Time at which the first lane has served its assigned tasks."""
         return self.ends[0] + self.shift
 
     def free_at(self, need: int, now: float) -> float:
-        """When this number of lanes will be free (all, if there are fewer)."""
+        """Time at which this number of lanes will be free (all, if there are fewer)."""
         end = self.ends[0] if need == 1 else nsmallest(need, self.ends)[-1]
         return max(now, end + self.shift)
 

@@ -116,7 +116,7 @@ def _smaller(partner: Task, newcomer: Mode, view: View) -> Placement | None:
 
 
 def _in_another_mode(task: Task, view: View, suits: Callable[[Mode, Mode, float, float], bool]) -> Placement | None:
-    """Where a task may go on, on its accelerator, in its fastest mode that suits.
+    """Placement for a task on its accelerator in its fastest mode that suits, or None.
 
     suits: of a mode and the present one, the accelerator's bytes, and the host's free cores (thousandths) without it.
     """

@@ -345,7 +345,7 @@ class RoundScheduler(Scheduler):
         self._tried = view.changes.releases
 
     def first(self, mode: Mode, view: View) -> Placement | None:
-        """Where a waiting job may start within a round."""
+        """Placement on which a waiting job may start within a round, or None."""
         return view.first(mode)
 
     def _start(self, job: RoundJob, placement: Placement, view: View) -> Start:

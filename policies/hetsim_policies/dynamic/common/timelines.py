@@ -173,7 +173,7 @@ class Timeline:
                 shares.append((WHOLE if fullest is None else fullest) - mode.share)
 
     def max_amount(self, mode: Mode, start: float, end: float) -> int:
-        """How much of a gang fits here all the time."""
+        """Number of gang members that fit here during the whole interval."""
         amounts, times = self.amounts(mode), self.times
         position = max(0, bisect_right(times, start) - 1)
         count = amounts[position]
@@ -184,7 +184,7 @@ class Timeline:
         return count
 
     def amounts(self, mode: Mode) -> list[int]:
-        """How much of a gang fits here, by span."""
+        """Number of gang members that fit here, per span."""
         if (amounts := self._amounts.get(mode)) is None:
             allowed = self.fields.allows(mode)
             amounts = [self._amount(mode, span) if allowed else 0 for span in range(len(self.times))]
@@ -231,7 +231,7 @@ class Timeline:
         return windows
 
     def first_time(self, mode: Mode, now: float) -> float:
-        """When the mode first has room; inf if never.
+        """Time at which the mode first has room; inf if never.
 
         From now on room must only grow, unless fractions are taken.
         """
@@ -245,7 +245,7 @@ class Timeline:
         return times[place] if place < len(times) else math.inf
 
     def first_gap(self, mode: Mode, duration: float, since: float, until: float, low: float = 0) -> tuple[float, float]:
-        """When a mode first has room, and first for long enough.
+        """Times at which a mode first has room, and first has it for long enough.
 
         The latter is in [since, until], or inf; the former is perhaps a time that is past.  low: no room before it.
         """

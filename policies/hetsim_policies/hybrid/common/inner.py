@@ -27,7 +27,7 @@ def check_nested(inner: Scheduler, outer: str, key: str, lines: bool) -> None:
 
 
 def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight: bool = False) -> dict[Shape, bool]:
-    """By shape: whether the planner (None: the default) can plan its tasks.
+    """Return for each shape whether the planner (None: default) can plan its tasks.
 
     ScenarioError if one that was named refuses all of them, or needs what there is not in mid-run.
     """

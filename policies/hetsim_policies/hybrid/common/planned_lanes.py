@@ -208,7 +208,7 @@ class Board:
     # Changes --------------------------------------------------------------------------------------------------
 
     def _touch(self, lane: PlannedLane) -> None:
-        """Its queue, or its running task, has changed."""
+        """Mark the lane as changed: its queue, or its running task."""
         self.due[lane.number] = lane
         self._touched[lane.number] = lane
         self._refused.pop(lane.number, None)
@@ -483,7 +483,7 @@ class Board:
         return [self.running[row] for row in self._overdue]
 
     def next_look(self, now: float) -> float:
-        """When a running task is due, or half its time late: lanes could help."""
+        """Next time to look: a running task is due, or late by half its time."""
         looks: Iterable[float] = (
             since + job.seconds
             if now - since < job.seconds * (1 - LATE)

@@ -95,7 +95,7 @@ def first_across(task: Task, modes: Sequence[Mode], view: View) -> Placement | N
 
 
 def taking(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
-    """Which accelerators have the share and memory that a mode needs.
+    """Mask of the accelerators with the share and memory that a mode needs.
 
     Rows as `nodes`, columns as positions.  The engine has the last word (`view.fits`): of slices of a GPU this knows
     nothing.

@@ -59,7 +59,7 @@ class Instance:
 
     @property
     def serial(self) -> np.ndarray:
-        """By type: True if a lane takes one task at a time, transfers included."""
+        """Mask of the types whose lanes take one task at a time, transfers included."""
         return np.array([kind.kind == "cpu" or kind.streams == 1 for kind in self.types], dtype=bool)
 
     @property

@@ -192,7 +192,7 @@ def together(instance: Instance) -> bool:
 
 
 def coverage(instance: Instance) -> dict[str, str]:
-    """How far makespan and bound of a plan cover the model, one word each."""
+    """Describe how far makespan and bound of a plan cover the model, one word each."""
     tasks = instance.problem.tasks
     shared = any(tasks.reads or ()) or any(tasks.writes or ())
     moved = bool((instance.up + instance.down).any())

@@ -82,7 +82,7 @@ class WideTasks:
 
     @cached_property
     def gathered(self) -> list[bool]:
-        """By type: True if all lanes are on one node and can work together."""
+        """Mask of the types whose lanes are all on one node and can work together."""
         return [sum(pool.kind == kind for pool in self.pools) == 1 for kind in range(len(self.types))]
 
     @property
@@ -258,19 +258,19 @@ class PoolLanes:
     def earliest(
         self, homes: Iterable[int], width: int, ready: float = 0.0, parts: int = 1
     ) -> tuple[float, tuple[int, ...]]:
-        """When `width` lanes are free, and in which `parts` pools."""
+        """Time at which `width` lanes are free, and the `parts` pools that have them."""
         each = width // parts - 1
         soonest = heapq.nsmallest(parts, ((self.free[home][each][0], home) for home in homes))
         return max(soonest[-1][0], ready), tuple(home for _, home in soonest)
 
     def of_option(self, option: int, ready: float) -> tuple[float, tuple[int, ...]]:
-        """When an option's lanes are free, and in which pools."""
+        """Time at which an option's lanes are free, and the pools that have them."""
         instance = self.instance
         parts = int(instance.parts[option])
         return self.earliest(instance.pools_of[option], int(instance.width[option]), ready, parts)
 
     def after_those(self, homes: Iterable[int], width: int, parts: int) -> float:
-        """When as many other lanes are free too; inf if there are none."""
+        """Time at which as many other lanes are free too; inf if there are none."""
         each = width // parts
         ends = [lanes[count * each - 1][0] for lanes in (self.free[home] for home in homes) for count in (1, 2)
                 if count * each <= len(lanes)]  # fmt: skip

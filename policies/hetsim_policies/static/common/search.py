@@ -129,7 +129,7 @@ class Landscape(ABC):
 
     @abstractmethod
     def ends(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """When each lane of each candidate has done its last task."""
+        """Time at which each lane of each candidate has done its last task."""
 
     @abstractmethod
     def schedule(self, lanes: np.ndarray, keys: np.ndarray) -> Schedule:
@@ -301,7 +301,7 @@ class WideRanked(Ranked):
         self.first_lane = np.zeros(1, dtype=np.int64)  # the seed's lanes are options too
 
     def ends(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """When each pool has done its last task."""
+        """Time at which each pool has done its last task."""
         return np.array([[free[-1][0] for free in one.free] for one in self.candidates(lanes, keys)])
 
     def candidates(self, lanes: np.ndarray, keys: np.ndarray) -> Iterator[parallel.PoolLanes]:

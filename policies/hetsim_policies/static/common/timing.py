@@ -340,7 +340,7 @@ class Pipeline:
 
 
 class Copies:
-    """Where copies of items are, as in the engine; memory is unlimited."""
+    """Locations of the copies of items, as in the engine; memory is unlimited."""
 
     def __init__(self, instance: Instance):
         self.tasks, self.cluster = instance.problem.tasks, instance.problem.cluster

@@ -51,7 +51,7 @@ class Pacing:
         return now
 
     def effective(self, now: float) -> float:
-        """When a start that is decided now takes effect."""
+        """Time at which a start that is decided now takes effect."""
         self.starts_left -= 1
         if self.time.per_start:
             self.bound_until = max(self.bound_until, now) + self.time.per_start  # starts take effect one by one

@@ -126,7 +126,7 @@ def _kept_by_replicas(run: RunState, modes: Iterable[Mode]) -> set[Mode]:
 
 
 def _held_by_replicas(run: RunState, modes: set[Mode]) -> str:
-    """Which replicas hold how many of the devices that these modes are for."""
+    """Name the replicas that hold devices these modes are for, with their counts."""
     parts = []
     for kind in dict.fromkeys(device.type for device in run.input.cluster.devices):
         holders: Counter[str] = Counter()

@@ -78,7 +78,7 @@ class Launch(Timer):
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Its tasks as objects; none once it is over."""
+        """The launch's tasks as objects; none once it is over."""
         if (tasks := self._tasks) is None:
             terms = self.terms
             assert terms is not None
@@ -241,7 +241,7 @@ class Timetable:
 
     @property
     def upload_start(self) -> float:
-        """When the first upload begins or began; NaN without uploads."""
+        """Time at which the first upload begins or began; NaN without uploads."""
         return min([part.at for part in self.up if part.moved], default=NAN)
 
     @property

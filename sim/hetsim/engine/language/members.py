@@ -341,7 +341,7 @@ class Members:
         self.leaving = []
 
     def _stop_loading(self, request: Generation, over: bool) -> None:
-        """Its keys and values need not come here any more."""
+        """Cancel the request's transfer of keys and values to this replica."""
         self.replica.evict()
         self._told_left(request, over)
         self.service.transfers.give_up(request)

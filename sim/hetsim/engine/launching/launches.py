@@ -57,7 +57,7 @@ class Launches(Boundaries):
             self.arm(launch)
 
     def _devices_ready(self, launch: Launch, table: Timetable, now: float, begin: float) -> float:
-        """When the first stage of a launch may begin; `begin` at the earliest.
+        """Time at which the first stage of a launch may begin; `begin` at the earliest.
 
         Its devices may be saving what others left there, or what it left itself, or are still waking or cut.  Sets its
         lanes, and the seconds to restore its state.

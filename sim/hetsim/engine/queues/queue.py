@@ -256,7 +256,7 @@ class Queue:
 
     @property
     def oldest(self) -> float:
-        """When the oldest request arrived at the front end."""
+        """Arrival time of the oldest request at the front end."""
         if not self._apart and not self.service.request_delay:
             return self.arrival(0)
         row = self._apart[self._first] if self._apart else self.service.rows[self.head_at]

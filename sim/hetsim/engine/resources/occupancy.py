@@ -15,7 +15,7 @@ UNLIMITED = 1 << 62
 
 
 def available_at(state: "DeviceState", now: float, free: int) -> float:
-    """When a launch that leaves `free` of a device can begin there; MIG aside.
+    """Time at which a launch that leaves `free` of a device can begin; MIG aside.
 
     Capacity counts as free while the launch that left it is still saving its state; a new launch waits only if it
     needs that part.  `state.saving` lists (until, amount).
@@ -134,7 +134,7 @@ class NodeState(DeviceState):
         return self.cpu_free
 
     def taking(self, mode: Mode) -> list[GpuState]:
-        """Its accelerators with room for one more launch in this mode."""
+        """Accelerators of this node with room for one more launch in this mode."""
         return [gpu for gpu in self.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
 
     def fits(self, mode: Mode) -> bool:

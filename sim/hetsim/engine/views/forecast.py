@@ -37,7 +37,7 @@ class StageEstimate(NamedTuple):
 
 
 class EngineTimes(NamedTuple):
-    """When the engines of an accelerator are free, and the last launch ends."""
+    """Times at which an accelerator's engines are free, and its last launch ends."""
 
     upload: float
     compute: float
@@ -186,7 +186,7 @@ class Forecast:
         return self._pipeline(launch).end
 
     def _pipeline(self, launch: Launch) -> EngineTimes:
-        """When a launch will be through its engines.
+        """Times at which a launch will be through each of its engines.
 
         Those before it on its first accelerator are followed through upload, compute and download in start order, as
         the engines serve them.
@@ -236,7 +236,7 @@ class Forecast:
         return max(upload_free, ready, *sliced) + seconds
 
     def free_at(self, device: Device, engine: Engine = "stream") -> float:
-        """When an engine of a device will have served all launches in flight.
+        """Time at which an engine of a device will have served all launches in flight.
 
         "stream": when one more whole launch may start there (for cores: when one is free).
         """

@@ -93,7 +93,7 @@ class Generated:
 
 
 def end_in_replica(launch: Any, task: Task) -> float:
-    """When a request will leave its replica, by estimates."""
+    """Time at which a request will leave its replica, by estimates."""
     return launch.holder.foresee().ends.get(task.index, math.inf)
 
 

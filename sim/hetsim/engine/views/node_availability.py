@@ -17,7 +17,7 @@ MANY = 64
 
 
 class Bounds:
-    """When one mode fits, by node; for a `stale` node a lower bound.
+    """Time at which one mode fits, per node; a lower bound for a `stale` node.
 
     A launch that starts on a node cannot make the mode fit there earlier, and one that ends at its expected time was
     accounted for already.  So a time stays a valid lower bound, and is computed again only when it is the minimum of
@@ -64,7 +64,7 @@ class Bounds:
 
 
 class Ends:
-    """When each node will have room for a mode, by expected ends of launches.
+    """Time at which each node will have room for a mode, by expected launch ends.
 
     For runs in which every launch computes steadily from its start: its end by estimate does not move then.
     Cost: O(what started and ended since the last question), and the nodes that might be the first to have room.
@@ -171,7 +171,7 @@ class Ends:
         return here[: bisect_right(here, (time, math.inf))]
 
     def earliest(self, mode: Mode) -> tuple[float, int]:
-        """When and on which node a mode fits first; -inf if it fits now."""
+        """First time at which a mode fits, and on which node; -inf if it fits now."""
         if (bounds := self.bounds.get(mode)) is None:
             bounds = self.bounds[mode] = Bounds(self.capacity.types[mode.type], len(self.on))
         bounds.note(self.capacity.log, self.capacity.log_generation)
@@ -190,7 +190,7 @@ class Ends:
         return time, number
 
     def _time(self, number: int, mode: Mode, kind: int) -> float:
-        """When a mode fits on a node; -inf if it does now, inf if it never will."""
+        """Time at which a mode fits on a node; -inf if it does now, inf if never."""
         node = self.capacity.nodes[number]
         here = self.on[number] = self.launches(number)
         host = mode.millicores <= node.cpu_free and mode.memory <= node.mem_free

@@ -68,7 +68,7 @@ class PoolEnds:
         return self._countable
 
     def earliest(self, mode: Mode) -> tuple[float, int]:
-        """When a mode fits (inf: never), and how many accelerators are free then."""
+        """Time at which a mode fits (inf: never), and the accelerators free then."""
         capacity, kind, needed = self.capacity, self.capacity.types[mode.type], mode.gpus
         free = sum(capacity.nodes[n].open[kind].bit_count() for n in capacity.nodes_in(capacity.with_open[kind]))
         time = -math.inf if free >= needed else math.inf  # it fits now, or an end must come first
@@ -104,14 +104,14 @@ class Shadows:
 
     @property
     def ends(self) -> Ends:
-        """When nodes will have room; only where the run is steady."""
+        """Times at which nodes will have room; only where the run is steady."""
         if self._ends is None:
             self._ends = Ends(self.state, self.forecast, self.stops)
         return self._ends
 
     @property
     def pool(self) -> PoolEnds:
-        """When accelerators will be free on any nodes; only where the run is steady."""
+        """Times at which accelerators on any nodes are free; only in a steady run."""
         if self._pool is None:
             self._pool = PoolEnds(self.state, self.forecast)
         return self._pool
@@ -129,7 +129,7 @@ class Shadows:
 
 
 class EarliestFit:
-    """When and where a task could start if running tasks ended as estimated.
+    """Time and place of a task's start if running tasks ended as estimated.
 
     Where counting is enough and ends are known (`Ends`), the earliest of the nodes' own times, kept up to date for
     the nodes that changed; for gangs of whole accelerators anywhere the earliest by `PoolEnds`.  Else walks through the

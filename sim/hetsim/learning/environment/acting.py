@@ -210,7 +210,7 @@ class Acting(Window):
         return mask
 
     def _where(self, task: Task, known: dict[Any, bool], single: bool) -> np.ndarray:
-        """Which options and nodes are possible for a task."""
+        """Mask of the options and nodes that are possible for a task."""
         actions = self.actions
         fits = np.zeros((len(actions.options), len(actions.places)), np.bool_)
         for number, option in enumerate(actions.options):

@@ -131,7 +131,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         return self.clone()
 
     def action_masks(self) -> np.ndarray:
-        """Which actions are possible now, as booleans."""
+        """Mask of the actions that are possible now."""
         return self.episodes.mask
 
     @property

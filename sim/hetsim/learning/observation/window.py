@@ -323,7 +323,7 @@ class Window(Scheduler):
         ]  # fmt: skip
 
     def _fits(self, tasks: list[Task]) -> list[list[bool]]:
-        """Which of these tasks could start now on which type."""
+        """Return for each task and type whether the task could start there now."""
         places: dict[Any, Placement | None] = {}
         if self._singly(tasks):
             return [self._fits_task(task, places) for task in tasks]
@@ -377,7 +377,7 @@ class Window(Scheduler):
     # What is done ---------------------------------------------------------------------------------------------
 
     def placement(self, task: Task, kind: int) -> Placement | None:
-        """Where a task would start now on a type of device, in its fastest mode."""
+        """Placement of a task on a type of device now, in its fastest mode, or None."""
         name = self.layout.types[kind]
         for position in task.modes_by_speed():
             mode = task.modes[position]
@@ -406,7 +406,7 @@ class Window(Scheduler):
         self.running[kind][row] = end
 
     def expected_end(self, task: Task) -> float:
-        """When a running task should end, as estimated at its start."""
+        """End time of a running task, as estimated at its start."""
         return self.running[self._kind_of[task.index]][task.index]
 
 

@@ -52,7 +52,7 @@ class Finding:
 
     @property
     def row(self) -> tuple[Any, ...]:
-        """Its values in the order of `COLUMNS`."""
+        """Values of the finding in the order of `COLUMNS`."""
         return tuple(getattr(self, name) for name in COLUMNS)
 
     @property

@@ -241,7 +241,7 @@ def _stretches(waits: _Waits, at: int) -> pd.DataFrame:
 
 
 def ending(result: Run, task_id: Any) -> dict[str, Any]:
-    """How one task or request ended, as a mapping.
+    """Describe the end of one task or request, as a mapping.
 
     `status`, `reason`, `at` (NaN if it has not), `launches`, `stops` (launches cut short), `wasted` (device-seconds
     computed that were lost) and `fused_with` (the others of its last launch as one kernel).
@@ -354,7 +354,7 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
 
 
 def _decided(record: Record) -> np.ndarray:
-    """When each task's first launch was decided; its start where no launch tells."""
+    """Decision time of each task's first launch; its start if no launch tells."""
     decided = record.start.copy()
     if record.launches is None:
         return decided
@@ -376,7 +376,7 @@ def _decided(record: Record) -> np.ndarray:
 
 
 def _effective(record: Record, decided: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """When the first start of each task took effect.
+    """Time at which the first start of each task took effect.
 
     Starts do so one after another, in the order of decisions.
     """
@@ -412,7 +412,7 @@ def _holds(record: Record) -> dict[int, tuple[list[float], list[int]]]:
 
 
 class _Queues:
-    """Which tasks wait when, as ranges of stretches.
+    """Waiting tasks over time, as ranges of stretches.
 
     A task waits from ready to its decision, and again after each launch that was stopped or lost, until the next
     decision or its end.

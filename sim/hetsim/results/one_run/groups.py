@@ -57,7 +57,7 @@ class Grouping:
 
     @property
     def text(self) -> str:
-        """Its text among the metrics that replications keep."""
+        """Text of the group among the metrics that replications keep."""
         return _MARK + json.dumps([self.by, self.named, self.metrics], ensure_ascii=False)
 
     @staticmethod

@@ -78,7 +78,7 @@ def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np
 
 
 def due_times(record: Record) -> np.ndarray:
-    """When each row's token limits are decided at the latest; NaN without limits.
+    """Latest time at which each row's token limits are decided; NaN without limits.
 
     With a limit on further tokens that is when the last of them is due, counted from when the first is due.  Where the
     first has no limit it is counted from when it came, which the policy decides: the one case in which it has a part in

@@ -95,7 +95,7 @@ class FreeCapacity:
         self, node: np.ndarray, cores: np.ndarray, memory: np.ndarray, up: np.ndarray, share: np.ndarray,
         gpu_memory: np.ndarray, usable: np.ndarray, cuts: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """Where each mode fits (modes × states), and free amounts (states × columns).
+        """Mask of modes that fit (modes × states), free amounts (states × columns).
 
         Parameters:
             node: the node of each state; `up`: whether its cores can be used.

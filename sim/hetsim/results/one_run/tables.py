@@ -410,7 +410,7 @@ def launch_cost(record: Record, table: ModeTable, launches: LaunchColumns) -> np
 
 
 def due_times(record: Record) -> np.ndarray:
-    """When each row's deadline is decided at the latest; NaN without a deadline.
+    """Latest time at which each row's deadline is decided; NaN without a deadline.
 
     Of a request to a language model with limits on its tokens: the time at which the last limit is kept or missed.
     """

@@ -178,7 +178,7 @@ def _join_graph(tasks: Tasks, streams: list[TaskStream], starts: np.ndarray, ran
 
 
 def _staged(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray) -> StagedRequests | None:
-    """Which tasks of the merged table are stages of requests."""
+    """Stages of requests among the tasks of the merged table, or None."""
     if all(stream.stages is None for stream in streams):
         return None
     total = len(rank)

@@ -270,7 +270,7 @@ def _resampled(
 
 
 def described(entry: WorkloadEntry) -> str:
-    """How an entry's trace is resampled, for people; empty if it is not."""
+    """Describe how an entry's trace is resampled, for people; empty if it is not."""
     if entry.resample is None:
         return ""
     block = entry.resample.block

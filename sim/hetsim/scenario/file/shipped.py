@@ -19,7 +19,7 @@ class Shipped:
 
     @property
     def description(self) -> str:
-        """Its description of two or three sentences."""
+        """Description of the scenario in two or three sentences."""
         try:
             return " ".join(str(documents.read(self.path).data.get("description", "")).split())
         except HetsimError:

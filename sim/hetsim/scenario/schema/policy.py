@@ -82,7 +82,7 @@ class PolicySpec:
 
     @property
     def label(self) -> str:
-        """Its name in messages and tables: `easy_backfill (placement: best_fit)`."""
+        """Name of the policy in messages: `easy_backfill (placement: best_fit)`."""
         shown = []
         for key, value in self.parameters.items():
             text = value.label if isinstance(value, PolicySpec) else self.written.get(key, value)

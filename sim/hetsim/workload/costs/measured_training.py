@@ -203,7 +203,7 @@ class TrainingCurve:
         return {}
 
     def _of(self, layout: Layout, unit: float) -> tuple[np.ndarray, np.ndarray]:
-        """By epoch the fraction of work done in a unit of time, and its begin."""
+        """Fraction of work done in a unit of time, per epoch, and the epoch's begin."""
         progress = self.application.progress
         with np.errstate(divide="ignore"):
             rates = self.application.speeds(layout, self.batch) / progress[-1] * unit

@@ -172,7 +172,7 @@ class LayerNetwork:
 
 @dataclass(frozen=True)
 class Passes:
-    """How many forward and backward passes (twice the work) a step makes.
+    """Number of forward and backward passes (twice the work) in a step.
 
     `updated` says whether the step changes the weights.
     """

@@ -198,7 +198,7 @@ class PiecewisePoisson(ArrivalProcess):
         return float(self._expected(min(until, 1e300))[-1])
 
     def _pieces(self) -> tuple[Floats, Floats, Floats]:
-        """When each piece starts, the rate there, and by how much it grows a second."""
+        """Start of each piece, the rate there, and its growth per second."""
         starts, rates = np.array(self.rate).T
         slopes = np.zeros(len(starts))
         if self.between == "linear":

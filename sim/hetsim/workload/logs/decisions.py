@@ -179,7 +179,7 @@ class Round:
         return sorted(entries + [(self.now + job.estimate, job.amount) for job in self.given if job.group == group])
 
     def _when(self, free: float, need: float, ends: list[tuple[float, float]]) -> float:
-        """When so much is free."""
+        """Time at which this amount is free."""
         for when, amount in [(self.now, 0.0), *ends]:
             free += amount
             if free >= need - SLACK:
@@ -187,7 +187,7 @@ class Round:
         return math.inf
 
     def shadow(self, head: LoggedJob, limited: bool) -> tuple[float, dict[int, float]]:
-        """When a head could start, and what is then left free by node and limit."""
+        """Time at which a head could start, and what is then free by node and limit."""
         pool, need, count = head.demand
         times = [(self._when(free, need, self.ends(node)), node)
                  for node, free in enumerate(self.free) if pool >> node & 1]  # fmt: skip

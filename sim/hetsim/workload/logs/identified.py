@@ -28,7 +28,7 @@ PLACES = {"first_fit": 0.0, "best_fit": 1.0, "worst_fit": -1.0}
 
 @dataclass(kw_only=True)
 class Score:
-    """How well something explains the half of a log that it was not fitted on."""
+    """Score of an explanation, on the half of a log that it was not fitted on."""
 
     right: np.ndarray = field(repr=False)
     """By judged job: True if it is as recorded."""
@@ -42,7 +42,7 @@ class Score:
 
 @dataclass(kw_only=True)
 class RuleScore(Score):
-    """How well a rule explains the starts."""
+    """Score of a rule as an explanation of the starts."""
 
     rule: Rule
     early: float
@@ -60,7 +60,7 @@ class RuleScore(Score):
 
 @dataclass(kw_only=True)
 class PlaceScore(Score):
-    """How well a placement explains recorded nodes, where there was a choice."""
+    """Score of a placement as an explanation of recorded nodes, if it had a choice."""
 
     name: str
     prefer: Prefer = field(repr=False)

@@ -123,7 +123,7 @@ def _plateau(level: np.ndarray, length: np.ndarray) -> float | None:
 
 
 def at_limit_of(jobs: Jobs, steps: HeldSteps, limits: Limits | None) -> dict[int, tuple[HeldOverTime, float]]:
-    """By job of limited groups: what its group holds, and its limit."""
+    """Held amount of a job's group and its limit, for jobs of limited groups."""
     if limits is None:
         return {}
     at_limit: dict[int, tuple[HeldOverTime, float]] = {}
@@ -205,7 +205,7 @@ def order_of(jobs: Jobs) -> Order | None:
 
 
 def _passes(jobs: Jobs, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """By pair of classes, jobs of one passed by any of the other, and jobs waiting."""
+    """Count, per pair of classes, jobs of one that passed the other, and waiting jobs."""
     passing, waiting = np.zeros((count, count), dtype=int), np.zeros(count, dtype=int)
     chosen = np.flatnonzero((jobs.wait > SHORT) & jobs.evidence)
     chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MAX_JOBS)).astype(int)] if len(chosen) else chosen

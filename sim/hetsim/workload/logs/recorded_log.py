@@ -142,7 +142,7 @@ def level_of(start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> float:
 def _beyond(
     start: np.ndarray, end: np.ndarray, held: HeldOverTime, most: float, jobs: np.ndarray
 ) -> tuple[float, float, float, list[int]]:
-    """When an amount is first exceeded, for how long, the peak, the jobs that began."""
+    """First time an amount is exceeded, its length, the peak, and the jobs that began."""
     over = held.level > most + 1e-6
     first = float(held.times[int(np.argmax(over))])
     began = np.flatnonzero(held.at(start) > most + 1e-6)

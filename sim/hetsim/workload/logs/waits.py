@@ -93,7 +93,7 @@ def half_of(arrival: np.ndarray) -> np.ndarray:
 
 
 def warm_end(jobs: Jobs, steps: HeldSteps) -> float:
-    """When the log first reaches its median occupancy.
+    """Time at which the log first reaches its median occupancy.
 
     Before that its occupancy rises from nothing, which no cluster in use does: jobs ran that it does not know.
     """
@@ -177,7 +177,7 @@ def _split(jobs: Jobs, row: int, part: slice, widest: np.ndarray | None) -> np.n
 
 
 def _before(order: Order, names: list[str]) -> dict[int, set[int]]:
-    """By class: those that go before it, those that follow from others included."""
+    """Classes that go before each class, those that follow from others included."""
     direct: dict[int, set[int]] = {}
     for first, second, *_ in order.pairs:
         direct.setdefault(names.index(second), set()).add(names.index(first))

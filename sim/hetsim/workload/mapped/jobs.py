@@ -152,7 +152,7 @@ class MappedJobs:
         return values[0] - values[1]
 
     def _operands(self, target: str, source: CellSource) -> list[Any]:
-        """How the columns of an operation are read: see the module."""
+        """Readers of the columns of an operation: see the module."""
         kind, count = kind_of(target), len(source.columns)
         if source.operation == "product":
             factor = cells_of.with_point(_factor) if self.made.comma else _factor

@@ -199,7 +199,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def contradiction(target: str, column: str, unit: str | None) -> str:
-    """How a column's name and its unit contradict each other, or empty."""
+    """Text of a contradiction between a column's name and its unit, or empty."""
     if not (unit_named := unit_in_name(column, kind_of(target))):
         return ""
     factors = TIMES if kind_of(target) == "duration" else SIZES

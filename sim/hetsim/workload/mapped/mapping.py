@@ -64,7 +64,7 @@ Operation = Literal["column", "constant", "difference", "sum", "product"]
 
 @dataclass(frozen=True)
 class CellSource:
-    """Where the values of a target come from: a column, or a constant."""
+    """Source of the values of a target: a column, or a constant."""
 
     operation: Operation
     columns: tuple[str, ...] = ()

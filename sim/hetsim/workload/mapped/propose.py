@@ -333,7 +333,7 @@ INSTEAD = {"gpus": ({"devices"},), "start": ({"end", "duration"},)}
 
 
 def form_of(path: Path) -> str:
-    """Which of three forms a file has, by name and first character."""
+    """Form of a file (one of three), by its name and first character."""
     if path.suffix.lower() in PARQUET:
         return "parquet"
     sign = first_sign(path)

@@ -112,7 +112,7 @@ class Column:
         return re.sub(r"[^a-z]", "", self.name.rpartition(".")[2].casefold())
 
     def names(self, target: str) -> list[str]:
-        """Its names for comparison: with and without a unit at the end."""
+        """Names of the column for comparison: with and without a unit at the end."""
         unit = unit_in_name(self.name, "duration" if target in (*INSTANTS, *DURATIONS) else kind_of(target))
         if unit is None and target in DURATIONS and self.plain.endswith(MINUTES):
             return [self.plain, self.plain.removesuffix(MINUTES)]

@@ -103,7 +103,7 @@ class Contents:
             self.found.keys.setdefault("units", {})["time_limit"] = UNIT_OF[unit]
 
     def _seconds(self) -> np.ndarray | None:
-        """How long jobs ran, where instants tell."""
+        """Run times of the jobs, if start and end are known."""
         if not {"start", "end"} <= set(self.chosen):
             return None
         low, high = (self.instants.get(self.chosen[one].name) for one in ("start", "end"))

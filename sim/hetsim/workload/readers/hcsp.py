@@ -162,7 +162,7 @@ class _Reader(ReadFile):
         return machines
 
     def _name_odd_lines(self, rows: Rows, machines: int) -> None:
-        """Where most lines are tasks, those that are not are mistakes."""
+        """If most lines are tasks, report the others as mistakes."""
         odd = [(number, len(cells)) for number, cells in rows if len(cells) != machines]
         if machines > 1 and 2 * len(odd) < len(rows):
             for number, count in odd:

@@ -88,7 +88,7 @@ class _Reader(text_rows.ReadFile):
         return rows
 
     def _gpu_columns(self, rows: list[tuple[int, list[str]]]) -> int:
-        """How many GPU columns the rows as a whole tell of."""
+        """Number of GPU columns that the rows as a whole have."""
         names = {cells[0] for _, cells in rows}
         one = two = open_ = 0
         for _, cells in rows:

@@ -153,7 +153,7 @@ def _curves(
     application: Application, gpus: int, samples: int, any_size: bool, adaptive: bool, most: int,
     made: dict[tuple[str, int, int | None], TrainingCurve],
 ) -> tuple[tuple[int, TrainingCurve], ...]:  # fmt: skip
-    """By number of GPUs how a job gets on there; none where that was not measured."""
+    """Curve of a job's speed per number of GPUs; none where it was not measured."""
     widths = [gpus]
     if any_size and gpus > 1:
         divisible = (application.batch_sizes[-1] if adaptive else samples) // application.local_range[0]

@@ -342,7 +342,7 @@ def _twice(keys: np.ndarray) -> np.ndarray:
 
 
 def _end_of(block: RowBlock) -> np.ndarray:
-    """When each job ended; -inf where its start is not known."""
+    """End time of each job; -inf if its start is not known."""
     start = block.number("start") if "start" in block.numbers else np.full(len(block), np.nan)
     return np.nan_to_num(start, nan=-np.inf) + np.frombuffer(block.duration)
 

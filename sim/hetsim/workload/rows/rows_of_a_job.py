@@ -36,7 +36,7 @@ Sink = Callable[[int, Row, str | None], None]
 
 @dataclass(frozen=True)
 class Fold:
-    """Which rows belong to one job, and how each column becomes one value."""
+    """Rule that joins the rows of one job, and folds each column into one value."""
 
     by: str
     columns: Mapping[str, str] = field(default_factory=dict)
