@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -263,7 +264,7 @@ class Sufferage(_InRounds):
 
     def __init__(self, between: Between = "lanes", descent: bool = False):
         super().__init__(descent)
-        self.choice = suffering(between)
+        self.choice = partial(suffering, between)
 
 
 def min_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
@@ -281,20 +282,16 @@ def sufferage(
     since: Free = None,
 ) -> Schedule:  # fmt: skip
     """Sufferage on the `counts[t]` lanes of each type; ties: first task, type, lane."""
-    return rounds(times, counts, ready, suffering(between), since=since)
+    return rounds(times, counts, ready, partial(suffering, between), since=since)
 
 
-def suffering(between: Between) -> Choice:
+def suffering(between: Between, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Value of tasks under sufferage: the loss without the best lane."""
-
-    def suffers(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        ends = first if between == "types" else np.concatenate([first, second])
-        if len(ends) == 1:  # one type: there is no other
-            return np.full(ends.shape[1], np.inf)
-        best = np.partition(ends, 1, axis=0)
-        return np.asarray(best[1] - best[0])
-
-    return suffers
+    ends = first if between == "types" else np.concatenate([first, second])
+    if len(ends) == 1:  # one type: there is no other
+        return np.full(ends.shape[1], np.inf)
+    best = np.partition(ends, 1, axis=0)
+    return np.asarray(best[1] - best[0])
 
 
 def rounds(
