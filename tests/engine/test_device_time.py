@@ -288,7 +288,7 @@ def test_watts_over_time(seed, bins):
 
 
 def test_stretches_that_are_none():
-    with pytest.raises(UsageError, match="at least one stretch, not 0"):
+    with pytest.raises(UsageError, match="bins must be at least 1; got 0"):
         power_over_time(Result(made(0)[0]), 0)
     only = NodeSpec(cpus=4, cpu_type=CPU)
     nothing = record(Cluster([only]), workload([0], [0], [[MODES[4]]]), [0], [0], [(0,)], end=0.0)

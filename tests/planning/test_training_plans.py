@@ -192,7 +192,7 @@ def test_the_picture_of_a_candidate_ends_with_its_step(tmp_path: Any) -> None:
     for one in staged[:: len(staged) // 7]:
         assert one.schedule().makespan == pytest.approx(one.step.seconds, rel=1e-9)
         assert one.schedule().bubble * one.step.seconds == pytest.approx(one.step.bubble, rel=1e-6)
-    with pytest.raises(UsageError, match="there is one stage"):
+    with pytest.raises(UsageError, match="the plan has one stage; a pipeline needs at least two"):
         next(one for one in found if one.plan.pipeline == 1).schedule()
     path = tmp_path / "small.json"
     path.write_text(json.dumps(scenario("80 GB")))

@@ -137,7 +137,7 @@ def least_energy(given, deadline, lowest):
     """By trying all assignments."""
     instance = runnable(given, "test")
     machine = Machine.from_instance(instance)
-    every = itertools.product(range(len(machine.lane_kind)), repeat=instance.size)
+    every = itertools.product(range(len(machine.instance.lane_kind)), repeat=instance.size)
     return min(machine.cost(np.array(lanes), deadline, lowest) for lanes in every)
 
 

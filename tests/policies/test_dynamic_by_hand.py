@@ -507,7 +507,7 @@ def test_the_newest_goes_first_once_the_queue_stands(busy: float, order: list[in
 
 @pytest.mark.parametrize(("make", "says"), [
     (lambda: Wfp3(discipline="keep"), "keep needs formula: schedgym"),
-    (lambda: MaxMinFairness(0.0), "rounds of 0 s"),
+    (lambda: MaxMinFairness(0.0), "round_length must be above 0; got 0 s"),
     (lambda: FairTree({"a": Account(parent="b")}, {}), 'account a has the parent "b"'),
     (lambda: FairTree({"a": Account(parent="b"), "b": Account(parent="a")}, {}), "a → b → a"),
     (lambda: Tiers({"a": Tier(preempts=("b",))}), 'qos a preempts "b", which is none of a'),

@@ -351,7 +351,7 @@ def test_a_slow_reserve_starts_as_an_arrival_makes_the_queue_long_enough():
         assert (record.start.tolist(), devices(record)) == ([0, 2, 4], ["n0/g0", "n0/cpu", "n0/g0"])
     assert cpu_and_gpu(rows, SlowReserve(1)).start.tolist() == [0, 1, 4]
     assert cpu_and_gpu(rows, SlowReserve(3)).start.tolist() == [0, 4, 8]
-    with pytest.raises(ValueError, match="1 or more, not 0"):
+    with pytest.raises(ValueError, match="threshold must be at least 1"):
         SlowReserve(0)
 
 

@@ -360,7 +360,7 @@ def test_runs_of_different_tasks():
     )
     with pytest.raises(UsageError, match='several tasks "a": they cannot be told apart'):
         _ = Difference(run_of("p", [2, 5], ids=["a", "a"]), later).tasks
-    with pytest.raises(UsageError, match='summed up by class or user, not by "status"'):
+    with pytest.raises(UsageError, match='group must be class or user; got "status"'):
         found.by("status")
     with pytest.raises(UsageError, match='energy_j, not by "device"'):
         Difference(a, b, "device")

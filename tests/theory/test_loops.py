@@ -113,7 +113,7 @@ def test_fork_join_of_many_is_as_near_as_it_says(branches: int, load: float) -> 
 
 
 @pytest.mark.parametrize(("call", "said"), [
-    (lambda: theory.closed_classes([3], [1, 2], [1]), "1 classes need as many"),
+    (lambda: theory.closed_classes([3], [1, 2], [1]), "must have the same length .at least 1.; got 1, 2, 1"),
     (lambda: theory.closed_classes([3, 2], [1, 2], [1, 2], 2), "only with one service mean for all"),
     (lambda: theory.closed_classes([9999, 9999], [1, 2], [1, 1], 2), "clients are more than"),
     (lambda: theory.closed_classes([0], [1], [1]), "clients must be a whole number"),

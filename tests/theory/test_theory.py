@@ -606,7 +606,7 @@ def test_unstable_systems_are_told_not_computed(call: Any):
         (lambda: theory.trunk_reservation(3, []), "at least one class"),
         (lambda: theory.naor(1, 1, 1, 2), "no customer ever joins"),
         (lambda: theory.halfin_whitt(10, 1, 1.5), "delayed"),
-        (lambda: theory.birth_death([1], [1, 2]), "as many"),
+        (lambda: theory.birth_death([1], [1, 2]), "births and deaths must have the same length"),
         (lambda: theory.stationary([[0, 1], [0, 0]]), "never leads back"),
         (lambda: theory.workload_limit(1, 1, -1), "not below 0"),
         (lambda: theory.greedy_batches(1, 0, 0), "time of a batch"),

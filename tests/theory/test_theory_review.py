@@ -44,8 +44,8 @@ def test_trunk_reservation_far_from_the_first_guess():
         (lambda: theory.mmck(1, 1, 1, 10**9), "a room for 1,000,000,000 is too large"),
         (lambda: theory.token_bucket(1, 1, "3"), "depth must be a number"),
         (lambda: theory.token_bucket(1, 1, math.nan), "depth must be a number"),
-        (lambda: theory.mm1(0.7, 1).wait_tail(math.nan), "number of seconds, not nan"),
-        (lambda: theory.mm1(0.7, 1).response_tail("1"), "number of seconds, not '1'"),
+        (lambda: theory.mm1(0.7, 1).wait_tail(math.nan), "seconds must be a number; got nan"),
+        (lambda: theory.mm1(0.7, 1).response_tail("1"), "seconds must be a number; got '1'"),
         (lambda: theory.birth_death([1e300] * 3, [1e-300] * 3), "too far apart"),
     ],
 )

@@ -328,4 +328,4 @@ def _spread(count: int, racks: list[list[int]]) -> list[int]:
 
 def _on(mode: Mode, nodes: Iterable[int], view: View) -> Placement | None:
     """The mode on the first devices of these nodes; its ranks lie rack by rack."""
-    return view.first(mode, among=sum(1 << node for node in set(nodes)))
+    return view.first(mode, among=sum(1 << node for node in dict.fromkeys(nodes)))

@@ -219,7 +219,7 @@ class Copier:
             if isinstance(old, dict):
                 keys, values = self._all(list(old)), self._all(list(old.values()))
                 self._drain()
-                empty.update(zip(keys, values, strict=True))
+                dict.update(empty, zip(keys, values, strict=True))  # that of a Counter counts
             else:
                 members = self._all(list(old))
                 self._drain()
@@ -337,7 +337,7 @@ class Copier:
 
     def _fill_mappings(self, originals: list[Any], empty: list[Any]) -> None:
         for old, new in zip(originals, empty, strict=True):
-            new.update(zip(old, self._all(list(old.values())), strict=True))
+            dict.update(new, zip(old, self._all(list(old.values())), strict=True))
 
     def _defaults(self, old: Any) -> Any:
         return self._dict(old, defaultdict(self.value(old.default_factory)))
