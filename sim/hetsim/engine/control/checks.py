@@ -1,6 +1,6 @@
-"""Invariants of `--check`, recounted in full at the end of every round: slow.
+"""Invariants of `--check`: recounts the engine's state after every round (slow).
 
-Each is an assertion, and its message says what does not hold.
+Each invariant is an assertion whose message says what does not hold.
 """
 
 import math
@@ -19,7 +19,7 @@ from hetsim.model.task import RUNNING, WAITING
 
 @dataclass(eq=False)
 class Checker:
-    """Recounts what the engine keeps incrementally and compares."""
+    """Recounts what the engine updates incrementally and compares the two."""
 
     state: RunState
     serving: Serving
@@ -47,7 +47,7 @@ class Checker:
             raise InvariantError(f"t = {now:g} s: {error}") from error
 
     def _tasks(self) -> None:
-        """Every task that has arrived is in exactly one place."""
+        """Check that every arrived task is in exactly one state and one container."""
         state = self.state
         in_launches = state.iterating
         seen: set[int] = set()
@@ -79,7 +79,7 @@ class Checker:
             assert somewhere, "a task is neither here nor there"
 
     def _requests(self, running: set[int]) -> None:
-        """Count each request once: it waits, is in a batch, or is to come by the clock."""
+        """Check that each request is counted once: waiting, in a batch, or yet to arrive."""
         state = self.state
         counted = sum(launch.count for launch in state.running.values() if launch.terms is not None)
         for queue in state.queues:
@@ -95,13 +95,13 @@ class Checker:
         assert counted == requests_left or (answering and counted < requests_left), "a request was lost"
 
     def _residents(self) -> None:
-        """Requests in steps of a replica run, and know it."""
+        """Check that requests in the steps of a replica are running and refer to it."""
         for resident in self.state.residents.values():
             for task in resident.tasks:
                 assert task.state == RUNNING and task._launch is resident, f"{task} does not know its replica"
 
     def _capacity(self) -> None:
-        """Check that free amounts and those of launches add up to the capacity."""
+        """Check that free and occupied amounts add up to the capacity of each node."""
         state = self.state
         capacity = state.capacity
         cpu = [node.node.cpus * 1000 for node in capacity.nodes]
@@ -130,7 +130,7 @@ class Checker:
             self._index(node, share)
 
     def _partitions(self, used: dict[Partition, Budget]) -> None:
-        """Each partition's count is what its launches hold, within its limits."""
+        """Check the recorded usage of each partition against its launches and limits."""
         for partition, budget in self.state.capacity.budgets.items():
             counted = used.get(partition, Budget(partition))  # a partition that nothing uses has an empty one
             same = (counted.gpus, counted.cpus, counted.on) == (budget.gpus, budget.cpus, budget.on)
@@ -140,7 +140,7 @@ class Checker:
             assert within, f"jobs of partition {partition} hold more than it allows"
 
     def _index(self, node: NodeState, share: dict[int, int]) -> None:
-        """Check the shares of a node's devices by launch, and the index over them."""
+        """Check the free shares of a node's devices and the index of open devices."""
         open_masks = [0] * len(node.open)
         for gpu in node.gpus:
             device = gpu.device
@@ -193,7 +193,7 @@ class Checker:
             assert len(parts) <= owners, f"a copy engine of {gpu.device} serves a ghost"
 
     def _items(self, now: float) -> None:
-        """Check memory of accelerators: held + pinned + free is capacity, and items fit."""
+        """Check GPU memory: occupied + pinned + free is the capacity, and all items fit."""
         state = self.state
         places = state.places
         if not places.items:
@@ -233,7 +233,7 @@ class Checker:
                         assert there, f"{task} computes without {places.items[item].name} on {device}"
 
     def _columns(self) -> None:
-        """Causality: nothing starts before it is ready or ends before it starts."""
+        """Check that no task starts before it is ready or ends before it starts."""
         state = self.state
         if state.queues:
             return  # these columns are written at the end of the run

@@ -1,4 +1,4 @@
-"""Decisions: `apply` validates one and carries it out."""
+"""Decisions of policies: validated and applied."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -49,13 +49,13 @@ class Decisions:
     start: Callable[[Start], None] = field(init=False)
 
     def hooks(self) -> None:
-        """Ask admission about coming starts only if the policy has such a hook."""
+        """Query admission about planned starts only if it overrides `leaving`."""
         asked = self.state.input.admission
         self.asks = asked is not None and not inert(asked, "leaving")
         self.start = self._start_asked if self.asks else self.starts.start
 
     def apply(self, decision: Decision) -> None:
-        """Validate and carry out one decision; an illegal one raises PolicyError."""
+        """Validate and carry out one decision; raise PolicyError if it is illegal."""
         state, kind = self.state, decision.__class__
         state.decisions = made_so_far = state.decisions + 1
         if kind is Start:
@@ -71,7 +71,7 @@ class Decisions:
             self.rounds.look_for_loop()
 
     def _start_asked(self, decision: Start) -> None:
-        """Start what admission does not drop of it."""
+        """Start the tasks of a decision that admission does not drop."""
         tasks, placement = decision.tasks, decision.placement
         if isinstance(tasks, Requests) and tasks.tasks is None:
             queue, count = tasks.queue, 0
@@ -89,7 +89,7 @@ class Decisions:
             self.starts.start(Start(kept[0] if isinstance(tasks, Task) else kept, placement))
 
     def dropped(self, task: Task) -> bool:
-        """Ask admission about a task that is about to start, and end it if it is dropped."""
+        """Query admission about a task that is about to start; end it if it is dropped."""
         answer = None
         if task.state == WAITING:
             answer = call(self.state, self.state.input.admission.leaving, task, self.view)
@@ -140,7 +140,7 @@ class Decisions:
         self.completion.end_task(task, status, reason)
 
     def _discard(self, requests: Requests, status: int, reason: str) -> None:
-        """Waiting requests end without having run."""
+        """Reject the first requests of a queue."""
         state, queue = self.state, requests.queue
         waiting = len(queue)
         if state.queues[queue.number] is not queue or not 1 <= requests.count <= waiting:

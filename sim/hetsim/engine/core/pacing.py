@@ -1,4 +1,4 @@
-"""Cycles of a scheduler whose decisions take time (`policy.decisions`)."""
+"""Decision cycles of a scheduler whose decisions take time (`policy.decisions`)."""
 
 import math
 
@@ -6,7 +6,7 @@ from hetsim.model.record import DecisionTime
 
 
 class Pacing:
-    """The scheduler as a server of one cycle at a time; plain data that forks copy."""
+    """The scheduler as a server of one decision cycle at a time; forks copy it."""
 
     def __init__(self, time: DecisionTime):
         self.time = time
@@ -17,14 +17,13 @@ class Pacing:
         self.tick = -1  # the last multiple of `cycle` at which a cycle began
         self.bound_until = 0.0  # when the last start so far takes effect
         self.starts_left = math.inf
-        self.cycles: list[tuple[float, float]] = []
-        """When each cycle was wanted, and when the scheduler decided, where these differ."""
+        self.cycles: list[tuple[float, float]] = []  # request time and decision time of each cycle, where they differ
 
     def next_time(self, now: float, waiting: int) -> float:
-        """The time of the scheduler's next step; the present if it decides now.
+        """Return the time of the scheduler's next step; `now` if it decides now.
 
-        A step is the begin of a cycle, or the decision at its end.  This is called whenever a round is due.  Rounds in
-        which no task waits take no time, and are none of its cycles.
+        A step is the begin of a decision cycle, or the decision at its end.  This is called whenever a round is due.
+        Rounds in which no task waits take no time and do not count as cycles.
         """
         if not waiting and self.decides_at < 0:  # a cycle under way ends even if all tasks have left meanwhile
             self.starts_left = math.inf
@@ -51,7 +50,7 @@ class Pacing:
         return now
 
     def effective(self, now: float) -> float:
-        """Time at which a start that is decided now takes effect."""
+        """Return the time at which a start that is decided now takes effect."""
         self.starts_left -= 1
         if self.time.per_start:
             self.bound_until = max(self.bound_until, now) + self.time.per_start  # starts take effect one by one
