@@ -1,4 +1,4 @@
-"""Rows of different lengths in two arrays, without an object each."""
+"""Rows of different lengths in two arrays, without an object for each row."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

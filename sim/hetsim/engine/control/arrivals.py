@@ -79,7 +79,6 @@ class Arrivals:
             self._admitted(task)
 
     def _admitted(self, task: Task) -> None:
-        """Let an admitted task wait for its predecessors or for a device."""
         state = self.state
         if state.patience is not None:
             state.patience.watch(task.index, task.expires)

@@ -95,7 +95,6 @@ class Checker:
         assert counted == requests_left or (answering and counted < requests_left), "a request was lost"
 
     def _residents(self) -> None:
-        """Check that requests in the steps of a replica are running and refer to it."""
         for resident in self.state.residents.values():
             for task in resident.tasks:
                 assert task.state == RUNNING and task._launch is resident, f"{task} does not know its replica"
@@ -233,7 +232,6 @@ class Checker:
                         assert there, f"{task} computes without {places.items[item].name} on {device}"
 
     def _columns(self) -> None:
-        """Check that no task starts before it is ready or ends before it starts."""
         state = self.state
         if state.queues:
             return  # these columns are written at the end of the run

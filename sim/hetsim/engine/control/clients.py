@@ -194,7 +194,6 @@ class Clients:
         self._over(row, status)
 
     def _over(self, row: int, status: int) -> None:
-        """Handle the end of an attempt, including the call that it made."""
         if self.awaited.pop(row, None) is None:
             if self._whose(row) < 0:
                 self.state.sources.answered(row)

@@ -328,7 +328,6 @@ def inert(policy: Any, hook: str) -> bool:
 
 
 def _report(launch: Launch, times: tuple[float, ...], now: float) -> BatchReport:
-    """Build the report of a completed batch for its batching policy."""
     terms = launch.terms
     assert terms is not None
     _, up, uploaded, began, computed, down = times

@@ -140,7 +140,6 @@ class Decisions:
         self.completion.end_task(task, status, reason)
 
     def _discard(self, requests: Requests, status: int, reason: str) -> None:
-        """Reject the first requests of a queue."""
         state, queue = self.state, requests.queue
         waiting = len(queue)
         if state.queues[queue.number] is not queue or not 1 <= requests.count <= waiting:

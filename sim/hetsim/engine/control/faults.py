@@ -84,7 +84,6 @@ class FaultInjector:
         action(*arguments)
 
     def _more_to_come(self) -> bool:
-        """Return True if any event other than a fault can still happen."""
         run = self.run
         if not (run.sources.to_come or run.deferred or run.requests_left):
             return False

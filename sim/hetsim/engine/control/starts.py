@@ -38,12 +38,11 @@ class Starts:
         self._starts = self.state.recorder.start
         run, quick = self.state.input, self.quick
         asked = {*(service.shape for service in run.services), *(service.shape for service in run.language)}
+        # by mode without data items, MIG and requests: True if compute-only
         self._simple = {} if run.tasks.items else {
             mode: mode in quick for shape in run.tasks.shapes for mode in shape.modes
             if mode.type.sharing.kind != "mig" and shape not in asked
         }  # fmt: skip
-        """Modes of tasks that are no requests, if a start need not look at data items or slices of accelerators: is
-        it quick?"""
         # shapes of tasks that cost nothing to stop and resume
         self._free = frozenset(shape for shape in run.tasks.shapes if shape.stopping == Stopping())
         self._generated = {service.shape: service for service in run.language}
@@ -146,7 +145,6 @@ class Starts:
         self._begin(launch)
 
     def _start_requests(self, requests: Requests, placement: Placement) -> None:
-        """Launch requests as one batch, and remove them from their queue."""
         queue, mode, count = requests.queue, placement.mode, requests.count
         position: int | None = queue.service.shape.position.get(mode)
         if self.state.queues[queue.number] is not queue or position is None:

@@ -340,7 +340,6 @@ class Recorder:
             self._launches[name] = np.concatenate([column, batch[name]])
 
     def _fill(self, batch: dict[str, np.ndarray], queue: np.ndarray, rows: np.ndarray, whose: np.ndarray) -> None:
-        """Fill the columns of requests from those of their batches."""
         ended = batch["outcome"] == LAUNCH_COMPLETED
         done, row_of = rows[ended[whose]], whose[ended[whose]]
         start = np.asarray(self.start)

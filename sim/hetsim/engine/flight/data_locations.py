@@ -1,9 +1,9 @@
-"""Where copies of data items lie, and what a start must bring, reserve and evict.
+"""Locations of data items' copies; what a start must copy, reserve and evict.
 
-A location is a device index (accelerator memory) or `host(node)`.  Copies in host memory are not limited;
-those in accelerator memory are, and are evicted least recently used first when a launch needs the room.
-An evicted item with no other copy is written back to its host before the first stage of the new launch.
-An item written in the run is dropped everywhere after its last reader.
+A location is a device index (accelerator memory) or `host(node)`.  Copies in host memory are not limited.  Copies in
+accelerator memory are limited, and are evicted least recently used first when a launch needs the space.  An evicted
+item without another copy is written back to its host before the first stage of the new launch.  An item that was
+written during the run is dropped everywhere after its last reader.
 """
 
 from collections import defaultdict
@@ -22,33 +22,32 @@ Way = tuple[Sequence[Pipe], float]
 
 
 def host(node: int) -> int:
-    """The location of a node's host memory."""
+    """Return the location of a node's host memory."""
     return -1 - node
 
 
 @dataclass(slots=True, eq=False)
 class Eviction:
-    """The last copy of an item on its way to the host; its room is taken until then."""
+    """The write-back of an item's last copy to the host; it occupies GPU memory."""
 
     gpu: GpuState
     item: int
     size: int
     version: int
-    waiters: list[Any] = field(default_factory=list)
-    """Launches and prefetches that need its room."""
+    waiters: list[Any] = field(default_factory=list)  # launches and prefetches that need the memory
 
 
 @dataclass(slots=True, eq=False)
 class GpuItems:
     """Items on one accelerator.
 
-    `resident` in order of use (least recent first), `pins` by launches in flight, `leaving` what is written back.
+    `resident`: items in order of use (least recent first); `pins`: number of launches in flight that use an item;
+    `leaving`: evictions that are being written back.
     """
 
     resident: dict[int, None] = field(default_factory=dict)
     pins: dict[int, int] = field(default_factory=dict)
-    unpinned: int = 0
-    """Bytes of residents that may be evicted."""
+    unpinned: int = 0  # bytes of resident items that may be evicted
     leaving: dict[Eviction, None] = field(default_factory=dict)
 
 
@@ -64,8 +63,8 @@ class Places:
         self.made: list[bool] = [False] * len(tasks.items)
         self.readers = [0] * len(tasks.items)  # tasks that read an item and have not ended
         self.writers = [0] * len(tasks.items)
+        # incremented by each write of an item, so that outdated copies in transit are recognized
         self.version = [0] * len(tasks.items)
-        """Grows with every writing, so that bytes under way are not taken for what was written since."""
         for row in tasks.writes or ():
             for index in row:
                 self.made[index] = True
@@ -86,7 +85,7 @@ class Places:
     # Questions ----------------------------------------------------------------------------------------------
 
     def present(self, item: int, device: Device) -> bool:
-        """Return True if a launch on this device would find a valid copy in its place."""
+        """Return True if a launch on this device has a valid local copy of the item."""
         location = host(device.node) if device.type.kind == "cpu" else device.index
         return location in self.where[item]
 
@@ -94,14 +93,15 @@ class Places:
         return [item for item in items if not self.present(item, device)]
 
     def claim(self, items: Iterable[int], device: Device) -> int:
-        """Bytes that pinning these items takes on an accelerator."""
+        """Return the bytes that pinning these items occupies on an accelerator."""
         pins = self.on(device).pins
         return sum(self.items[item].size for item in items if item not in pins)
 
     def source(self, item: int, device: Device) -> int | None:
-        """The location to copy an item from; None if no copy exists.
+        """Return the location to copy an item from; None if no copy exists.
 
-        By preference: this node's host, an accelerator of this node, another node's host, another node's accelerator.
+        Order of preference: this node's host, an accelerator of this node, another node's host, another node's
+        accelerator.
         """
         best, best_rank = None, 4
         for location in self.where[item]:
@@ -113,7 +113,7 @@ class Places:
         return best
 
     def hops(self, source: int, device: Device) -> list[tuple[Way, int]]:
-        """The route from a location to a device, as hops: (path, location reached)."""
+        """Return the route from a location to a device as hops: (path, location reached)."""
         hops: list[tuple[Way, int]] = []
         if source < 0:
             node = -1 - source
@@ -130,7 +130,7 @@ class Places:
     # Changes ------------------------------------------------------------------------------------------------
 
     def pin(self, items: Iterable[int], gpu: GpuState) -> None:
-        """Reserve room on an accelerator for items that a launch reads or writes."""
+        """Reserve memory on an accelerator for items that a launch reads or writes."""
         here = self.on(gpu.device)
         for item in items:
             size = self.items[item].size
@@ -145,7 +145,7 @@ class Places:
             here.resident[item] = None  # most recently used
 
     def unpin(self, items: Iterable[int], gpu: GpuState) -> None:
-        """Unpin the items of a launch that is over; valid copies stay, evictable."""
+        """Unpin the items of a launch that is over; valid copies remain, evictable."""
         here = self.on(gpu.device)
         for item in items:
             here.pins[item] -= 1
@@ -160,7 +160,7 @@ class Places:
                 here.resident.pop(item, None)  # its copy never came, or was outdated since
 
     def evictable(self, here: GpuItems, lacking: float, spared: Collection[int] = ()) -> list[int]:
-        """Items to evict for these bytes, least recently used first; `spared` stay."""
+        """Return items to evict for `lacking` bytes, oldest use first, without `spared`."""
         chosen: list[int] = []
         for item in here.resident:
             if lacking <= 0:
@@ -171,9 +171,9 @@ class Places:
         return chosen
 
     def evict(self, gpu: GpuState) -> list[int]:
-        """Evict least recently used items until the promised room is free.
+        """Evict least recently used items until the reserved memory is free.
 
-        Returns those that must first be written back because this was their only copy.
+        Return the items that must first be written back because this was their only copy.
         """
         here = self.on(gpu.device)
         back: list[int] = []
@@ -187,7 +187,7 @@ class Places:
         return back
 
     def written_back(self, item: int, gpu: GpuState, version: int) -> None:
-        """Note an evicted copy at the host, unless the item was written again."""
+        """Record that an evicted copy is at the host, unless the item was rewritten."""
         copies = self.where[item]
         if version != self.version[item] or gpu.device.index not in copies:
             return
@@ -196,26 +196,26 @@ class Places:
             del copies[gpu.device.index]
 
     def arrived(self, item: int, location: int, version: int) -> None:
-        """Note a copy at a location (under way or there), unless it is outdated."""
+        """Record a copy at a location, unless the item was written again meanwhile."""
         if version == self.version[item] and self.where[item]:
             self.where[item][location] = None
 
     def keep_only(self, item: int, *locations: int) -> None:
-        """Drop all copies except these, as no others are needed any more."""
+        """Drop all copies of an item except those at these locations."""
         for other in self.where[item]:
             if other >= 0 and other not in locations:
                 self._forget(item, other)
         self.where[item] = dict.fromkeys(locations)  # in this order: `source` takes the first of equals
 
     def final(self, item: int, by: Sequence[Task]) -> bool:
-        """Return True if no task after these (which end now) uses the item again."""
+        """Return True if no task other than these, which end now, uses the item again."""
         own_reads = sum(item in task.reads for task in by)
         own_writes = sum(item in task.writes for task in by)
         # Those of this launch have not been counted as ended.
         return self.readers[item] <= own_reads and self.writers[item] <= own_writes
 
     def ended(self, task: Task) -> None:
-        """End a task: drop items that no other task uses; results at home stay."""
+        """Record the end of a task; drop written items that no other task uses."""
         for item in task.writes:
             self.writers[item] -= 1
         for item in task.reads:
@@ -225,7 +225,7 @@ class Places:
                 self.keep_only(item)
 
     def lose(self, device: Device) -> list[int]:
-        """Drop the copies on a failed device; returns wanted items without a copy."""
+        """Drop the copies on a failed device; return items still needed without a copy."""
         lost = []
         here = self.on(device)
         for item, copies in enumerate(self.where):
@@ -238,7 +238,7 @@ class Places:
         return lost
 
     def drop(self, item: int, device: Device) -> str | None:
-        """Carry out a policy's Drop; return why it is refused, or None."""
+        """Carry out a policy's Drop; return the reason if it is refused, else None."""
         if not 0 <= item < len(self.items):
             return "there is no such item"
         copies = self.where[item]
@@ -261,12 +261,12 @@ class Places:
 
 
 def items_of(tasks: Sequence[Task]) -> tuple[int, ...]:
-    """Items that some tasks read or write, each once, in order."""
+    """Return the items that some tasks read or write, each once, in order."""
     return tuple({item: None for task in tasks for item in (*task.reads, *task.writes)})
 
 
 def reads(tasks: Sequence[Task]) -> list[int]:
-    """Items that a launch reads, each once, in order."""
+    """Return the items that a launch reads, each once, in order."""
     if len(tasks) == 1:
         return list(tasks[0].reads)
     return list(dict.fromkeys(item for task in tasks for item in task.reads))

@@ -1,8 +1,8 @@
-"""Bytes on links: fluid transfers share every link they cross max-min fairly.
+"""Bytes on links: fluid transfers share every link they cross, max-min fairly.
 
-A transfer waits its latency, then flows over its pipes at one rate.  Transfers that are coupled through shared
-pipes form a group; a group keeps one pending event, its next completion.  A transfer alone on its pipes may be booked
-(`Links.book`): its end is known, and it needs no event, until another transfer comes to one of them.
+A transfer waits for its latency, then flows over its pipes at one rate.  Transfers that are coupled by shared pipes
+form a group; a group has one pending event, its next completion.  A transfer alone on its pipes may be booked
+(`Links.book`): its end is known and needs no event until another transfer uses one of its pipes.
 """
 
 import math
@@ -23,12 +23,11 @@ class Pipe:
     name: str
     rate: float
     group: "FlowGroup | None" = None
-    booked: "Flow | None" = None
-    """The last transfer that was booked on it; over if its time has come."""
+    booked: "Flow | None" = None  # last transfer booked on the pipe; it is over if its end has passed
 
 
 class Flow(Timer):
-    """A transfer under way; `done(flow)` is called when its last byte has arrived."""
+    """A transfer in progress; `done(flow)` is called when its last byte has arrived."""
 
     __slots__ = (
         "pipes", "left", "rate", "most", "done", "owner", "group", "ended", "since", "until", "turn", "called",
@@ -51,13 +50,13 @@ class Flow(Timer):
         self.group: FlowGroup | None = None
         self.ended = False
         self.since = 0.0  # when it begins to flow, if it is booked
+        # order of its begin among the events of that instant; `called`: when that was decided
         self.turn = self.called = math.inf
-        """The place of its beginning among what happens at that instant, and when that was decided."""
         self.until = math.inf  # when the last byte of one that is booked arrives, if no other comes to its pipes before
         self.bookable = False  # True if it may be booked once it is alone
 
     def there(self, now: float, called: float) -> bool:
-        """Return True if a booked transfer is under way for a `called` that begins now."""
+        """Return True if a booked flow has not ended for one `called` that begins now."""
         return self.until > now or (self.until == now and called < self.since and self.owner is not None)
 
 
@@ -75,7 +74,7 @@ class FlowGroup(Timer):
 
 
 def fair_rates(flows: Sequence[Flow]) -> None:
-    """Max-min fair rates by progressive filling: the tightest pipe fixes its flows.
+    """Set max-min fair rates by progressive filling: the tightest pipe goes first.
 
     Reference: Bertsekas, Gallager, Data Networks (1992), ch. 6.5.2.  Cost: O(pipes × flows).
     """
@@ -124,8 +123,7 @@ class LinkPath(NamedTuple):
 
     rate: float
     latency: float
-    private: bool
-    """True if nothing else can use it while the accelerator's copy engine serves a launch."""
+    private: bool  # True if nothing else can use it while the accelerator's copy engine serves a launch
 
 
 class Links:
@@ -135,8 +133,8 @@ class Links:
         self.clock = clock
         self.moved = 0.0  # bytes that began their way over a link so far
         self.sure: Callable[[Flow], None] = _nothing
+        # `sure` is called with a flow when it becomes booked, `unsure` when its end is no longer known
         self.unsure: Callable[[Flow], None] = _nothing
-        """Called with a transfer that has been booked later, and with one of which the end is not known any more."""
         self.up_lines: dict[int, LinkPath] = {}
         self.down_lines: dict[int, LinkPath] = {}
         parted = {mode.type for mode in modes if mode.gpus and not mode.whole_devices}
@@ -180,20 +178,20 @@ class Links:
         return (up, up) if link.duplex == "half" else (up, Pipe(f"{name}:down", link.download))
 
     def up(self, device: Device) -> tuple[Sequence[Pipe], float]:
-        """Pipes and latency from host memory to a device."""
+        """Return pipes and latency from host memory to a device."""
         return self._up[device.index]
 
     def down(self, device: Device) -> tuple[Sequence[Pipe], float]:
         return self._down[device.index]
 
     def between(self, source: int, target: int) -> tuple[Sequence[Pipe], float]:
-        """Pipes and latency from one node's host memory to another's."""
+        """Return pipes and latency from one node's host memory to another node's."""
         pipes = [pipe for pipe in (self._out[source], self._in[target]) if pipe.rate < math.inf]
         return pipes, self._network_latency[source] + self._network_latency[target]
 
     @staticmethod
     def alone(way: tuple[Sequence[Pipe], float], size: float) -> float:
-        """Seconds for `size` bytes on an idle path; 0 for nothing."""
+        """Return the seconds for `size` bytes on an idle path; 0 for 0 bytes."""
         pipes, latency = way
         if not size:
             return 0.0
@@ -205,9 +203,9 @@ class Links:
         self, way: tuple[Sequence[Pipe], float], size: float, seconds: float, done: Callable[[Flow], None],
         owner: Any = None, called: float = math.inf,
     ) -> Flow:  # fmt: skip
-        """Move `size` bytes and what takes `seconds` alone along a path.
+        """Send `size` bytes, and a stage that takes `seconds` on an idle path.
 
-        The latency is included once; `called`: when it was decided that this happens now.
+        The latency is included once; `called`: when it was decided that the transfer begins now.
         """
         pipes, latency = way
         self.moved += size
@@ -234,12 +232,12 @@ class Links:
         self, way: tuple[Sequence[Pipe], float], size: float, seconds: float, done: Callable[[Flow], None], owner: Any,
         called: float,
     ) -> Flow:  # fmt: skip
-        """As `send`, but without an event on a path that is idle: the end is known.
+        """Send like `send`, but without an event if the path is idle: its end is known.
 
-        Its end is `Flow.until`, and `done` is not called.  If another one comes to one of its pipes before its end
-        (`unsure`), it goes on as if it had been sent; once it is alone again, it is booked (`sure`).
-
-        `called`: when it was decided that this happens now.  What began to flow later is still there if it ends now.
+        The end is `Flow.until`, and `done` is not called.  If another flow uses one of its pipes before that
+        (`unsure`), it continues as if it had been sent; once it is alone again, it is booked (`sure`).  `called`: when
+        it was decided that the transfer begins now.  A flow that ends now but began after that time still counts as
+        present.
         """
         pipes, latency = way
         now = self.clock._now
@@ -266,7 +264,7 @@ class Links:
         return flow
 
     def unbook(self, flow: Flow, turn: float = math.inf, called: float = math.inf, joined: bool = False) -> None:
-        """Give a booked transfer its events, as another joins it now."""
+        """Convert a booked flow to one with events, since another flow joins it now."""
         for pipe in flow.pipes:
             if pipe.booked is flow:
                 pipe.booked = None
@@ -287,7 +285,7 @@ class Links:
         self.unsure(flow)
 
     def cancel(self, flow: Flow) -> None:
-        """Cancel a transfer; what it has moved so far is lost."""
+        """Cancel a transfer; the bytes that it has moved are lost."""
         if flow.ended:
             return
         flow.ended = True
@@ -332,7 +330,6 @@ class Links:
         self._reschedule(group)
 
     def _begin(self, flow: Flow, since: float) -> FlowGroup:
-        """A group for a flow that is alone on its way."""
         flow.group = group = FlowGroup(self._complete, since)
         for pipe in flow.pipes:
             pipe.group = group
@@ -341,7 +338,7 @@ class Links:
         return group
 
     def _free(self, group: FlowGroup, gone: list[Flow]) -> None:
-        """Take flows out of their group, with the pipes that only they use."""
+        """Remove flows from their group, and the pipes that only they use."""
         if len(group.flows) == len(gone):
             group.flows = []
             for flow in gone:
@@ -365,7 +362,6 @@ class Links:
         flow.done(flow)
 
     def _settle(self, group: FlowGroup) -> None:
-        """Bring what is left of each flow to the present."""
         now = self.clock._now
         if (elapsed := now - group.updated) > 0:
             for flow in group.flows:
@@ -373,7 +369,6 @@ class Links:
         group.updated = now  # the invariant of a group: `left` of its flows holds at `updated`
 
     def _reschedule(self, group: FlowGroup) -> None:
-        """New rates and the group's next completion."""
         if not (flows := group.flows):
             self.clock.cancel(group)
             return

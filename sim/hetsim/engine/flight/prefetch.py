@@ -1,4 +1,4 @@
-"""Prefetches: copies of items brought to an accelerator before they are needed."""
+"""Prefetches: copies of items sent to an accelerator before they are needed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +13,9 @@ from hetsim.model.cluster import Device
 
 
 def fetch(transfers: Transfers, item: int, device: Device, number: int, then: Callable[[], None]) -> str | None:
-    """Copy an item to an accelerator, in turn at its upload engine.
+    """Copy an item to an accelerator, queueing for its upload engine.
 
-    `number` orders it among launches.  Returns why not, or None.
+    `number` orders it among launches.  Return the reason if the fetch is impossible, else None.
     """
     if not 0 <= item < len(transfers.places.items):
         return "there is no such item"
@@ -35,7 +35,7 @@ def fetch(transfers: Transfers, item: int, device: Device, number: int, then: Ca
 
 
 class Fetching(Timer):
-    """A prefetch: reserves the item's room, then leaves the copy there, evictable."""
+    """A prefetch: reserves the item's memory, then stores an evictable copy there."""
 
     __slots__ = ("transfers", "item", "gpu", "number", "done", "hops", "version", "waiting", "part", "armed")
 
@@ -67,13 +67,13 @@ class Fetching(Timer):
             self.ask()
 
     def ask(self) -> None:
-        """Ask for the upload engine."""
+        """Request the upload engine."""
         self.part.ask = self.transfers.clock._now
         insert_part(self.gpu.lane.uploads, self.part)
         self.transfers.asked((self.gpu.lane,))
 
     def arm(self) -> None:
-        """Set the turn at the time when the engine is free."""
+        """Schedule the turn at the time when the upload engine becomes free."""
         part, clock = self.part, self.transfers.clock
         if part.begun or part.at == self.armed:  # equal floats: its turn has not moved
             return

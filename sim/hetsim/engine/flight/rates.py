@@ -1,10 +1,9 @@
 """The rates at which launches compute.
 
-A launch's rate is set here and nowhere else: the least over its devices of frequency / slowdown × sharing, and of a
-gang times the rate of what it spans (`Mode.span_rate`: island, switch, node, rack, cluster, or links between its nodes)
-and what others leave of those links (`hetsim.engine.flight.contention`).
-A change of rate moves the launch's one event; a change that leaves the rate equal touches nothing; launches that
-share an accelerator have one event between them, the next finish.
+A launch's rate is set only here: the minimum over its devices of frequency / slowdown × sharing.  A gang's rate is also
+multiplied by `Mode.span_rate` (the factor for its island, switch, node, rack, cluster, or links between its nodes) and
+by its slowdown on shared links (`hetsim.engine.flight.contention`).  A change of rate moves the launch's one event; a
+change with an equal rate does nothing.  Launches that share an accelerator have one common event, their next finish.
 """
 
 from collections.abc import Iterable
@@ -16,11 +15,9 @@ from hetsim.engine.resources.occupancy import DeviceState, GpuState
 from hetsim.model.cluster import WHOLE, Device, Sharing
 from hetsim.model.tasks import Mode
 
-Rates = tuple[float, float, float]
-"""(rate, device-seconds computed per second, watts above idle)."""
+Rates = tuple[float, float, float]  # (rate, device-seconds computed per second, watts above idle)
 
-MAX_CACHED_RATES = 4096
-"""Maximum number of cached rates of shared GPUs; the cache is cleared when full."""
+MAX_CACHED_RATES = 4096  # maximum number of cached rates of shared GPUs; the cache is cleared when full
 
 
 class Speeds:
@@ -29,11 +26,10 @@ class Speeds:
     def __init__(self, clock: Clock, capacity: Capacity):
         self.clock = clock
         self.capacity = capacity
-        self.nominal: dict[Mode, Rates] = {}
-        """Rates of modes on devices in their normal state, as far as asked for (`nominal_of`)."""
+        self.nominal: dict[Mode, Rates] = {}  # rates of modes on devices in their normal state, cached by `nominal_of`
         self._shared: dict[tuple[Mode, int, bool, float, float], Rates] = {}
-        """Rates of modes on one accelerator with others: by the sum of their shares, whether there are several, and the
-        accelerator's frequency and slowdown."""
+        """Cached rates of modes on one shared accelerator.  By mode, sum of shares, whether several launches compute
+        there, frequency and slowdown of the accelerator."""
 
     def plan(self, launch: Launch) -> None:
         """Set the rate of a launch that will compute, for the present state."""
@@ -41,7 +37,7 @@ class Speeds:
         table.rate, table.busy_rate, table.watts = self.rates_of(launch, table)
 
     def nominal_of(self, launch: Launch) -> Rates:
-        """Rates of a launch on devices in their normal state, with no slowdown."""
+        """Return the rates of a launch on devices in their normal state, unshared."""
         mode = launch.placement.mode
         if launch.placement.parts is not None:
             return self._reckon(launch)  # on cores of several nodes: each has its own
@@ -56,7 +52,7 @@ class Speeds:
         return self._reckon(launch)
 
     def _beside(self, launch: Launch) -> Rates:
-        """Rates of a launch on one accelerator that others compute on too."""
+        """Return the rates of a launch on one accelerator that it shares."""
         placement = launch.placement
         mode = placement.mode
         if mode.type.sharing.pairs:  # speeds are measured by pairs of classes: each launch has its own
@@ -89,7 +85,7 @@ class Speeds:
         return rate, busy, watts
 
     def _on(self, launch: Launch, device: Device, millicores: int) -> Rates:
-        """The rate of a launch on one of its devices; `millicores`: what it has there."""
+        """Return the rates of a launch on one device; `millicores`: its cores there."""
         mode = launch.placement.mode
         state = self.capacity.of[device.index]
         kind = device.type
@@ -119,7 +115,7 @@ class Speeds:
     # Changes --------------------------------------------------------------------------------------------------
 
     def rerate(self, launch: Launch, rates: Rates | None = None) -> bool:
-        """Bring a launch to its present rate; False if the rate stays."""
+        """Update a launch to its present rate; return False if the rate is unchanged."""
         table: Timetable = launch.own_table
         rate, busy, watts = rates or self.rates_of(launch, table)
         # Equal floats: the same formula on the same state gives the same bits.
@@ -138,7 +134,7 @@ class Speeds:
     # Sharing --------------------------------------------------------------------------------------------------
 
     def join(self, launch: Launch) -> list[Launch]:
-        """Start computing on shared accelerators; return gangs whose end has moved."""
+        """Start computing on shared accelerators; return the gangs whose end has moved."""
         table: Timetable = launch.own_table
         groups = [lane.group for lane in table.lanes if lane.group is not None]
         for group in groups:
@@ -150,7 +146,7 @@ class Speeds:
         return self.regroup(groups)
 
     def leave(self, launch: Launch) -> list[Launch]:
-        """Remove the launch from its groups; return the gangs whose end time changed."""
+        """Remove a launch from its groups; return the gangs whose end has moved."""
         table: Timetable = launch.own_table
         groups = [lane.group for lane in table.lanes if lane.group is not None]
         for group in groups:
@@ -159,7 +155,7 @@ class Speeds:
         return self.regroup(groups)
 
     def regroup(self, groups: Iterable[ShareGroup]) -> list[Launch]:
-        """Set rates and each group's event after a change; gangs whose end moved."""
+        """Set rates and each group's event after a change; return gangs whose end moved."""
         moved = []
         for group in groups:
             soonest = INF
@@ -180,7 +176,7 @@ class Speeds:
         return moved
 
     def retime(self, state: DeviceState, launches: Iterable[Launch]) -> list[Launch]:
-        """Set rates after a change of frequency or speed; gangs whose end moved."""
+        """Set rates after a frequency or speed change; return gangs whose end moved."""
         now = self.clock._now
         for launch in launches:
             table: Timetable = launch.own_table
@@ -192,7 +188,7 @@ class Speeds:
 
 
 def _measured(launch: Launch, members: list[Launch], sharing: Sharing) -> float:
-    """Measured speed next to the others by class, 0 if it was not measured."""
+    """Return the measured speed next to the other launches; 0 if not measured."""
     speed = 1.0
     for other in members:
         if other is not launch:

@@ -1,12 +1,12 @@
-"""Begin and end of stages: arithmetic on accelerators and what is in flight there.
+"""Stage times: computed from accelerators' engines and what is in flight there.
 
-An accelerator has an upload engine, a compute engine and a download engine.  A copy engine serves one transfer at a
-time: of the waiting ones, that of the launch that started first.  The compute engine serves launches in the order
-of their start, side by side as long as their shares fit.  What is not known, the end of a transfer on a shared link
-or of a launch that shares its accelerator, is inf, and inf spreads through `max` and `+` to all that waits for it.
+An accelerator has an upload, a compute and a download engine.  A copy engine serves one transfer at a time: of the
+waiting ones, that of the launch that started first.  The compute engine serves launches in start order, concurrently
+while their shares fit.  Unknown times (the end of a transfer on a shared link, or of a launch that shares its
+accelerator) are inf, which propagates through `max` and `+` to everything that waits for them.
 
-`again` works out the times of everything on some lanes that has not begun, in O(k²) for k launches in flight there;
-`append_shared` those of a launch that starts where all compute side by side, in O(k).
+`again` computes the times of all stages that have not begun on some lanes (accelerators), in O(k²) for k launches in
+flight there; `append_shared` computes those of a new launch where all launches compute concurrently, in O(k).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,15 +15,14 @@ from hetsim.engine.flight.launch import INF, Lane, Launch, Timetable
 from hetsim.engine.flight.part import Part
 from hetsim.model.cluster import WHOLE
 
-Rate = Callable[[Launch], None]
-"""Sets the rate at which a launch will compute."""
+Rate = Callable[[Launch], None]  # sets the rate at which a launch will compute
 
 
 def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
-    """Set times where launches slow each other while computing: no ends yet.
+    """Set the times of a launch that computes concurrently with others; no ends yet.
 
-    False if their shares do not all fit, or a transfer asks for the upload engine later: then `again`, as one that
-    asks earlier goes first.
+    Return False if the shares do not all fit, or a transfer requests the upload engine later: then use `again`, since
+    an earlier request goes first.
     """
     if not all_compute(lane):
         return False
@@ -45,9 +44,9 @@ def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
 
 
 def download_over(lane: Lane, now: float) -> list[Launch]:
-    """Serve the next download as the lane's engine becomes free; nothing else changed.
+    """Serve the next download when a lane's engine is free and nothing else changed.
 
-    Returns the launches that waited for it, with new times.
+    Return the launches that waited for the engine, with new times.
     """
     lane.download = serve(lane.downloads, now)
     waited = []
@@ -58,7 +57,7 @@ def download_over(lane: Lane, now: float) -> list[Launch]:
 
 
 def all_compute(lane: Lane) -> bool:
-    """Return True if all in flight may compute at once, without waiting for a turn."""
+    """Return True if all launches in flight may compute concurrently."""
     if lane.sliced:
         return True
     share = 0
@@ -68,7 +67,7 @@ def all_compute(lane: Lane) -> bool:
 
 
 def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane], list[Launch]]:
-    """Set times of what has not begun on these lanes and those tied by gangs."""
+    """Set the times of stages not begun, on these lanes and those tied by gangs."""
     lanes, flights = together(lanes)
     for lane in lanes:
         lane.upload = serve(lane.uploads, now)  # uploads, computing, downloads: each follows from the one before
@@ -98,7 +97,7 @@ def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane]
 
 
 def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
-    """Set times of a launch on cores, which waits for no engine."""
+    """Set the times of a launch on CPU cores, which waits for no engine."""
     get_ready(table, now)
     if now < table.compute_start:
         table.compute_start = table.compute_end = INF
@@ -108,7 +107,7 @@ def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
 
 
 def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
-    """Lanes that gangs tie to these lanes, and all their launches by number."""
+    """Return the lanes tied to these by gangs, and all their launches in start order."""
     if len(lanes) == 1:
         flights = lanes[0].flights
         for launch in flights:
@@ -131,7 +130,7 @@ def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
 
 
 def get_ready(table: Timetable, now: float) -> None:
-    """The time at which a launch has its data and may ask for the compute engine."""
+    """Set the time at which a launch has its data and may request the compute engine."""
     if table.compute_start <= now:
         return
     if not table.prepared:
@@ -146,7 +145,7 @@ def get_ready(table: Timetable, now: float) -> None:
 
 
 def serve(parts: Iterable[Part], now: float) -> float:
-    """Give `parts` their turns at a copy engine in start order; return the end."""
+    """Schedule `parts` on a copy engine in start order; return when it is free."""
     free, todo = now, []
     for part in parts:
         # A part that has begun keeps the engine to its end; one on a shared link begins when its flow is sent.
@@ -216,7 +215,7 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
 def _admit(
     asking: list[tuple[Launch, Timetable]], used: dict[Lane, int], time: float
 ) -> tuple[list[tuple[Launch, Timetable]], list[tuple[Launch, Timetable]]]:
-    """Split launches in start order: those that wait, those that compute now."""
+    """Split launches that request a compute engine into those that wait and start."""
     waiting, begun = [], []
     closed: dict[Lane, None] = {}
     for launch, table in asking:

@@ -1,7 +1,7 @@
-"""Transfers of a launch: uploads of what is missing, final downloads, prefetches.
+"""Transfers of a launch: uploads of missing data, final downloads, prefetches.
 
-The same functions that move data also tell a policy what moving would cost (`upload_seconds` and its sisters), so
-an estimate and the run cannot drift apart.
+The functions that move data also estimate the cost of moving for policies (`upload_seconds`, `download_seconds`), so
+that estimates agree with the run.
 """
 
 from array import array
@@ -23,20 +23,19 @@ from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 
-Sources = dict[int, tuple[float, list[tuple[int, int]]]]
-"""Bytes and items that come from each location."""
+Sources = dict[int, tuple[float, list[tuple[int, int]]]]  # bytes and (item, version) pairs to copy, by source location
 
+# source, hops, bytes, seconds given as a duration, arriving (item, version) pairs
 Transfer = tuple[int, list[tuple[Way, int]], float, float, list[tuple[int, int]]]
-"""Source, hops, bytes, seconds given as a duration, items (with their versions) that arrive."""
 
 
 @dataclass(eq=False)
 class Transfers:
     """The upload and download stages of launches.
 
-    `arrived(part)` is called when the last byte of a part that is not alone on its way has come; `cleared(owner)`
-    when an eviction that a launch or a prefetch waited for is done; `asked(lanes)` when a prefetch asks for, or
-    leaves, the upload engine.
+    Callbacks: `arrived(part)` when the last byte of a part on a shared path has arrived; `cleared(owner)` when an
+    eviction that a launch or prefetch waited for is done; `asked(lanes)` when a prefetch requests or releases the
+    upload engine.
     """
 
     clock: Clock
@@ -52,7 +51,7 @@ class Transfers:
         self.read_columns()
 
     def read_columns(self) -> None:
-        """Read bytes of all tasks from their table; again after rows were added."""
+        """Read the bytes of all tasks from their table; repeat after rows were added."""
         self.bytes_in = self.places.tasks.bytes_in
         self.bytes_out = self.places.tasks.bytes_out
         # Python numbers at hand: one of an array takes a quarter of the time of one of a NumPy column.
@@ -62,7 +61,7 @@ class Transfers:
     # Memory of items ------------------------------------------------------------------------------------------
 
     def items_refusal(self, tasks: Sequence[Task], placement: Placement, private: int) -> str | None:
-        """Why items of tasks do not fit next to `private` bytes; None if they do."""
+        """Return why items of tasks do not fit next to `private` bytes; None if they do."""
         if placement.mode.on_cpu:
             return None
         if not (items := self.needed_items(tasks, placement.mode)):
@@ -74,7 +73,7 @@ class Transfers:
         return None
 
     def fusion(self, tasks: Sequence[Task]) -> Fusion:
-        """The data of these tasks if they were launched as one kernel now."""
+        """Return the data of these tasks as if they were launched as one kernel now."""
         rows = [task.index for task in tasks]
         return fusion_of(self.places.tasks, rows, self.places.readers, self.places.writers)
 
@@ -82,9 +81,9 @@ class Transfers:
         return self.fusion(tasks).held_items if mode.parts else items_of(tasks)
 
     def make_room(self, gpu: GpuState, owner: Any) -> int:
-        """Evict items for a launch; return how many `cleared(owner)` will follow.
+        """Evict items for a launch; return how many `cleared(owner)` calls will follow.
 
-        An item without any other copy is written back first, and nothing can stop that.
+        An item without another copy is written back first; a write-back cannot be canceled.
         """
         here = self.places.on(gpu.device)
         for item in self.places.evict(gpu):
@@ -107,7 +106,7 @@ class Transfers:
     # Upload -----------------------------------------------------------------------------------------------
 
     def plan(self, launch: Launch, table: Timetable) -> None:
-        """Plan what a launch uploads, and what it downloads as far as that is known."""
+        """Plan what a launch uploads, and what it downloads if that is known already."""
         terms, tasks = launch.terms, launch._tasks
         if terms is not None:
             fresh = terms.fresh
@@ -137,7 +136,7 @@ class Transfers:
             self.final(launch, table)
 
     def private(self, launch: Launch) -> Moves:
-        """Private bytes and seconds of up- and download of tasks that never stopped."""
+        """Return private bytes and seconds of upload and download of never stopped tasks."""
         mode, terms = launch.placement.mode, launch.terms
         if terms is None:
             tasks = launch._tasks
@@ -156,12 +155,11 @@ class Transfers:
         return up_bytes, up_seconds, down_bytes, down_seconds
 
     def seconds_of_one(self, mode: Mode) -> tuple[float, float]:
-        """Seconds of the stages of a launch of one task, bytes aside."""
+        """Return the seconds of both transfers of a one-task launch, bytes not counted."""
         seconds = self.of_one[mode] = mode.upload.seconds_for(1), mode.download.seconds_for(1)
         return seconds
 
     def _batch_bytes(self, launch: Launch, column: Any) -> float:
-        """Private bytes of the requests of a batch."""
         if column is None:
             return 0.0
         if (terms := launch.terms) is not None:
@@ -172,11 +170,12 @@ class Transfers:
         self, tasks: Sequence[Task], placement: Placement, device: Device, terms: Terms | None = None,
         true: bool = True, histories: Sequence[History | None] | None = None,
     ) -> list[Transfer]:  # fmt: skip
-        """Bytes still to be copied to a device by source, with private data.
+        """Return the transfers that a launch still needs on one device.
 
-        A task that was stopped needs its saved state from where that was saved, and its input: if that was saved too,
-        nothing more on the node of the state, and from there on another one.  One that had computed everything needs,
-        on another device, only its output.  `histories`: what the tasks have kept, if not what they have now.
+        Private data are included.  A task that was stopped needs its saved state from where the state was saved, and
+        its input. If the input was saved too, it is free on the node of the state, and copied from there otherwise.  A
+        task that had computed everything needs, on another device, only its output.  `histories`: what the tasks
+        retained, if different from now.
         """
         places, mode = self.places, placement.mode
         size, seconds = 0.0, 0.0
@@ -216,9 +215,9 @@ class Transfers:
         return [transfer for transfer in transfers if transfer[1]]
 
     def _saved(self, task: Task, history: History, placement: Placement, device: Device) -> list[tuple[int, float]]:
-        """Bytes by location that one device of a resumed task needs of what was saved.
+        """Return the saved bytes, by location, that one device of a resumed task needs.
 
-        Of its output, once it has computed everything, else of its state; in devices' memory, or on their hosts.
+        These are its output if it has computed everything, else its state; they are in device memory or on the hosts.
         """
         saved: float = task.shape.stopping.state if history.state_saved else 0
         if history.checkpoint == 1.0:
@@ -228,7 +227,7 @@ class Transfers:
         return [(history.source(placement, device), saved / len(placement.devices))] if saved else []
 
     def _alone(self, transfers: list[Transfer]) -> float:
-        """Seconds of some transfers on idle links, one after the other."""
+        """Return the seconds of transfers on idle links, one after the other."""
         total = 0.0
         for _, hops, size, seconds, _ in transfers:
             total += seconds
@@ -240,7 +239,7 @@ class Transfers:
         self, tasks: Sequence[Task], placement: Placement, terms: Terms | None = None,
         histories: Sequence[History | None] | None = None,
     ) -> float:  # fmt: skip
-        """The upload stage as it would be on idle links and engines."""
+        """Return the seconds of the upload stage on idle links and engines."""
         return max(
             self._alone(self.missing(tasks, placement, device, terms, true=False, histories=histories))
             for device in placement.devices
@@ -249,9 +248,9 @@ class Transfers:
     # The turn of a part that is not alone on its way ----------------------------------------------------------
 
     def turn(self, part: Part, way: Callable[[Device], Way]) -> None:
-        """Begin a part's transfer; what an upload lacks is looked up only now.
+        """Begin a part's transfer; what an upload lacks is determined only now.
 
-        way: the one between an accelerator and its host, in this direction.
+        `way`: returns the path between an accelerator and its host, in this direction.
         """
         launch: Launch = part.owner
         part.begun = True
@@ -287,7 +286,7 @@ class Transfers:
         self._go_on(part)  # the next leg begins where this one ended
 
     def _share(self, device: Device) -> None:
-        """Open an accelerator's private ways to transfers of others."""
+        """Make an accelerator's private paths available to transfers of other devices."""
         lane: Lane = self.capacity.of[device.index].lane
         if not lane.down.private or lane.down.rate == INF:
             return
@@ -316,7 +315,7 @@ class Transfers:
     # Download ---------------------------------------------------------------------------------------------
 
     def final(self, launch: Launch, table: Timetable) -> None:
-        """Plan the download stage of a launch: what it brings to its host at the end."""
+        """Plan the download stage of a launch: what it copies to its host at the end."""
         mode = launch.placement.mode
         if mode.on_cpu:
             return
@@ -328,7 +327,7 @@ class Transfers:
         self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True,
         fusion: Fusion | None = None,
     ) -> tuple[float, float]:  # fmt: skip
-        """Bytes copied to the host at the end (output, final items), and seconds."""
+        """Return bytes copied to the host at the end (output, final items), and seconds."""
         size = 0.0
         for task in tasks:
             size += task.bytes_out
@@ -342,7 +341,7 @@ class Transfers:
         return size, mode.download.seconds_for(len(tasks) + terms.extra) * (terms.down if true else 1.0)
 
     def download_seconds(self, tasks: Sequence[Task], placement: Placement, terms: Terms | None = None) -> float:
-        """The download stage as it would be on idle links and engines."""
+        """Return the seconds of the download stage on idle links and engines."""
         if placement.mode.on_cpu:
             return 0.0
         size, seconds = self.final_bytes(tasks, placement.mode, terms, False)
@@ -350,14 +349,14 @@ class Transfers:
         return seconds + max(Links.alone(self.links.down(device), size) for device in placement.devices)
 
     def brought(self, flow: Any) -> None:
-        """Handle the end of a transfer over one shared path; its part owns it."""
+        """Handle the end of a transfer over one shared path, which belongs to a part."""
         part = flow.owner
         part.flow = None
         part.until = self.clock._now
         self.arrived(part)
 
     def estimate(self, launch: Launch) -> tuple[float, float]:
-        """Estimated seconds of upload and download of a launch on idle links."""
+        """Return the estimated seconds of upload and download on idle links."""
         table: Timetable = launch.table
         terms = launch.terms
         tasks, placement = launch.tasks if terms is None or not terms.fresh or table.items else (), launch.placement
@@ -380,13 +379,12 @@ class Transfers:
 
 
 def _add(sources: Sources, source: int, size: float, *items: tuple[int, int]) -> None:
-    """More comes from a location."""
     total, before = sources.get(source, (0.0, []))
     sources[source] = total + size, [*before, *items]
 
 
 def _parts(launch: Launch, lanes: Sequence[Lane], up: bool, size: float, seconds: float) -> tuple[Part, ...]:
-    """Equal parts of what a launch moves to, or from, each of its accelerators."""
+    """Split a launch's upload or download equally over its accelerators."""
     devices = launch.placement.devices
     size /= len(devices)
     return tuple([

@@ -19,14 +19,14 @@ from hetsim.errors import UsageError
 
 
 def environment_of(clock: Clock) -> "SharedEnvironment":
-    """The SimPy environment of a clock's heap, made on first use."""
+    """Return the SimPy environment on a clock's heap; it is created on first use."""
     if clock.environment is None:
         clock.environment = SharedEnvironment(clock)
     return clock.environment
 
 
 class SharedEnvironment(simpy.Environment):
-    """An environment with the time and heap of a clock; the simulation steps it."""
+    """A SimPy environment with a clock's time and heap; the simulation steps it."""
 
     _clock: Clock
 
@@ -40,7 +40,7 @@ class SharedEnvironment(simpy.Environment):
 
     @_now.setter
     def _now(self, _: SimTime) -> None:
-        """SimPy sets the time at which it begins."""
+        """Ignore the time that SimPy sets at the beginning."""
 
     def schedule(self, event: Event, priority: EventPriority = NORMAL, delay: SimTime = 0) -> None:
         clock = self._clock
@@ -55,7 +55,6 @@ class SharedEnvironment(simpy.Environment):
 
 
 def _fire(event: Any) -> None:
-    """Process one event as `simpy.Environment.step` does."""
     callbacks, event.callbacks = event.callbacks, None
     for callback in callbacks:
         callback(event)

@@ -1,1 +1,1 @@
-"""The one way of a launch: start, boundaries, end, stop."""
+"""Launches from start to end: start, boundaries between stages, completion, stop."""

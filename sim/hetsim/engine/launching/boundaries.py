@@ -1,8 +1,8 @@
-"""Boundaries of launches with a timetable: their actions and effect on others.
+"""Boundaries between stages of launches: what happens there, and its effects.
 
-A launch has one pending clock entry, for its next boundary: in most cases its end.  Whatever changes a rate, a link or
-a lane calls this module to recompute the rest of the timetable.
-An accelerator's engines serve launches as `hetsim.engine.flight.timetable` says.
+A launch has one pending clock entry, for its next boundary: in most cases its end.  Every change of a rate, a link or a
+lane (the engines of an accelerator) calls this module to recompute the rest of the timetable.
+`hetsim.engine.flight.timetable` describes how the engines serve launches.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ from hetsim.model.record import LAUNCH_COMPLETED
 
 
 class Boundaries:
-    """Carries launches to their end; calls `launch_completed` on completion."""
+    """Runs launches to their end; calls `launch_completed` on completion."""
 
     def __init__(self, state: RunState, signals: Signals, received: AttainedService):
         clock, capacity, modes = state.clock, state.capacity, state.tasks.modes
@@ -87,7 +87,7 @@ class Boundaries:
             self.arm(launch)
 
     def follow_lanes(self, lanes: Sequence[Lane]) -> None:
-        """Recompute (`follow`) all launches in flight on some accelerators."""
+        """Recompute the times of all launches in flight on some accelerators."""
         if len(lanes) == 1 and lanes[0].idle(self.clock._now):  # which also says that its engines are free
             return
         lanes, flights = again(lanes, self.clock._now, self.speeds.plan)
@@ -118,7 +118,6 @@ class Boundaries:
             self.clock.at(time, FINISH, launch)  # ends of this instant, too: in the order of all finishes
 
     def _due(self, launch: Launch) -> None:
-        """Handle the boundary that the launch's clock entry stood for."""
         table: Timetable = launch.own_table
         if table.due != END:
             self._step(launch, table)
@@ -188,7 +187,7 @@ class Boundaries:
             self._computed(launch)
 
     def _computed(self, launch: Launch) -> None:
-        """End the computation of a launch that others depend on."""
+        """End the computation of a launch on which other launches depend."""
         table: Timetable = launch.own_table
         now = self.clock._now
         table.settle(now)
@@ -217,7 +216,7 @@ class Boundaries:
     # What it moves -------------------------------------------------------------------------------------
 
     def _cleared(self, owner: Any) -> None:
-        """An eviction that a launch or a prefetch waited for is done."""
+        """Handle the end of an eviction that a launch or a prefetch waited for."""
         if isinstance(owner, Fetching):
             owner.cleared()  # a prefetch, which has no timetable
             return
@@ -228,7 +227,7 @@ class Boundaries:
             self.follow(owner)
 
     def _take_turns(self, launch: Launch, table: Timetable) -> None:
-        """Determine what must be moved, and ask the copy engines for it."""
+        """Determine what must be moved, and request the copy engines."""
         self.transfers.plan(launch, table)
         table.prepared = True  # from here on `next_boundary` need not come back to this
         for part in table.up:
@@ -252,7 +251,7 @@ class Boundaries:
     # The end ------------------------------------------------------------------------------------------------
 
     def end_resumed(self, launch: Launch) -> None:
-        """A launch that only computed, of a task that was stopped before, has ended well."""
+        """Complete a compute-only launch of a task that was stopped before."""
         began, now = launch.decided, self.clock._now
         self.capacity.give(launch.placement, launch, launch.cores)
         _, busy, watts = self.speeds.nominal_of(launch)
@@ -260,7 +259,7 @@ class Boundaries:
         self._write(launch, (began, NAN, NAN, began, now, NAN), now, busy=busy * elapsed, energy=watts * elapsed)
 
     def _write(self, launch: Launch, times: tuple[float, ...], end: float, busy: float, energy: float) -> None:
-        """Write and report a launch that ended well, unless it has several tasks."""
+        """Record and report a completed launch of one task or of a batch."""
         if launch.terms is not None:
             self.recorder.batch(launch, LAUNCH_COMPLETED, times, end=end, busy=busy, energy=energy)
         else:
@@ -315,7 +314,7 @@ class Boundaries:
         self, launch: Launch, table: Timetable, times: tuple[float, ...], end: float, kept: float,
         complete: bool = False,
     ) -> None:  # fmt: skip
-        """Add a launch's stage times to its tasks; `kept`: the part that counts."""
+        """Add a launch's stage times to its tasks; `kept`: the fraction that counts."""
         _, up, uploaded, began, computed, down = times
         detail = self.recorder.detail
         tasks = launch.tasks
@@ -337,7 +336,7 @@ class Boundaries:
                 downloads[row] += download
 
     def close(self, launch: Launch, end: float) -> tuple[float, ...]:
-        """Account a launch that the end of the run cuts off."""
+        """Account for a launch that the end of the run cuts off."""
         table: Timetable = launch.table
         if table.traffic is not None:
             self.network.leave(table.traffic, end)
@@ -348,20 +347,19 @@ class Boundaries:
         return table.times(end)
 
     def _paced(self, launch: Launch) -> None:
-        """Update a launch when its pace on the network has changed."""
         self.speeds.rerate(launch)
         self.follow(launch)
 
 
 def written(launch: Launch) -> Iterable[int]:
-    """Items that a launch writes to memory."""
+    """Return the items that a launch writes to memory."""
     if launch.fusion is not None:
         return launch.fusion.outputs
     return [item for task in launch.tasks for item in task.writes]
 
 
 def next_boundary(table: Timetable) -> tuple[float, int]:
-    """The next boundary of a launch for which something must be done before its end."""
+    """Return the next boundary at which a launch needs an action, and its purpose."""
     if not table.prepared:
         return table.begin, READY  # what must be uploaded is known only then
     turn = _turn(table.up) if table.up else INF
@@ -381,5 +379,5 @@ def next_boundary(table: Timetable) -> tuple[float, int]:
 
 
 def _turn(parts: Sequence[Part]) -> float:
-    """The time of the next transfer's turn that needs events of its own."""
+    """Return the time of the next transfer turn that needs an event."""
     return min([part.at for part in parts if not (part.alone or part.begun)], default=INF)

@@ -1,10 +1,8 @@
-"""Sketched launches: on one accelerator, delayed by engines and links only.
+"""Sketched launches: on one accelerator, delayed only by engines and links.
 
-See `hetsim.engine.flight.launch.Sketch`; nothing looks at them.
-
-A transfer over a way that others use too begins in its turn, and its end is known if it is alone there
-(`Links.book`).  Where that is not so, or another one comes, the times that follow are inf until it has ended.
-Whatever else happens to a lane, its sketches are written out as timetables, and nothing stays booked.
+See `hetsim.engine.flight.launch.Sketch`.  A transfer on a path that others use too begins in its turn; its end is known
+while it is alone on the path (`Links.book`).  Otherwise the times after it are inf until it has ended.  Any other event
+on an accelerator expands its sketches to timetables, and no transfer remains booked.
 """
 
 from collections.abc import Callable
@@ -25,15 +23,13 @@ from hetsim.model.tasks import Mode
 
 @dataclass(eq=False)
 class Sketches:
-    """Carries launches that have a sketch from start to end."""
+    """Runs launches that have a sketch from start to end."""
 
     state: RunState
     speeds: Speeds
     transfers: Transfers
-    ended: Callable[..., None]
-    """Called with a launch that has ended, its times, its end, its busy seconds and joules."""
-    due: Callable[[Launch], None]
-    """Called with a launch that has a timetable, when its entry has come."""
+    ended: Callable[..., None]  # called with a launch that has ended, its times, end, busy seconds and joules
+    due: Callable[[Launch], None]  # called with a launch that has a timetable when its clock entry fires
 
     def __post_init__(self) -> None:
         state = self.state
@@ -42,9 +38,10 @@ class Sketches:
         self.links.sure, self.links.unsure = self._sure, self._unsure  # only sketches book
 
     def begin(self, launch: Launch) -> bool:
-        """Sketch a launch that starts now; False if it needs a full timetable.
+        """Sketch a launch that starts now; return False if it needs a full timetable.
 
-        Nothing has changed then: it would overtake one, waits for an unknown time, or is not alone on one accelerator.
+        Nothing has changed then: it would overtake a launch, waits for an unknown time, or is not on one accelerator
+        alone.
         """
         placement, now = launch.placement, self.clock._now
         devices, mode = placement.devices, placement.mode
@@ -114,7 +111,7 @@ class Sketches:
         return True
 
     def _brings(self, launch: Launch, mode: Mode) -> tuple[Moves, float] | None:
-        """Transfers and compute time of a launch; None if a sketch is not for it."""
+        """Return the transfers and compute time of a launch; None if it needs a timetable."""
         tasks = launch._tasks
         if tasks is not None and (tasks[0]._history is not None or (launch.terms is None and len(tasks) > 1)):
             return None
@@ -128,9 +125,9 @@ class Sketches:
         return moves, mode.single + task._time[launch.position]
 
     def boundary(self, launch: Launch, called: float = -INF) -> None:
-        """Handle a launch's clock entry: its download's turn, or its end.
+        """Handle a launch's clock entry: the turn of its download, or its end.
 
-        `called`: when it was told of the turn, if it waited for it.
+        `called`: when the turn was decided, if the launch waited for it.
         """
         if launch.sketch is None:
             self.due(launch)
@@ -183,7 +180,7 @@ class Sketches:
                     return
 
     def _drained(self, flow: Any) -> None:
-        """The last byte of a transfer of which the end was not known has come."""
+        """Handle the last byte of a transfer whose end was unknown."""
         launch = flow.owner
         if launch.__class__ is Part:
             self.transfers.brought(flow)
@@ -200,7 +197,7 @@ class Sketches:
             self.transfers.brought(flow)
 
     def _sure(self, flow: Flow) -> None:
-        """A transfer that was not alone on its way is so now, and has been booked."""
+        """Handle a flow that is now alone on its path and has been booked."""
         launch = flow.owner
         lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
         if flow is down_flow:
@@ -211,7 +208,7 @@ class Sketches:
             lane.write_out()
 
     def _uploaded(self, launch: Launch, at: float) -> bool:
-        """Set when a launch has its data; False, unchanged, if more is unknown."""
+        """Set the upload end and later times; return False if more is unknown."""
         lane, seconds_left, rates, times, _, moves, up_flow, _ = launch.sketch  # type: ignore[misc]
         free = at  # when the last launch before it has computed, if that is later; inf: unknown
         for other in lane.flights:
@@ -235,7 +232,7 @@ class Sketches:
         return True
 
     def _unsure(self, flow: Flow) -> None:
-        """The end of a transfer that was booked is not known any more."""
+        """Handle a booked flow whose end is no longer known."""
         launch = flow.owner
         lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
         drawn: Sketch

@@ -1,4 +1,4 @@
-"""Launches that stop early: the work that stays, busy devices, time limits."""
+"""Launches that stop early: the work that counts, saving of state, time limits."""
 
 import math
 from dataclasses import dataclass, field
@@ -13,8 +13,7 @@ from hetsim.engine.launching.launches import Launches
 from hetsim.model.record import LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, MOVES, STOPS
 from hetsim.model.task import Task
 
-BETWEEN = 1e-9
-"""Part of a block by which rounding may miss a point between two."""
+BETWEEN = 1e-9  # tolerance for rounding at block boundaries, as a fraction of a block
 
 
 class Stops:
@@ -24,17 +23,17 @@ class Stops:
         self.count = 0  # launches that have ended before their time
         self.kept_in_memory = False  # True once a launch has left output or state in the memory of its devices
         self._left: dict[Lane, None] = {}
+        # lanes of launches lost to a fault in progress, and gangs that they had slowed
         self._moved: dict[Launch, None] = {}
-        """Where launches were lost to a fault that is not over, and gangs that they slowed."""
 
     def stop(
         self, launch: Launch, keep: bool, outcome: int = LAUNCH_STOPPED, fault: bool = False, killed: bool = False
     ) -> float:
-        """End a launch before its time; return when its first stage began, or NaN.
+        """End a launch early; return when its first stage began, or NaN.
 
-        Transfers under way are lost; finished computing stays if `keep`, after a fault only up to the last
-        checkpoint.  `killed`: its tasks end with it, which is not a preemption.  After the last launch that a fault
-        ends `follow` is called: none of them takes the turn of another one.
+        Transfers in progress are lost.  Finished computation counts if `keep`; after a fault, only up to the last
+        checkpoint. `killed`: its tasks end too, which does not count as a preemption.  After all launches that a fault
+        ends have stopped, `follow` is called, so that none of them gets the turn of another.
         """
         self.count += 1  # by which `Ends` sees that a launch ended before its time
         at_once = not fault
@@ -102,7 +101,6 @@ class Stops:
             self.launches.follow_lanes(parts_left)
 
     def _occupy(self, launch: Launch, until: float) -> None:
-        """The devices save the launch's state until then."""
         mode = launch.placement.mode
         for task in launch.tasks:
             task._history.saved_by = until
@@ -115,7 +113,7 @@ class Stops:
             state.normal = False
 
     def _keep(self, launch: Launch, table: Timetable, progress: float, keep: bool, fault: bool) -> float:
-        """Set what stays done of each task; the fraction of computing that counts."""
+        """Set the finished fraction of each task; return the fraction of work that counts."""
         computed = table.total * progress
         planned = durations.planned(launch)  # before what is done of any of its tasks is set anew
         # Of several kernels launched as one nothing is kept.
@@ -157,10 +155,10 @@ class Stops:
         return kept_seconds / computed if computed > 0 else float(progress == 1.0 and keep)
 
     def _to_the_end_of_the_block(self, launch: Launch, table: Timetable) -> float:
-        """Seconds until a stopped launch leaves the compute engine.
+        """Return the seconds until a stopped launch leaves the compute engine.
 
-        Where devices drain, those to the end of the block, which are computed; a flush of idempotent kernels takes none
-        and gives back what the block had.
+        Devices that drain compute to the end of the block.  A flush of idempotent kernels takes no time and loses the
+        work of the current block.
         """
         kind = launch.placement.devices[0].type.preemption.kind
         block = max(task.shape.stopping.block for task in launch.tasks)
@@ -182,10 +180,10 @@ class Stops:
         return seconds
 
     def _save_seconds(self, launch: Launch, residual: float) -> float:
-        """Seconds until a stopped launch has left: block, fixed part, and state.
+        """Return the seconds until a stopped launch has left its devices.
 
-        The rest of its block, the fixed part of saving, and its state over the device's idle link or at the rate of its
-        context switch.  What drains or is flushed saves nothing.
+        Sum of the rest of its block, the fixed save time, and its state over the device's idle link or at the rate of
+        its context switch.  A launch that drains or is flushed saves nothing.
         """
         devices, kind = launch.placement.devices, launch.placement.mode.type
         if kind.preemption.kind != "context_switch":
@@ -212,12 +210,11 @@ def _last_checkpoint(table: Timetable, task: Task, reached: float) -> float:
 
 @dataclass(eq=False)
 class TimeLimits:
-    """Kills tasks that hold devices for too long; ends in time cost no event.
+    """Kills tasks that occupy devices for too long; tasks within limits cost no event.
 
-    The clock of a task runs while it holds devices, transfers and restoring included.  A stop that keeps its work, a
-    move or a change of mode lets the clock go on where it stood; after a failure of a device, or a stop that loses its
-    work, the job is submitted again and its clock begins again.  A task that ends at the very instant of its limit is
-    completed.
+    The time of a task counts while it occupies devices, transfers and restoring included.  After a stop that retains
+    work, a move or a change of mode it continues from its value; after a failure of a device, or a stop that loses the
+    work, the job is submitted again and starts from 0.  A task that ends at the very instant of its limit is completed.
     """
 
     state: RunState
@@ -230,7 +227,7 @@ class TimeLimits:
         self.signals.slowed = self.watch
 
     def watch(self, launch: Launch) -> None:
-        """Watch a launch that began, or may take longer as its devices slow down."""
+        """Watch a launch that began, or may take longer since its devices slow down."""
         limit = self.state.tasks.time_limit  # of a fork it may have more rows than when the run began
         assert limit is not None
         seconds_left = min(float(limit[task.index]) - self._used.get(task.index, 0.0) for task in launch.tasks)
@@ -245,7 +242,7 @@ class TimeLimits:
         clock.at(max(end, clock._now), TIMER, timer)  # after what finishes at that instant
 
     def over(self, launch: Launch, keep: bool = True) -> None:
-        """End a launch at its limit; `keep`: its tasks keep the time used so far."""
+        """Stop watching a launch that ended; `keep`: the time used so far still counts."""
         if (timer := self._timers.pop(launch.number, None)) is not None:
             self.state.clock.cancel(timer)
         for task in launch.tasks:

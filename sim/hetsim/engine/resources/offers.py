@@ -1,4 +1,4 @@
-"""The emptiest accelerator for a service's next batch, kept between questions."""
+"""The emptiest accelerator for a service's next batch, cached between queries."""
 
 from heapq import heapify, heappop, heappush
 
@@ -9,8 +9,7 @@ from hetsim.model.plan import Placement
 from hetsim.model.tasks import Mode
 from hetsim.policy.dispatch import EMPTY
 
-Offer = tuple[int, int]
-"""A device, and how often what it holds has changed: equal offers are the same device in the same state."""
+Offer = tuple[int, int]  # a device, and its number of changes: equal offers are the same device in the same state
 
 
 class Offers:
@@ -21,8 +20,8 @@ class Offers:
         self._moved: list[GpuState] = []
         capacity.moved = self._moved
         self._changes = [0] * len(capacity.of)
+        # entries (-free, device) by type number; some are outdated
         self._heaps: list[list[tuple[int, int]]] = [[] for _ in capacity.types]
-        """(- free, device), and some that no longer hold, by the number of the type."""
         for state in capacity.of:
             if isinstance(state, GpuState):
                 self._heaps[state.kind].append((-state.free, state.device.index))
@@ -33,11 +32,11 @@ class Offers:
 
     @staticmethod
     def serves(mode: Mode) -> bool:
-        """Return True if a mode is one whole accelerator: it is offered the emptiest."""
+        """Return True if a mode is one whole accelerator, for which the heaps work."""
         return mode.gpus == 1 and mode.whole_devices and mode.type.sharing.kind != "mig"
 
     def offer_of(self, mode: Mode) -> tuple[Placement, Offer] | None:
-        """The emptiest accelerator with room for the mode, the first of equals."""
+        """Return the emptiest accelerator with room for the mode, the first of equals."""
         if self._moved:
             self._note()
         states, heap = self.capacity.of, self._heap_of.get(mode)
@@ -61,7 +60,6 @@ class Offers:
         return None
 
     def _note(self) -> None:
-        """Take note of the accelerators of which something was taken or given back."""
         changes, heaps, limits = self._changes, self._heaps, self._limits
         for state in self._moved:
             index, kind = state.device.index, state.kind
@@ -77,7 +75,7 @@ class Offers:
         self._moved.clear()
 
     def by_looking(self, mode: Mode) -> tuple[Placement, Offer] | None:
-        """As `offer_of` by a search, where memory or places matter; linear."""
+        """Like `offer_of`, by a linear search, for modes with memory or host needs."""
         best, max_free = None, 0
         for number in self.capacity.nodes_in(self.capacity.mask(mode)):
             gpu = self.capacity.best_gpu(mode, self.capacity.nodes[number])
