@@ -65,15 +65,14 @@ class ListScheduler(Scheduler):
     """Start waiting tasks in the order of a key, placed by a rule.
 
     order: key of a task, constant while it waits; the lowest goes first, ties by arrival.
-
     placement: rule that places a task; None: its fastest mode that fits now, on the first devices.
-
-    discipline: "block": no task passes a head that does not fit, on any node of its partition; "skip": any task that
-    fits may start; "keep": like block, and a chosen head remains the head until it has started, even if a task with a
-    smaller key arrives; "keep_backfill": like keep, but tasks that are expected to end before the head could start, as
-    estimated when it was chosen, may pass it in the order of arrival.
-
+    discipline: whether tasks may pass a head that does not fit: block, skip, keep or keep_backfill.
     drop_expired: a task whose deadline has passed when it becomes the head of its queue expires.
+
+    Disciplines: "block": no task passes the head on any node of its partition; "skip": any task that fits may start;
+    "keep": like block, and a chosen head remains the head until it has started, even if a task with a smaller key
+    arrives; "keep_backfill": like keep, but tasks that are expected to end before the head could start, as estimated
+    when it was chosen, may pass it in the order of arrival.
 
     With "block" there is one queue, or one for each partition, merged at their heads.  With "skip" tasks with equal
     demands share a shape and a queue, merged likewise; a shape that does not fit is dropped for the round, so no demand
