@@ -45,7 +45,7 @@ def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
     copy, guest = copier.copy((replica, newcomer))
     # In the order of `there`, which names the originals.
     own: list[Generation] = [copier.known[id(one)] for one in there]
-    all_of: list[Generation] = copier.copies(Generation)  # those met on the way, too: all are taken apart
+    all_of: list[Generation] = copier.copies(Generation)  # including those found during copying: all are released
     copier.close()
     alone.batching = copy.policy
     alone.clock._now = now
@@ -54,7 +54,7 @@ def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
     for request, original in zip(own, there, strict=True):
         if request.state == LOADING and request not in copy.requests.here:
             comes = max([_end_of(flow) for flow in original.flows], default=now)
-            request.flows = []  # None stands for each: no transfer of the run is touched
+            request.flows = []  # the copy has None for each flow of the run
             if comes < math.inf:
                 alone.clock.at(max(comes, now), FINISH, Later(copy.requests.fetched, request))
     if guest is not None:
@@ -82,7 +82,7 @@ def expected(request: Generation, replica: Replica) -> int:
 
     def fits(output: int) -> bool:
         alone = replica.times.alone(prompt, np.array([output]), service.max_num_batched_tokens)
-        return float(alone[0]) <= estimate * (1.0 + 1e-12)  # rounding must not cost a token
+        return float(alone[0]) <= estimate * (1.0 + 1e-12)  # tolerance for rounding
 
     low, high = 1, 2
     while high <= max_tokens and fits(high):  # seconds grow with tokens: double, then halve
@@ -105,7 +105,7 @@ def _shared(replica: Replica, alone: "_Alone", requests: list[Generation]) -> di
         id(fleet): alone, id(replica.clock): alone.clock, id(replica.rows): alone.recorder, id(replica.foreseen): None,
     }  # fmt: skip
     replacements.update((id(kind), kind) for kind in fleet.kinds)
-    others = (one for one in fleet.replicas.all if one is not replica)  # from which keys and values may come
+    others = (one for one in fleet.replicas.all if one is not replica)  # possible sources of KV transfers
     replacements.update((id(one), SimpleNamespace(placement=one.placement)) for one in others)
     for request in requests:
         replacements[id(request.task)] = _Named(request.task)
@@ -163,7 +163,7 @@ class _Alone(ServiceCalls):
         fleet = replica.fleet
         self.state = fleet.state
         self.service = fleet.service
-        self.batching: Any = None  # the copy of its policy, once that is there
+        self.batching: Any = None  # the copy of its policy, once it exists
         self.links = fleet.links
         self.kinds = fleet.kinds
         self.clock = Clock()

@@ -188,7 +188,7 @@ class Copier:
 
     def copy(self, root: Any) -> Any:
         collecting = gc.isenabled()
-        gc.disable()  # everything made here stays
+        gc.disable()  # all objects created here are kept
         try:
             return self._copy(root)
         finally:
@@ -207,12 +207,12 @@ class Copier:
     def _copy(self, root: Any) -> Any:
         new = self.value(root)
         self._drain()
-        while self._keyed:  # filling may meet further ones
+        while self._keyed:  # filling may add further ones
             old, empty = self._keyed.pop()
             if isinstance(old, dict):
                 keys, values = self._all(list(old)), self._all(list(old.values()))
                 self._drain()
-                dict.update(empty, zip(keys, values, strict=True))  # that of a Counter counts
+                dict.update(empty, zip(keys, values, strict=True))  # `Counter.update` would add counts
             else:
                 members = self._all(list(old))
                 self._drain()
@@ -238,7 +238,7 @@ class Copier:
             for batch in (self._sequences, self._mappings, *self._batches.values()):
                 if batch.empty:
                     originals, empty = batch.originals, batch.empty
-                    batch.originals, batch.empty = [], []  # taken off first: filling appends what it meets
+                    batch.originals, batch.empty = [], []  # emptied first, since filling appends to both lists
                     batch.fill(originals, empty)
                     more = True
 
@@ -293,7 +293,7 @@ class Copier:
         # Nothing in them was copied: the tuples themselves are shared.
         if all(new is old or all(map(is_, new, old)) for new, old in zip(copied, columns, strict=True)):
             return values
-        if len(set(ids)) < len(ids) or not self.known.keys().isdisjoint(ids):  # one is there twice, or in another
+        if len(set(ids)) < len(ids) or not self.known.keys().isdisjoint(ids):  # one occurs more than once
             return None
         tuples = list(zip(*copied, strict=True))
         self.known.update(zip(ids, tuples, strict=True))
@@ -364,7 +364,7 @@ class Copier:
     # Functions ------------------------------------------------------------------------------------------------
 
     def _method(self, old: MethodType) -> Any:
-        self._originals.append(old)  # made for a moment: its `id` must not come again
+        self._originals.append(old)  # temporary object: keep it, so that its `id` is not reused
         return self._remember(old, MethodType(old.__func__, self.value(old.__self__)))
 
     def _builtin(self, old: Any) -> Any:
@@ -381,7 +381,7 @@ class Copier:
 
     def _function(self, old: FunctionType) -> Any:
         for cell in old.__closure__ or ():
-            if self.value(cell.cell_contents) is not cell.cell_contents:  # it would go on with the original
+            if self.value(cell.cell_contents) is not cell.cell_contents:  # the copy would use the original
                 where = f"{old.__module__}.{old.__qualname__}"
                 raise UsageError(f"{where} is a function that holds variables of a run, so the run cannot be forked; "
                                  "use a method of an object")  # fmt: skip
@@ -390,7 +390,7 @@ class Copier:
     # Everything else ------------------------------------------------------------------------------------------
 
     def _remember(self, old: Any, new: Any) -> Any:
-        self.known[id(old)] = new  # before anything is filled: circles end here
+        self.known[id(old)] = new  # before filling, so that reference cycles end here
         return new
 
     def _whole(self, old: Any) -> Any:
@@ -407,7 +407,7 @@ class Copier:
         return self._remember(old, old.copy() if old.flags.writeable else old)  # read-only: of the input
 
     def _by_itself(self, old: Any) -> Any:
-        new = self._remember(old, deepcopy(old))  # with its state: it draws on as the original does
+        new = self._remember(old, deepcopy(old))  # with its state: the copy draws the same numbers
         if isinstance(new, np.random.Generator):
             self.generators.append(new)
         return new
@@ -427,10 +427,10 @@ class Copier:
 
     def _fielded(self, kind: type) -> Callable[[Any], Any]:
         """Return the copy function of a class with fields, perhaps also a container."""
-        slots = tuple(dict.fromkeys(name for base in kind.__mro__ for name in _slots(base)))  # its own and those above
+        slots = tuple(dict.fromkeys(name for base in kind.__mro__ for name in _slots(base)))  # with those of bases
         fields = kind.__dictoffset__ != 0
         contents = next((base for base in (list, dict, set) if issubclass(kind, base)), None)
-        # A class of C, with contents that are not seen here.
+        # A class implemented in C, whose contents cannot be copied.
         if not slots and not fields and contents is None and kind.__basicsize__ > object.__basicsize__:
             raise UsageError(f"an object of {kind.__module__}.{kind.__qualname__} cannot be copied, so the run cannot "
                              "be forked")  # fmt: skip
@@ -464,7 +464,7 @@ class Copier:
     def _fill_fields(self, originals: list[Any], copies: list[Any], plain: frozenset[str]) -> None:
         new = [empty.__dict__ for empty in copies]
         for old, inner in zip(originals, new, strict=True):
-            inner.update(old.__dict__)  # all at once; what must be copied is replaced below
+            inner.update(old.__dict__)  # all fields at once; values that must be copied are replaced below
         if len(new) < MANY:
             for inner in new:
                 for name, one in inner.items():

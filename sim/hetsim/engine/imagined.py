@@ -84,7 +84,7 @@ def imagine(
     if not isinstance(decisions, Iterable):
         raise UsageError(f"a fork takes a list of decisions, not {decisions!r}")
     _check_coming(state, coming)
-    # What is to come is unknown to the policy: here it never arrives.
+    # Future arrivals are unknown to the policy: they never arrive in the fork.
     arrival = np.where(run.tasks.arrival <= state.clock._now, run.tasks.arrival, math.inf)
     tasks = replace(run.tasks, arrival=arrival, time=run.tasks.estimate)
     if coming:
@@ -96,12 +96,12 @@ def imagine(
         if parts.shape != (len(tasks),):
             raise UsageError(f"what is expected of {len(tasks)} tasks is one part for each, not {parts.shape} of them")
         drawn = _Drawn(ratios if len(ratios) else [1.0], parts, seed)
-        tasks = replace(tasks, time=tasks.estimate * drawn.factors[:, None])  # truth, as far as this fork goes
+        tasks = replace(tasks, time=tasks.estimate * drawn.factors[:, None])  # the true times of the fork
     copier = Copier({id(run.tasks): tasks, id(state.sources.progress): None, id(original.checker): None})
     if coming:
         copier.known.update(state.recorder.longer(len(coming)))  # in place of the run's own columns, wherever they are
     copied = copier.copy(simulation)
-    taken_along = id(scheduler) in copier.known  # a part of the run: it knows its tasks already
+    taken_along = id(scheduler) in copier.known  # the scheduler is a part of the run, so it knows the tasks already
     prepared = taken_along or getattr(scheduler, "made", None) is not None
     if type(scheduler).prepare is not Scheduler.prepare and not prepared:
         text = "a scheduler that plans all tasks beforehand cannot take over a run in progress; use a dynamic one"
@@ -113,8 +113,8 @@ def imagine(
     new = copy.state
     if coming:
         copy.launches.transfers.read_columns()  # the table has more rows than when the run began
-        new.sources.begin_at(len(run.tasks))  # of the run's own rows none comes any more
-    new.may_strand = True  # what fits only on a device that stays down waits to the end
+        new.sources.begin_at(len(run.tasks))  # none of the run's own rows arrives any more
+    new.may_strand = True  # a task that fits only on a down device waits to the end
     new.input.scheduler = new.scheduler = mine
     copy.hooks()  # the scheduler may be another one
     for decision in first:
@@ -133,15 +133,15 @@ def imagine(
 def _make_known(copy: Parts, copier: Copier, seed: int, drawn: "_Drawn | None") -> None:
     """Replace what no policy can know by what it may know."""
     state = copy.state
-    if copy.signals.slowed is not None:  # what only computes may meet its time limit now
+    if copy.signals.slowed is not None:  # compute-only launches may now exceed their time limit
         for launch in state.running.values():
-            copy.launches.materialize(launch)  # by what it really is, up to now
+            copy.launches.materialize(launch)  # with its true duration, up to now
     _forget_truths(copier, seed, drawn)
     state.sources.end_now()
     if state.clients is not None:
         state.clients.silent = True  # they neither time out nor try again
     for queue in state.queues:
-        state.requests_left -= queue.end_now()  # those to come by the clock were counted
+        state.requests_left -= queue.end_now()  # requests still expected were counted
         queue.ring(True)
     _spare_devices(state)
     launches = list(state.running.values())
@@ -213,7 +213,7 @@ class _Drawn:
 def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
     fresh = np.random.SeedSequence(seed)
     for task in copier.copies(Task):
-        task._time, task._done = task.estimates, task.done  # the true progress would give the length away
+        task._time, task._done = task.estimates, task.done  # the true progress would reveal the true length
         if task._history is not None:
             task._history.checkpoint = task._done
         if drawn is not None:
@@ -221,7 +221,7 @@ def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
             task._time = tuple(factor * estimate for estimate in task.estimates)
     for generator in copier.generators:
         kind: Any = type(generator.bit_generator)
-        generator.bit_generator.state = kind(fresh.spawn(1)[0]).state  # a stream each, in the order of copying
+        generator.bit_generator.state = kind(fresh.spawn(1)[0]).state  # one new stream each, in the order of copying
     for draws in copier.copies(Draws):
         draws.unused = []  # numbers drawn ahead are the future of the run itself
 
@@ -278,4 +278,4 @@ def _retime(launches: Launches, launch: Launch, drawn: _Drawn | None) -> None:
         table.compute_end = table.finish_at
         launches.follow(launch)
     else:
-        launches.moved(launches.speeds.regroup([table.group]))  # one event stands for the ends of all members
+        launches.moved(launches.speeds.regroup([table.group]))  # the group has one event for the ends of all members

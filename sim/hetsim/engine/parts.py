@@ -66,7 +66,7 @@ class Parts:
         state.queues = [
             Queue(
                 number, service, run, clock=state.clock, links=state.links, bell=bell,
-                # Each request is an event where something is decided about it, a cache answers, or a client waits.
+                # Arrivals are events if something is decided about each request, a cache answers, or a client waits.
                 by_clock=not (asked or service.cache is not None or sent_late(service, run))
             )
             for number, service in enumerate(run.services)

@@ -47,7 +47,7 @@ class Simulation:
         if self.state.closed:
             raise RunError("a simulation runs once; build another for another run")
         collecting, scheduler = gc.isenabled(), self.state.scheduler
-        gc.disable()  # nothing here makes cycles in bulk, and collecting costs up to 14 % of a run
+        gc.disable()  # a run creates few reference cycles, and collection costs up to 14 % of a run
         record: Record | None = None
         try:
             schedule = self.schedule
@@ -72,7 +72,7 @@ class Simulation:
                     scheduler.run_ended(None)
             if isinstance(error, RunError):
                 error.time = now = self.state.clock._now
-                # The accounts are closed with it: such a run cannot go on.
+                # Recording closes the accounts: the run cannot continue.
                 error.record = self.record(now) if record is None else record  # type: ignore[attr-defined]
             raise
         finally:
@@ -103,7 +103,7 @@ class Simulation:
         if inner is None:
             what = "returned from schedule what cannot be walked; yield decisions, or return a list"
             return illegal(self.state, what)
-        code = inner.tb_frame.f_code  # that of a compiled function is made for the traceback: only its names tell
+        code = inner.tb_frame.f_code  # a compiled function has an artificial code object: compare only its names
         if code.co_name != "apply" or not code.co_filename.endswith("hetsim/engine/control/decisions.py"):
             return raised(self.state, error, "schedule")
         wrong = malformed(self.state, decision)
@@ -154,7 +154,7 @@ class Simulation:
             text = f"no event is left, and launch {launch.number} on {where} has not ended ({len(state.running)} run)"
             raise InvariantError(f"t = {now:g} s: {text}")
         waits = state.waiting or state.requests_left or any(len(queue) for queue in state.queues)
-        cut_short = state.clock.pending or state.running or state.may_strand  # by a horizon, or it may wait
+        cut_short = state.clock.pending or state.running or state.may_strand  # by a horizon
         if waits and not cut_short and (now < horizon or math.isinf(horizon)):
             raise deadlock(state)
         return self.record(now if math.isinf(horizon) else horizon)
@@ -190,7 +190,7 @@ class Simulation:
             if launch.sketch is not None:
                 launch.sketch[0].write_out(now)
             if (table := launch.table) is None and launch.task._history is not None:
-                table = self.parts.launches.tabulate(launch)  # the columns tell of tasks that were never stopped
+                table = self.parts.launches.tabulate(launch)  # tasks that were never stopped need no row
             if table is not None:
                 times = self.parts.launches.close(launch, now)
                 if launch.terms is not None:
@@ -207,7 +207,7 @@ class Simulation:
         """Mark requests with known arrival times that have arrived as unfinished."""
         state = self.state
         arrival = state.tasks.arrival[queue.service.rows]
-        # What would arrive at the very end of a horizon does not; a run that stops elsewhere has seen its instant.
+        # Arrivals at the horizon itself do not count; a run that stops elsewhere has processed its last instant.
         side: Any = "left" if end > state.clock._now or end == state.input.horizon else "right"
         arrived = max(queue.head_at, int(np.searchsorted(arrival, end, side=side)))
         rows, status = queue.service.rows[:arrived], np.asarray(state.recorder.status)

@@ -49,7 +49,7 @@ class Arrivals:
             return
         if self._ask is not None:
             if self._whole is not None:
-                self._whole.begun(task)  # before it is asked: it may be refused at once
+                self._whole.begun(task)  # before the query: the answer may end the task at once
             answer = call(state, self._ask, task, self.view)
             if isinstance(answer, Accept):
                 if answer.modes is not None:
@@ -141,7 +141,7 @@ class Arrivals:
     def may_expire(self, row: int) -> bool:
         """Return True if the task may still be waiting when its patience ends."""
         queues, tasks = self.state.queues, self.state.tasks
-        if queues and queues[0].total == len(tasks):  # nothing but its requests
+        if queues and queues[0].total == len(tasks):  # the run has only requests of this queue
             return bool(queues[0].may_wait(row))
         queue = self.state.queue_of.get(tasks.shapes[tasks.shape.item(row)])
         return queue is None or queue.may_wait(row)

@@ -41,7 +41,7 @@ class Checker:
             self._items(now)
             defects = self.serving.defects()
             assert not defects, defects[0]
-            if self.checks % 64 == 1:  # linear in all tasks: now and then
+            if self.checks % 64 == 1:  # linear in all tasks, so only every 64th time
                 self._columns()
         except AssertionError as error:
             raise InvariantError(f"t = {now:g} s: {error}") from error
@@ -74,7 +74,7 @@ class Checker:
             deferred -= len(state.waiting) + in_launches + blocked
             assert deferred >= 0, "more tasks in the system than have arrived"
             assert sent == state.ended + len(state.waiting) + in_launches + blocked + deferred, "a task was lost"
-            # A policy that defers does so for as many as it likes; else only travelers are nowhere.
+            # Only an admission policy defers tasks; else the missing tasks are requests in transit.
             somewhere = deferred in (0, state.deferred) or state.input.admission is not None
             assert somewhere, "a task is neither here nor there"
 
@@ -91,7 +91,7 @@ class Checker:
             counted += len(rows) + (0 if queue.column is None else queue.column.total - queue.arrived)
         answering = any(queue.service.response_delay for queue in state.queues)
         requests_left = state.requests_left
-        # Answers on their way back are counted as left, and stand in no list.
+        # Answers in transit are in `requests_left` but in no list.
         assert counted == requests_left or (answering and counted < requests_left), "a request was lost"
 
     def _residents(self) -> None:
@@ -131,7 +131,7 @@ class Checker:
     def _partitions(self, used: dict[Partition, Budget]) -> None:
         """Check the recorded usage of each partition against its launches and limits."""
         for partition, budget in self.state.capacity.budgets.items():
-            counted = used.get(partition, Budget(partition))  # a partition that nothing uses has an empty one
+            counted = used.get(partition, Budget(partition))  # no launch uses the partition
             same = (counted.gpus, counted.cpus, counted.on) == (budget.gpus, budget.cpus, budget.on)
             assert same, f"{partition} does not add up"
             limits = (budget.gpus, budget.max_gpus), (budget.cpus, budget.max_cpus), (len(budget.on), budget.max_nodes)
@@ -171,7 +171,7 @@ class Checker:
             if isinstance(gpu, GpuState):
                 lane = gpu.lane
                 if lane.flights or lane.uploads or lane.downloads or lane.group is not None:
-                    self._lane(gpu, now)  # else nothing is there to be counted, on most devices of a large cluster
+                    self._lane(gpu, now)  # most devices of a large cluster are idle
 
     def _lane(self, gpu: GpuState, now: float) -> None:
         lane = gpu.lane
@@ -181,7 +181,7 @@ class Checker:
             computing = [launch for launch in lane.flights if launch.table.joined and not launch.table.computed]
         share = sum(launch.placement.mode.share for launch in computing)
         assert lane.group is None or share == lane.group.share, f"compute shares of {gpu.device} do not add up"
-        # One that ends at this instant, or has nothing to compute, may not have left yet when the next one begins.
+        # A launch that ends now, or computes for 0 s, may still be in the list when the next one begins.
         share -= sum(launch.placement.mode.share for launch in computing if launch.table.finish_at <= now)
         assert lane.sliced or share <= WHOLE, f"the compute engine of {gpu.device} is oversubscribed"
         over = [launch for launch in lane.flights if launch.number not in self.state.running]
@@ -203,7 +203,7 @@ class Checker:
             here = places.on(gpu.device)
             occupied = sum(launch.placement.mode.gpu_memory for launch in launches_on(state, gpu.device))
             if any(gpu.device in launch.placement.devices for launch in state.residents.values()):
-                continue  # all of its memory is the replica's
+                continue  # a replica owns the whole GPU memory
             pinned = sum(places.items[item].size for item in here.pins)
             lying = sum(places.items[item].size for item in here.resident if item not in here.pins)
             assert occupied + pinned + gpu.room == gpu.device.type.memory, f"memory of {gpu.device} does not add up"
@@ -225,7 +225,7 @@ class Checker:
             for device in launch.placement.devices:
                 for task in launch.tasks:
                     for item in () if task._done == 1.0 else task.reads:
-                        # A task that rewrites an item voids the copies on which others still compute.
+                        # A task that rewrites an item invalidates the copies that running tasks still use.
                         first = 1 if places.made[item] and places.items[item].home is None else 0
                         void = not places.where[item] or places.version[item] > first
                         there = places.present(item, device) or void

@@ -88,7 +88,7 @@ class Clients:
         calls, hedge, rivals = self.calls, clients.hedge, self.rivals.setdefault(first, [])
         assert hedge is not None and self.state.patience is not None
         if row in rivals:
-            return []  # sent at once itself
+            return []  # this attempt is one of those sent at once
         rivals.append(row)
         number = calls.number.item(row) % clients.copies
         if hedge.after == 0:
@@ -140,7 +140,7 @@ class Clients:
             if self.clock._now < self.state.tasks.arrival.item(row) + timeout:
                 reason = f"its call was given up after {clients.give_up_after:g} s"
             task = self._leave(row, reason)
-            self._lost(row, "timeout")  # first: the run is not over if it is sent again
+            self._lost(row, "timeout")  # before `_cancel`: the run is not over if the call is retried
             if clients.at_timeout != "leave":
                 self._cancel(task, reason)
         else:
@@ -166,7 +166,7 @@ class Clients:
         elif fleet is not None:
             fleet.abort(task)
         elif launch is not None and launch.terms is None and launch.count == 1 and task.shape.preemptible:
-            self.signals.kill(launch, reason, ABORTED)  # any other is served with its batch, or runs on
+            self.signals.kill(launch, reason, ABORTED)  # a batched or non-preemptible attempt continues
 
     def _abandon(self, row: int, reason: str) -> None:
         """Give up the call that an attempt has made, since its own client has left."""
@@ -174,7 +174,7 @@ class Clients:
         one = -1 if calls.child is None else calls.child.item(row)
         if one < 0 or not math.isnan(self.end[one]):
             return
-        self.end[one] = self.clock._now  # what is to be sent of it is not any more
+        self.end[one] = self.clock._now  # `_send` then skips the attempts of this call
         self.rivals.pop(one, None)
         self.hedges.pop(one, None)
         while one >= 0:
@@ -189,7 +189,7 @@ class Clients:
             child, is_left = calls.child.item(row), not math.isnan(self.left[row])
             if child >= 0 and not (is_left and calls.clients[self._whose(row)].at_timeout != "leave"):
                 self.state.sources.thinking += 1
-                self.clock.at(self.clock._now, ARRIVAL, Later(self._send, child))  # the end of a launch is under way
+                self.clock.at(self.clock._now, ARRIVAL, Later(self._send, child))  # as an event: a launch is ending
                 return
         self._over(row, status)
 
@@ -220,10 +220,10 @@ class Clients:
             self._close(row, False)
             return
         time = self.clock._now + retry.wait.seconds(tries, calls.drawn.item(following))
-        if self._is_late(row, time, clients) or not self._pays(row, clients):  # as it is decided, not as it is sent
+        if self._is_late(row, time, clients) or not self._pays(row, clients):  # at the decision
             self._close(row, False)
             return
-        self.state.sources.thinking += 1  # the run goes on until it has sent
+        self.state.sources.thinking += 1  # the run is not over before the retry is sent
         self.clock.at(time, ARRIVAL, Later(self._send, following))
 
     def _send(self, row: int) -> None:
@@ -272,11 +272,11 @@ class Clients:
         left_at, status, calls = np.array(self.left), record.status, self.calls
         in_vain = ~np.isnan(left_at)
         if record.first_token is not None:
-            record.first_token[record.first_token > left_at] = math.nan  # no client has seen it
+            record.first_token[record.first_token > left_at] = math.nan  # the client had left before the first token
         if calls.parent is not None:
             by = np.where(calls.attempt_of < 0, -1, calls.parent[calls.attempt_of])
             while (further := (by >= 0) & in_vain[by] & ~in_vain).any():
-                in_vain |= further  # what was done for an attempt in vain was so too
+                in_vain |= further  # a call made for an abandoned attempt is wasted too
             for row in np.flatnonzero(in_vain & np.isin(status, (UNFINISHED, COMPLETED))).tolist():
                 record.reasons.setdefault(row, "the client of its call has left")
         status[in_vain & (status == COMPLETED)] = ABORTED

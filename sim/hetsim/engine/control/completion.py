@@ -46,7 +46,7 @@ class Completion:
         self._listens = [type(policy).ended is not Batching.ended for policy in state.input.batching]
         self._on_finished: Any = None
         self._admitted_finished: Any = None
-        self._told = self.linked  # does anyone want to hear of each task that completes?
+        self._told = self.linked  # True if each completed task must be reported
         self._admitted_gone: Any = None
         staged = state.tasks.staged
         # requests of several tasks that admission decides on as one
@@ -90,7 +90,7 @@ class Completion:
     def launch_completed(self, launch: Launch, times: tuple[float, ...]) -> None:
         """Complete a launch that has a timetable."""
         terms = launch.terms
-        del self.state.running[launch.number]  # first: no hook may find it among the running
+        del self.state.running[launch.number]  # before any hook, which must not see it as running
         if self.limits is not None:
             self.limits.over(launch, keep=False)
         if terms is not None:
@@ -113,14 +113,14 @@ class Completion:
         assert terms is not None
         requests = terms.requests
         queue = requests.queue
-        queue.ring(True)  # its policy is asked again: a device is free
+        queue.ring(True)  # call its policy again: a device is free
         if self._listens[queue.number]:
             hook = state.input.batching[queue.number].ended
             call(state, hook, _report(launch, times, self.clock._now), queue)
         if queue.cache is not None:
             for row in terms.rows:
                 queue.cache.add(queue.input_of(row))
-        # Made into objects only if anything is to hear of them.
+        # Requests become objects only if a hook or another task needs them.
         tasks = launch.tasks if self.linked or self._admitted_finished is not None else launch._tasks or ()
         for task in tasks:
             task.state = ENDED
@@ -129,7 +129,7 @@ class Completion:
             self.clock.round_due = True
         back = queue.service.response_delay
         if back:
-            # Its devices are free already: only the answer travels.
+            # Its devices are free already; only the answer is in transit.
             self.clock.at(self.clock._now + back, FINISH, Later(self._answered, requests.count, tasks))
         else:
             self._answered(requests.count, tasks)
@@ -174,7 +174,7 @@ class Completion:
                 call(state, self._admitted_finished, task)
             if self.linked:
                 self._after(task)
-        if state.wake_on != "ready":  # an end is a change, and a release
+        if state.wake_on != "ready":  # an end is both a change and a release
             self.clock.round_due = True
         if not state.running and not state.waiting and not more:
             self.rounds.look_whether_drained()
@@ -240,7 +240,7 @@ class Completion:
         """Stop launches that lost a device or input; tasks resume from checkpoints."""
         for launch in launches:
             self._stop(launch, keep=True, fault=True)
-        self.stops.follow()  # after all of them: none takes the turn of another
+        self.stops.follow()  # after all have stopped: no lost launch gets the turn of another
 
     def stop(self, launch: Launch, keep: bool) -> None:
         """Stop a launch on a policy's decision; its tasks wait again."""
@@ -249,7 +249,7 @@ class Completion:
         self._stop(launch, keep)
 
     def _stop(self, launch: Launch, keep: bool, fault: bool = False) -> None:
-        tasks = launch.tasks  # it loses them as it ends
+        tasks = launch.tasks  # saved first: `end_early` empties `launch.tasks`
         self.end_early(launch, keep and launch.fusion is None, fault)
         self.waiting.wait_again(tasks)
         self.rounds.changed("release")
@@ -267,7 +267,7 @@ class Completion:
         for task in tasks:
             if not fused:
                 self.waiting.make_ready(task, killed=True)
-            if task.state != ENDED:  # with the one that it waited for
+            if task.state != ENDED:  # it may have failed with its predecessor above
                 self.end_task(task, status, reason)
         self.rounds.changed("release")
 
@@ -353,5 +353,5 @@ def note_place(state: RunState, task: Task, launch: Launch) -> None:
     recorder.place[task.index] = recorder.place_code(launch.placement, launch.cores)
     mode = launch.placement.mode
     if mode.parts:
-        mode = mode.parts[launch.tasks.index(task)]  # of tasks launched as one, each has a mode of its own
+        mode = mode.parts[launch.tasks.index(task)]  # each task of a fused launch has its own mode
     recorder.mode[task.index] = task.shape.position[mode]

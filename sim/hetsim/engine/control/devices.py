@@ -40,7 +40,7 @@ class Devices:
     def set(self, device: Device, wanted: Any) -> None:
         """Carry out a policy's Set: a frequency, "off", "on" or "wake"."""
         run, state = self.run, self.state(device)
-        run.steady = False  # from now on an end may move
+        run.steady = False  # ends of launches may change from now on
         now = run.clock._now
         log = run.recorder.device_log
         if wanted == "off":
@@ -54,7 +54,7 @@ class Devices:
                 run.clock.cancel(waking)
             elif state.sleeping:
                 return
-            if state.ready_at > now:  # it was waking, and will not be awake then after all
+            if state.ready_at > now:  # it was waking: remove the future entry of the log
                 log.remove((state.ready_at, device.index, "awake", 0.0))
                 state.ready_at = now
             log.append((now, device.index, "sleep", 0.0))
@@ -131,7 +131,7 @@ class Devices:
     def _set_pace(self, device: Device, frequency: float, slowdown: float) -> None:
         state, launches = self.state(device), launches_on(self.run, device)
         for launch in launches:
-            self.launches.materialize(launch)  # at the old pace, which changes below
+            self.launches.materialize(launch)  # at the old speed, which changes below
         state.frequency, state.slowdown = frequency, slowdown  # after `materialize`, before `retime`
         state.normal = False
         self.launches.retime(state, launches)  # replicas among them: their steps change, too
@@ -162,7 +162,7 @@ class Devices:
         run, state = self.run, self.state(device)
         if state.up == up:
             return
-        run.steady = False  # from here on ends may move: forecasts look at every launch
+        run.steady = False  # ends may change from now on, so forecasts must check every launch
         state.up = up
         if not up:
             state.normal = False
@@ -170,12 +170,12 @@ class Devices:
         lost = [device] if device.type.kind != "cpu" else [device, *run.input.cluster.nodes[device.node].accelerators]
         for one in lost if not up else ():
             self.state(one).failed_at = run.clock._now  # by which `History.look` sees that saved data are gone
-        # A gang may be on several: once.
+        # A gang on several of the devices is listed once.
         there = list({launch.number: launch for one in lost for launch in launches_on(run, one)}.values())
         if not up and self.completion.stops.kept_in_memory:  # launches elsewhere may fetch their state from here
             there += [one for one in run.running.values() if one not in there and self._fetches(one, lost)]
         residents = [launch for launch in there if isinstance(launch, Resident)]
-        # Before the data: they have these pinned.
+        # Before `_lose_data`: these launches have pinned the items.
         self.completion.lose(launch for launch in there if not launch.resident)
         if not up and run.places.items:
             for one in lost:

@@ -70,7 +70,7 @@ class FaultInjector:
                 self._at(fault.end, self._turn, fault, [(source, math.inf)], [])
 
     def _at(self, time: float, action: Callable[..., None], *arguments: Any) -> None:
-        # What lies in the past is due now.
+        # A fault with a time in the past happens now.
         self.run.clock.at(max(time, self.run.clock._now), FAULT, Later(self._fire, action, arguments))
 
     def _fire(self, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -100,7 +100,7 @@ class FaultInjector:
         for index in process.devices:
             name = devices[index].name if index < count else links[index - count]
             random = self.run.input.random.stream("faults", process.name, name)
-            self._next(Ailing(process, source, index, random))  # by name of the device: others do not shift its numbers
+            self._next(Ailing(process, source, index, random))  # by device name: others do not shift its numbers
 
     def _next(self, ailing: Ailing) -> None:
         self._at(self.run.clock._now + ailing.between(), self._strike, ailing)

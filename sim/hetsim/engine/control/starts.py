@@ -120,7 +120,7 @@ class Starts:
             if task.state != WAITING:
                 raise illegal(self.state, f"started {task} on {placement}, but it {STATES[task.state]}")
             its_own = task.shape.position.get(mode)
-            if its_own is None or (task.allowed is not None and its_own not in task.allowed):  # no call: hot
+            if its_own is None or (task.allowed is not None and its_own not in task.allowed):  # inlined: hot path
                 position_in(self.state, task, mode, "started")
 
     def _start_fused(self, batch: tuple[Task, ...], placement: Placement) -> None:
@@ -172,7 +172,7 @@ class Starts:
         if tasks is not None and terms.first < 0:  # not always in order of arrival
             terms.oldest = min([task.arrival for task in tasks]) + queue.service.request_delay
         terms.fresh = not (self.state.places.items or mode.on_cpu or (tasks and queue.started_before(tasks)))
-        launch._tasks = tasks  # as far as they are objects
+        launch._tasks = tasks  # only requests that exist as objects
         self._run(launch)
         self._begin(launch)
 
@@ -184,14 +184,14 @@ class Starts:
         if cores < 0 and (refusal := self.state.capacity.refusal(placement)) is not None:
             to = "to" if verb == "moved" else "on"
             raise illegal(self.state, f"{verb} {what} {to} {placement}, but {refusal}")
-        # Before `take`: its number is its hash, by which slices are kept.
+        # Before `take`: the launch is a key of the slices, and its hash is its number.
         self.state.last_launch = launch.number = self.state.last_launch + 1
         launch.cores = self.state.capacity.take(placement, launch) if cores < 0 else cores
 
     def _run(self, launch: Launch) -> None:
         self.state.running[launch.number] = launch
         for task in launch._tasks or ():
-            self.state.waiting.pop(task.index, None)  # one that moves, or was blocked, is not there
+            self.state.waiting.pop(task.index, None)  # a moved or blocked task is not in `waiting`
             task.state = RUNNING
             task._launch = launch
 
@@ -209,7 +209,7 @@ class Starts:
                     break
             else:
                 if again:
-                    launch.then = self.launches.end_resumed  # its row adds to those of earlier launches
+                    launch.then = self.launches.end_resumed  # its row is added to those of earlier launches
                 else:
                     self._starts[task.index] = now
                 self.state.clock.at(now + work(launch), FINISH, launch)
@@ -228,7 +228,7 @@ class Starts:
             raise illegal(self.state, f"started {launch.task} on {launch.placement}, but {refusal}")
         launch.then = self._boundary  # it may have stages, whatever its mode
         now = self.state.clock._now
-        for device in launch.placement.devices:  # those that were unusual and are so no longer are normal from now on
+        for device in launch.placement.devices:  # a device whose special state has ended is normal again
             state = self.state.capacity.of[device.index]
             if state.normal:
                 continue

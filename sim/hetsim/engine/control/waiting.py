@@ -36,7 +36,7 @@ class Waiting:
         if self.linked or state.input.admission is not None:  # a column of its own: it can differ from the arrival
             self._ready = recorder.ready = rows_of("d", math.nan, len(recorder.status))
             for queue in state.queues:
-                if queue.column is not None:  # nothing happens when one of these comes
+                if queue.column is not None:  # the arrival of such a request is no event
                     rows = queue.service.rows
                     np.asarray(self._ready)[rows] = state.tasks.arrival[rows]
         self._starts, self._finishes, self._status = recorder.start, recorder.finish, recorder.status
@@ -67,7 +67,7 @@ class Waiting:
                 return
             queue = state.queue_of.get(task.shape)
         if queue is not None:
-            # It comes by itself, or was in a batch.
+            # A request that arrives one by one, or returns from a stopped batch.
             again = task._history is not None
             if not killed and queue.cache is not None and queue.cache.holds(queue.input_of(task.index)):
                 self._answer(task, queue, again)
@@ -88,7 +88,7 @@ class Waiting:
                 except Exception as error:
                     raise raised(state, error, "ready") from error
         on = state.wake_on
-        # A policy that waits for a release, or for a task that fits, is not asked in vain.
+        # No round if the policy waits for a release, or for a task that fits.
         if on == "release" or (
             on == "fit" and self.clock._now <= state.certain and not state.capacity.has_room(task.shape.modes)
         ):
@@ -111,7 +111,7 @@ class Waiting:
         graph = self.state.graph
         for task in tasks:
             if graph.missing.get(task.index, 0) > 0:
-                task.state = BLOCKED  # all before any hook is called, which sees the others, too
+                task.state = BLOCKED  # all states are set before a hook is called, which may read them
                 graph.blocked[task.index] = task
         for task in tasks:
             if task.state != BLOCKED:
@@ -121,7 +121,7 @@ class Waiting:
 
     def travel(self, task: Task, seconds: float, then: Callable[..., None], *arguments: Any) -> None:
         """Delay a request by its transfer time from the front end to the node."""
-        task.state = FUTURE  # neither waiting nor running as it travels
+        task.state = FUTURE  # neither waiting nor running while in transit
         self.state.deferred += 1
         self.clock.at(self.clock._now + seconds, ARRIVAL, Later(self._there, then, arguments))
 
@@ -145,7 +145,7 @@ class Waiting:
             self.signals.task_ended(task, EXPIRED, "patience ended")
             return
         queue.join(task)
-        self.state.requests_left += 1  # counted from here, as nothing announced it
+        self.state.requests_left += 1  # counted from now on: `requests_left` did not include it
         queue.came()
 
     def _answer(self, task: Task, queue: Queue, again: bool) -> None:
@@ -167,5 +167,5 @@ class Waiting:
         self._status[row] = COMPLETED
         detail = self.state.recorder.detail
         detail("compute")[row] = now - self._starts[row]
-        detail("upload"), detail("download")  # the three columns are there together
+        detail("upload"), detail("download")  # create the other two stage columns as well
         self.signals.task_completed(task)

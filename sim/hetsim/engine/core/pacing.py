@@ -10,9 +10,9 @@ class Pacing:
 
     def __init__(self, time: DecisionTime):
         self.time = time
-        self.asked = -1.0  # since when a cycle is wanted; negative: none is
-        self.begins_at = -1.0  # when the cycle that is wanted begins; negative: no cycle is wanted
-        self.decides_at = -1.0  # end of the cycle under way; negative: none is under way
+        self.asked = -1.0  # time from which a cycle is wanted; negative: no cycle is wanted
+        self.begins_at = -1.0  # begin of the wanted cycle; negative: no cycle is wanted
+        self.decides_at = -1.0  # end of the cycle in progress; negative: no cycle is in progress
         self.free_at = 0.0  # when the last cycle ended
         self.tick = -1  # the last multiple of `cycle` at which a cycle began
         self.bound_until = 0.0  # when the last start so far takes effect
@@ -25,20 +25,20 @@ class Pacing:
         A step is the begin of a decision cycle, or the decision at its end.  This is called whenever a round is due.
         Rounds in which no task waits take no time and do not count as cycles.
         """
-        if not waiting and self.decides_at < 0:  # a cycle under way ends even if all tasks have left meanwhile
+        if not waiting and self.decides_at < 0:  # a cycle in progress ends even if no task waits any more
             self.starts_left = math.inf
             return now
         if self.begins_at < 0:  # the first round since the last cycle asks for the next one
             self.asked, self.begins_at = now, max(now, self.free_at if self.time.overlap else self.bound_until)
             if self.time.cycle:
-                # Never two cycles at one multiple, not even at one instant.
+                # At most one cycle begins at each multiple of `cycle`.
                 self.tick = max(math.ceil(self.begins_at / self.time.cycle), self.tick + 1)
-                # The product may be rounded to before that time.
+                # The product may be rounded to a time before `begins_at`.
                 self.begins_at = max(self.begins_at, self.tick * self.time.cycle)
         if self.decides_at < 0:
             if now < self.begins_at:  # too early: the timer of the cycle asks again then
                 return self.begins_at
-            # Tasks that come later do not prolong it.
+            # Tasks that arrive later do not prolong the cycle.
             self.decides_at = now + self.time.per_cycle + self.time.per_waiting * waiting
         if now < self.decides_at:
             return self.decides_at

@@ -117,7 +117,7 @@ def _kept_by_replicas(run: RunState, modes: Iterable[Mode]) -> set[Mode]:
     if not residents:
         return set()
     for launch in residents:
-        capacity.give(launch.placement, launch, launch.cores)  # for the question only: taken again below
+        capacity.give(launch.placement, launch, launch.cores)  # released only for the check below, then occupied again
     fitting = {mode for mode in modes if capacity.first(mode) is not None}
     for launch in residents:
         launch.cores = capacity.take(launch.placement, launch)
@@ -187,5 +187,5 @@ def malformed(run: RunState, decision: Any) -> str | None:
 
 def is_own_device(run: RunState, device: Any) -> bool:
     devices = run.input.cluster.devices
-    # The very object: a device of another cluster may be its equal.
+    # By identity: a device of another cluster may compare equal.
     return isinstance(device, Device) and 0 <= device.index < len(devices) and devices[device.index] is device

@@ -75,7 +75,7 @@ class PlacementCodes:
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
-        # Where the cores of each node begin; behind the last one, codes of gangs do.
+        # First code of each node's cores; the last value is the first code of gangs.
         self.core_base = list(accumulate((node.cpus for node in cluster.nodes), initial=len(cluster.devices)))
         self._base = self.core_base.pop()
         self._more: dict[tuple[tuple[int, ...], int], int] = {}
@@ -101,7 +101,7 @@ class PlacementCodes:
 
     def _gang(self, devices: tuple[Device, ...], cores: int) -> int:
         key = (tuple(device.index for device in devices), cores)
-        # Its length before the insertion, so that codes have no gaps.
+        # `len` is evaluated before the insertion, so that codes have no gaps.
         return self._more.setdefault(key, self._base + len(self._more))
 
     def table(self) -> list[tuple[tuple[int, ...], tuple[int, ...] | None]]:
@@ -179,7 +179,7 @@ class Recorder:
         for column, nothing in columns:
             if column is not None:
                 more: Any = array(column.format, [nothing]) * count
-                # By `id`: a fork meets these in place of the run's own columns.
+                # By `id`: a fork uses these copies in place of the run's columns.
                 copies[id(column)] = memoryview(array(column.format, column.tobytes()) + more)
         return copies
 
@@ -199,7 +199,7 @@ class Recorder:
         for number, row in enumerate(_AS_ROW.iter_unpack(self._rows)):
             for member in self._groups.get(number, (int(row[1]),)):
                 yield member, row[BUSY] / row[2]  # members of a launch share its device-seconds equally
-        members = iter(self._members)  # of all batches without a slice, in the order of their rows
+        members = iter(self._members)  # rows of all batches without a slice, in the order of the batches
         for row, queue, first in zip(_AS_ROW.iter_unpack(self._batches), self._slices[::2], self._slices[1::2],
                                      strict=True):  # fmt: skip
             count = int(row[2])
@@ -284,7 +284,7 @@ class Recorder:
         busy: float, energy: float,
     ) -> None:  # fmt: skip
         """Write a busy period of a replica; `times` are those of LAUNCH_TIMES."""
-        self._groups[len(self._rows) // _AS_ROW.size] = ()  # what its requests received is counted by itself
+        self._groups[len(self._rows) // _AS_ROW.size] = ()  # the attained service of its requests is counted separately
         self._rows += _AS_ROW.pack(number, task, members, mode, place, outcome, *times, busy, energy, 0.0)
         self.batched = True
 
@@ -343,13 +343,13 @@ class Recorder:
         ended = batch["outcome"] == LAUNCH_COMPLETED
         done, row_of = rows[ended[whose]], whose[ended[whose]]
         start = np.asarray(self.start)
-        start[rows] = np.where(np.isnan(start[rows]), batch["start"][whose], start[rows])  # a stopped one has started
+        start[rows] = np.where(np.isnan(start[rows]), batch["start"][whose], start[rows])  # stopped ones keep theirs
         np.asarray(self.mode)[rows] = batch["mode"][whose]
         np.asarray(self.place)[rows] = batch["place"][whose]
         np.asarray(self.detail("batch"))[rows] = batch["launch"][whose]
         back = np.array([service.response_delay for service in self.run.services])[queue]
         finish = (batch["end"] + back)[row_of]
-        # An answer that would come at the horizon, or later, has not come.
+        # An answer that would arrive at the horizon, or later, does not count.
         np.asarray(self.status)[done] = np.where(finish < self.run.horizon, COMPLETED, UNFINISHED)
         np.asarray(self.finish)[done] = np.where(finish < self.run.horizon, finish, NAN)
         if self._lean:
@@ -370,7 +370,7 @@ class Recorder:
             ready = np.where(status == NOT_ARRIVED, NAN, ready)
         asked: list[Any] = [*run.services, *run.language]
         for service in asked:
-            if service.request_delay:  # a request is ready when it has come to the node
+            if service.request_delay:  # a request is ready when it has arrived at the node
                 ready = ready.copy()  # it may be the arrival column of the input
                 ready[service.rows] += service.request_delay
         if len(self._launches["launch"]):
@@ -379,7 +379,7 @@ class Recorder:
         detail = {name: np.asarray(column) for name, column in self._detail.items()}
         as_they_are: dict[str, Any] = {name: detail.get(name) for name in DETAILS}
         launches, energy = None, detail.get("energy")
-        if energy is not None:  # the column adds up what launches with rows took
+        if energy is not None:  # the column has the energy of launches with rows
             # A task without a row, and not from a cache, computed at nominal rate from start to finish.
             plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0) & (place >= 0))
             seconds = (finish - start)[plain]
@@ -408,7 +408,7 @@ class Recorder:
         running = (status == UNFINISHED) & (place >= 0) & (batch < 0)
         for service in self.run.language:  # a request that has lost its replica waits for another one
             running[service.rows] = False
-        # What has no place was answered from a cache.
+        # A task without a place was answered from a cache.
         plain = np.flatnonzero(((status == COMPLETED) & (batch < 0) & (place >= 0)) | running)
         began = start[plain]
         over = np.where(running[plain], end, finish[plain])
@@ -425,7 +425,7 @@ class Recorder:
         }
         first = len(rows["energy"])
         merged["energy"][first:] = merged["busy"][first:] * watts(tasks, plain, mode)
-        order = np.lexsort((merged["task"], merged["decided"]))  # one order, however rows were written
+        order = np.lexsort((merged["task"], merged["decided"]))  # a fixed order, independent of the order of writing
         return {name: column[order] for name, column in merged.items()}
 
 

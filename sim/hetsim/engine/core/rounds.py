@@ -36,14 +36,14 @@ class Rounds:
             clock.again(at, TIMER, self._cycle)
             if not clock.advance():
                 return False
-        clock.round_due = False  # what the policy decides now may make one due
+        clock.round_due = False  # decisions in this round may make the next one due
         state.rounds += 1
-        state.wake_on = "change"  # a Wait holds for one round: it is said again or forgotten
+        state.wake_on = "change"  # a Wait is valid for one round
         wake = self._wake
         if wake.entry >= 0:
-            clock.cancel(wake)  # it is asked before that time came
+            clock.cancel(wake)  # the policy is called before its timer fired
         if state.wanting:
-            self.signals.offer()  # before the policy, which sees what the replicas left
+            self.signals.offer()  # replicas are placed before the policy is called
         return True
 
     def _cycled(self, _: Timer) -> None:
@@ -65,9 +65,9 @@ class Rounds:
         state.wake_on = decision.on
         state.certain = decision.certain  # later arrivals that fit nowhere need no round until then
         if state.capacity.budgets and (state.waiting or state.requests_left):
-            state.wake_on = "change"  # a task that a limit of its partition keeps waits, even where a policy sees none
+            state.wake_on = "change"  # a task held back by a partition limit waits, even if the policy has no queue
         if state.wanting:
-            state.wake_on = "change"  # whatever comes free may be for a replica
+            state.wake_on = "change"  # a released device may be for a replica
         if (until := decision.until) == INF:
             if self._wake.entry >= 0:
                 self.clock.cancel(self._wake)

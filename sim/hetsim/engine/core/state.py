@@ -91,7 +91,7 @@ def launches_on(state: RunState, device: Device) -> list[Launch]:
 def launches_since(state: RunState, number: int) -> list[Launch]:
     """Return launches in flight that started after launch `number`, the latest first."""
     launches = []
-    for launch in reversed(state.running.values()):  # in start order: the first known one ends the walk
+    for launch in reversed(state.running.values()):  # in start order: stop at the first known launch
         if launch.number <= number:
             break
         launches.append(launch)
@@ -127,4 +127,4 @@ class Signals:
     foresee: Callable[..., Any]  # forecasts the requests of a replica of a language model for a policy
 
     def __init__(self) -> None:
-        self.materialized = self.slowed = None  # set by those that want to hear, in runs that have them
+        self.materialized = self.slowed = None  # set by listeners, in runs that need them

@@ -70,7 +70,7 @@ class SharedNetwork:
         self.rule = cluster.fabric.contention
         self.paced = paced  # called with a launch whose network speed has changed: sets its rate and its times again
         self.groups: dict[int, ContendingJobs] = {}
-        self.slow: dict[int, float] = {}  # links slower than they should be, by how many times; inf: down
+        self.slow: dict[int, float] = {}  # slowdown factor of degraded links; inf: down
         self.jobs = array("d")
         self.links = array("d")
 
@@ -85,7 +85,7 @@ class SharedNetwork:
         member.carried = [(self._group(link), busy) for link, busy in member.profile.busy.items()]
         self._weigh(member)
         for group, _ in member.carried:
-            self._close(group, now)  # its row so far, before the jobs on it change
+            self._close(group, now)  # complete its row before the jobs on the link change
             group.members.append(member)
             self._open(group, now)
         for stake in member.stakes:
@@ -123,7 +123,7 @@ class SharedNetwork:
             self._settle(member, self.clock._now)
             for stake in member.stakes:
                 stake.group.drop(stake)
-                touched[stake.group.link] = stake.group  # links that it left, too: others are freer there
+                touched[stake.group.link] = stake.group  # include links that the job no longer uses
             self._weigh(member)
             for stake in member.stakes:
                 stake.group.add(stake)
@@ -134,12 +134,12 @@ class SharedNetwork:
         """Return a new job's slowdown and its cost to other jobs (see `View.crowding`)."""
         exchange = placement.mode.exchange
         assert exchange is not None
-        guest = Member(Launch(None, 0, (), placement, 0.0), exchange)  # without an event
+        guest = Member(Launch(None, 0, (), placement, 0.0), exchange)  # a placeholder launch without a clock entry
         self._weigh(guest)
         if guest.alone == INF:
             return INF, 0.0
         near = reached(stake.group for stake in guest.stakes)
-        # Tried out on them, and put back below.
+        # The links are changed for the trial and restored below.
         kept = [(group, group.first, group.kept, group.joint) for group in near]
         for stake in guest.stakes:
             stake.group.add(stake)
@@ -175,20 +175,20 @@ class SharedNetwork:
         for member, ratio in ratios.values():
             if ratio != member.ratio or member in fresh:
                 if member.since != now:
-                    self._settle(member, now)  # up to now at the ratio before
-                member.ratio = ratio  # after `_settle`, which counts by the former one
+                    self._settle(member, now)  # up to now at the previous ratio
+                member.ratio = ratio  # after `_settle`, which uses the previous ratio
                 launch, before = member.launch, member.factor
                 table: Any = launch.table
                 member.factor = factor = member.profile.seconds / (member.alone * ratio)
-                if factor == before:  # equal floats: its seconds are the same
+                if factor == before:  # equal floats: its times do not change
                     continue
                 if not member.simple or before == 0.0:
-                    self.paced(launch)  # others may depend on it, or the rate does not follow from the former one
+                    self.paced(launch)  # other launches may depend on it, or the old rate was 0
                     continue
                 table.settle(now)
                 table.rate = rate = table.rate * factor / before
                 table.compute_end = table.finish_at = table.end = end = now + table.left / rate if rate > 0.0 else INF
-                if end < table.armed:  # too early an entry finds that out (`Launches.boundary`), which is cheaper
+                if end < table.armed:  # an entry that is too early is moved when it fires, which is cheaper
                     table.armed = end
                     self.clock.again(end, FINISH, launch)
 
@@ -211,7 +211,7 @@ class SharedNetwork:
             if (steps := member.steps - member.flushed):
                 member.flushed = member.steps  # counted for all of its links, and only once
                 for other, busy in member.carried:
-                    other.busy += busy * steps  # bytes follow from steps: nothing of a step is an event
+                    other.busy += busy * steps  # bytes follow from the number of steps, which are not events
         if group.row >= 0 and now > group.since:
             self.links[group.row] = group.busy / (now - group.since)
 

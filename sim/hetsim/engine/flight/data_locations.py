@@ -108,7 +108,7 @@ class Places:
             on_host = location < 0
             node = -1 - location if on_host else self.cluster.devices[location].node
             rank = (0 if node == device.node else 2) + (not on_host)
-            if rank < best_rank:  # of equals the first: the order of `where` is that of arrival
+            if rank < best_rank:  # among equals the first: `where` is in the order of arrival
                 best, best_rank = location, rank
         return best
 
@@ -138,7 +138,7 @@ class Places:
                 here.pins[item] += 1
             else:
                 here.pins[item] = 1
-                gpu.room -= size  # the room is promised, whether its bytes are there or not
+                gpu.room -= size  # the memory is reserved even before the bytes arrive
                 if item in here.resident:
                     here.unpinned -= size
             here.resident.pop(item, None)
@@ -157,7 +157,7 @@ class Places:
             if gpu.device.index in self.where[item]:
                 here.unpinned += size  # evictable from now on
             else:
-                here.resident.pop(item, None)  # its copy never came, or was outdated since
+                here.resident.pop(item, None)  # its copy never arrived, or is outdated
 
     def evictable(self, here: GpuItems, lacking: float, spared: Collection[int] = ()) -> list[int]:
         """Return items to evict for `lacking` bytes, oldest use first, without `spared`."""
@@ -191,7 +191,7 @@ class Places:
         copies = self.where[item]
         if version != self.version[item] or gpu.device.index not in copies:
             return
-        copies[host(gpu.device.node)] = None  # before the copy on the device goes: one is valid at any time
+        copies[host(gpu.device.node)] = None  # before the device's copy is removed, so that one copy is always valid
         if item not in self.on(gpu.device).resident:  # else a launch has claimed it again meanwhile
             del copies[gpu.device.index]
 
@@ -211,7 +211,7 @@ class Places:
         """Return True if no task other than these, which end now, uses the item again."""
         own_reads = sum(item in task.reads for task in by)
         own_writes = sum(item in task.writes for task in by)
-        # Those of this launch have not been counted as ended.
+        # The tasks of this launch still count as readers and writers.
         return self.readers[item] <= own_reads and self.writers[item] <= own_writes
 
     def ended(self, task: Task) -> None:
@@ -234,7 +234,7 @@ class Places:
                 self._forget(item, device.index)
                 if not copies and self.readers[item]:
                     lost.append(item)  # only if a task still reads it: others need no copy
-        here.leaving.clear()  # nothing comes back from a failed device
+        here.leaving.clear()  # write-backs from a failed device are lost
         return lost
 
     def drop(self, item: int, device: Device) -> str | None:
@@ -255,7 +255,7 @@ class Places:
     def _forget(self, item: int, location: int) -> None:
         here = self._on.get(location)
         if here is None or item not in here.resident or item in here.pins:
-            return  # a pinned copy gives its room back when it is unpinned
+            return  # the memory of a pinned copy is released when it is unpinned
         del here.resident[item]
         here.unpinned -= self.items[item].size
 

@@ -15,7 +15,7 @@ from hetsim.model.tasks import Mode
 def work(launch: Launch) -> float:
     """Return the remaining compute seconds of a launch at rate 1 (true time)."""
     mode, tasks = launch.placement.mode, launch._tasks
-    # As `_seconds`, for most launches.
+    # A fast path of `_seconds` for most launches.
     if launch.terms is None and tasks and len(tasks) == 1 and mode.curve is None and launch.fusion is None:
         task = tasks[0]
         return (mode.single + task._time[launch.position]) * (1.0 - task._done)
@@ -41,15 +41,15 @@ def _seconds(launch: Launch, estimated: bool) -> float:
         full_time, done = _of_one(launch, estimated)
         if mode.curve is not None:
             return full_time * mode.curve.seconds_left(layout_of(launch.placement.devices), done)
-        return mode.computing(1, full_time) * (1.0 - done)  # the float that `work` makes for most launches
+        return mode.computing(1, full_time) * (1.0 - done)  # the same float as in `work`
     max_left = 1.0
-    if terms is not None and (tasks is None or (terms.fresh and not estimated)):  # nothing is done of any
+    if terms is not None and (tasks is None or (terms.fresh and not estimated)):  # no request has been computed before
         own = terms.requests.queue.seconds(launch.position, terms, estimated)
     else:
         assert tasks is not None
         parts_left = [1.0 - (task.done if estimated else task._done) for task in tasks]
         times = [(task.estimates if estimated else task._time)[task.shape.position[mode]] for task in tasks]
-        # `fsum` rounds once: the order of the members does not count.
+        # `fsum` rounds once, so the order of the members does not matter.
         own, max_left = math.fsum(time * part for time, part in zip(times, parts_left, strict=True)), max(parts_left)
     if terms is None:
         return mode.computing(len(launch.tasks), own, max_left)
@@ -66,7 +66,7 @@ def reached(launch: Launch, seconds: float, estimated: bool) -> float:
     mode = launch.placement.mode
     assert mode.curve is not None
     full_time, done = _of_one(launch, estimated)
-    # Of a task without work all is done.
+    # A task without work is finished.
     return mode.curve.reached(layout_of(launch.placement.devices), done, seconds / full_time) if full_time > 0 else 1.0
 
 

@@ -31,13 +31,13 @@ class History:
     def save(self, devices: Sequence[Device], stopping: Stopping, now: float, fault: bool = False) -> None:
         """Record what a launch saved: at a stop that retains its work, or in checkpoints."""
         self.devices, self.intact, self.left_at, self._parts = devices, not fault, now, None
-        # What was drained or flushed left no state behind: its other blocks start from its input.
+        # Draining and flushing save no state: the remaining blocks start from the input.
         self.state_saved = fault or devices[0].type.preemption.kind == "context_switch"
         self.input_saved = self.state_saved and not fault and stopping.input_saved
 
     def lose(self, all_work: bool) -> None:
         """Record a failure or lossy stop; `all_work`: earlier saved work is lost too."""
-        self.intact = self.input_saved = False  # what lay in memory is gone with the launch
+        self.intact = self.input_saved = False  # data in device memory are lost with the launch
         self.state_saved = self.state_saved and not all_work  # with all work gone there is no state either
 
     def look(self, states: Sequence[Any]) -> None:
@@ -63,13 +63,13 @@ class History:
             spare = {one: len(new) - len(old) * (one in new) for one in old}
             needs = {one: len(old) - len(new) * (one in old) for one in new}
             parts: dict[Device, list[tuple[int, float]]] = {one: [] for one in new}
-            for near, one, other in product((True, False), old, new):  # first what stays on a node
+            for near, one, other in product((True, False), old, new):  # pairs on the same node first
                 if (size := min(spare[one], needs[other])) > 0 and (one.node == other.node or not near):
                     spare[one] -= size
                     needs[other] -= size
                     location = host(one.node) if one.type.kind == "cpu" else one.index
                     parts[other].append((location, size / (len(old) * len(new))))
-            self._parts = placement, parts  # asked for again by every device of the placement
+            self._parts = placement, parts  # cached: every device of the placement needs it
         return self._parts[1]
 
     def gives(self, device: Device, placement: Placement) -> bool:

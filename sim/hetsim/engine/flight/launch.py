@@ -59,8 +59,8 @@ class Launch(Timer):
         self.placement = placement
         self.decided = now
         self.terms: Terms | None = None
-        self.sketch: Sketch | None = None  # its stages, as long as nothing looks at them
-        self.own_table: Any = None  # its `Timetable`, if it has been written out; else None
+        self.sketch: Sketch | None = None  # compact form of its stages, until it is expanded
+        self.own_table: Any = None  # its `Timetable`, if it has one; else None
         self._tasks: tuple[Task, ...] | None = tasks
 
     @property
@@ -123,7 +123,7 @@ class Terms:
         self.up, self.compute, self.down = factors
         self.first = -1  # position of the first request in its service, if the batch is a slice of it; else -1
         self.own_rows: list[int] | None = None
-        self.fresh = True  # True if its requests have no data items and were in no batch before: their columns say all
+        self.fresh = True  # True if its requests have no data items and were in no batch before
         self.oldest = oldest  # when its oldest request arrived at the node
 
     @property
@@ -141,7 +141,7 @@ def _written_out(launch: Launch, sketch: Sketch) -> "Timetable":
     device, begin = launch.placement.devices[0], launch.decided
     _, up_at, uploaded, began, computed, down_at = times
     table = Timetable(begin, seconds_left, lane.alone)
-    table.rate, table.busy_rate, table.watts = rates  # nominal still: any change writes sketches out first
+    table.rate, table.busy_rate, table.watts = rates  # still nominal: any change expands sketches first
     table.uploaded = table.ready = begin
     table.compute_start = table.updated = began
     table.compute_end = table.finish_at = computed
@@ -149,7 +149,7 @@ def _written_out(launch: Launch, sketch: Sketch) -> "Timetable":
     if up_at == up_at:
         up = Part(launch, lane, device, line=lane.up, size=up_bytes, seconds=up_seconds)
         up.ask, up.at, up.until = begin, up_at, uploaded
-        insert_part(lane.uploads, up)  # one that starts now may be there already
+        insert_part(lane.uploads, up)  # a launch that starts now may be in the list already
         table.up = (up,)
         table.uploaded = table.ready = uploaded
         if up_flow is not None:
@@ -158,12 +158,12 @@ def _written_out(launch: Launch, sketch: Sketch) -> "Timetable":
     if down_bytes or down_seconds:
         down = Part(launch, lane, device, line=lane.down, size=down_bytes, seconds=down_seconds)
         down.ask, down.at, down.until = computed, down_at, end
-        insert_part(lane.downloads, down)  # it asks once it has computed, and is in the line before
+        insert_part(lane.downloads, down)  # it is queued now, and requests the engine after computing
         table.down = (down,)
         if down_flow is not None:
             down.sent(down_flow)
         elif lane.shared:
-            down.at = lane.download if lane.download > computed else computed  # as `serve` gives it its turn
+            down.at = lane.download if lane.download > computed else computed  # as `serve` computes it
             lane.download = INF
             if launch.entry >= 0:
                 table.armed, table.due = computed, TURN
@@ -264,7 +264,7 @@ class Timetable:
             done = self.rate * elapsed  # at the rate since `updated`: a change of rate settles first
             seconds_left = self.left - done
             self.left = seconds_left if seconds_left > 0.0 else 0.0  # rounding may overshoot
-            self.done += done  # what has been done stays so, whatever is set as left
+            self.done += done  # counted apart, since `left` may be set to other values
             self.busy += self.busy_rate * elapsed
             self.energy += self.watts * elapsed
         self.updated = now
@@ -341,7 +341,7 @@ class Lane:
         if self.flights or self.uploads or self.downloads:
             return False
         self.upload = self.compute = self.download = now
-        self.ready = 0.0  # none is before the next launch
+        self.ready = 0.0  # no launch precedes the next one
         return True
 
 

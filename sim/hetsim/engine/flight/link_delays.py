@@ -55,7 +55,7 @@ class ContendingJobs:
     rule: Contention
     members: list[Any] = field(default_factory=list)  # all jobs whose step crosses the link
     stakes: list[Stake] = field(default_factory=list)  # stakes of the members that other jobs can delay on this link
-    first: "FirstPass" = None  # type: ignore[assignment]  # set for all links that a change reaches
+    first: "FirstPass" = None  # type: ignore[assignment]  # set for all links that a change affects
     # result of the second pass, cached until the jobs on a link of one of its jobs change
     kept: LinkDelays | None = None
     joint: bool = False  # True if its jobs were solved jointly with all jobs connected to them
@@ -77,7 +77,7 @@ class ContendingJobs:
         first, second = self.first, self.kept
         if second is None:
             elsewhere = [[one for one in _slow(stake.member) if one is not stake] for stake in self.stakes]
-            second = first.met  # without others elsewhere the first pass is the answer
+            second = first.met  # if no job is slowed on other links, the first pass is final
             if self.rule == "random" and (any(elsewhere) or np.ptp(first.share) > ALIKE):
                 more = np.array([stake.member.longest for stake in self.stakes])
                 caps = _caps(first, elsewhere) if any(elsewhere) else None
@@ -97,7 +97,7 @@ class FirstPass:
         self.own, self.spent, self.share = np.array(parts).T
         self.rows = {stake.member: row for row, stake in enumerate(stakes)}
         self.met = delays(self.own, self.spent, self.share, group.rule)
-        self.slow = bool(self.met.delays[:, -1].max() > 0.0)  # True if any job delays another one there
+        self.slow = bool(self.met.delays[:, -1].max() > 0.0)  # True if any job delays another one on the link
         longer = self.spent + (self.met.seen * self.met.delays).sum(axis=1)
         self.sending: list[float] = (longer / (self.own + longer)).tolist()  # share of its time that each job sends
         self.deviation = [math.sqrt(sending * (1.0 - sending)) for sending in self.sending]
@@ -107,10 +107,10 @@ class FirstPass:
 def reached(groups: Iterable[ContendingJobs]) -> list[ContendingJobs]:
     """Return these links, other links of their jobs, and all links solved with them."""
     groups_of = {group.link: group for group in groups}
-    near = dict(groups_of)  # only what shares a job with these links is reached
+    near = dict(groups_of)  # only links that share a job with these are affected
     for group in groups_of.values():
         near.update((other.group.link, other.group) for stake in group.stakes for other in stake.member.stakes)
-    for group in list(near.values()):  # a list: more are added on the way
+    for group in list(near.values()):  # a list, since `near` grows in the loop
         if group.link not in groups_of and (group.joint or _connected(group) is not None):
             near.update((other.link, other) for other in _walk(group, joint=group.joint))
     return list(near.values())
@@ -120,7 +120,7 @@ def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
     """Return the links connected with a link; `joint`: only links solved jointly."""
     reached_groups, rest = {start.link: start}, [start]
     jobs: set[int] = set()
-    while rest and (joint or len(jobs) <= JOINT):  # with more jobs they are not solved together anyway
+    while rest and (joint or len(jobs) <= JOINT):  # with more than JOINT jobs they are not solved jointly
         group = rest.pop()
         if joint and not group.joint:
             continue
@@ -171,7 +171,7 @@ def _jointly(members: list[Any]) -> list[tuple[int, float]]:
         for stake in member.stakes:
             share[row, column[stake.group.link]] = stake.share * stake.spent / spent[row]
     for group in links:
-        group.joint = True  # a later change on any of these links reaches all of them
+        group.joint = True  # a later change on any of these links affects all of them
     ratios = []
     for member, longer in zip(members, stretches(np.maximum(own, 1e-3 * spent), spent, share), strict=True):
         exposed = [stake.exposed((longer - 1.0) * stake.spent) for stake in member.stakes]

@@ -52,7 +52,7 @@ class Flow(Timer):
         self.since = 0.0  # when it begins to flow, if it is booked
         # order of its begin among the events of that instant; `called`: when that was decided
         self.turn = self.called = math.inf
-        self.until = math.inf  # when the last byte of one that is booked arrives, if no other comes to its pipes before
+        self.until = math.inf  # end of a booked flow, unless another flow uses its pipes before
         self.bookable = False  # True if it may be booked once it is alone
 
     def there(self, now: float, called: float) -> bool:
@@ -84,7 +84,7 @@ def fair_rates(flows: Sequence[Flow]) -> None:
         for pipe in one.pipes:
             if pipe.rate < joint_rate and pipe in two.pipes:
                 break
-        else:  # neither delays the other, as half of each pipe they share is enough for it
+        else:  # half of each shared pipe is enough for each flow, so neither delays the other
             one.rate, two.rate = one.most, two.most
             return
     users: dict[Pipe, list[Flow]] = {}
@@ -98,16 +98,16 @@ def fair_rates(flows: Sequence[Flow]) -> None:
         for flow in flows:
             flow.rate = share
         return
-    free_rate = {pipe: pipe.rate for pipe in users}  # what flows that have their rate leave of each
+    free_rate = {pipe: pipe.rate for pipe in users}  # rate left by the flows that have their rate
     count = {pipe: len(on) for pipe, on in users.items()}  # flows without a rate yet, by pipe
     todo = len(flows)
     while todo:
         tightest, share = None, math.inf
         for pipe, number in count.items():
-            if number and free_rate[pipe] / number < share:  # of equally tight pipes the first that was met
+            if number and free_rate[pipe] / number < share:  # among equally tight pipes the first
                 tightest, share = pipe, free_rate[pipe] / number
         assert tightest is not None
-        # Its flows that have no rate yet get equal shares, and take these from the other pipes on their way.
+        # Its flows without a rate get equal shares, which are subtracted from their other pipes.
         for flow in users[tightest]:
             if flow.rate < 0:
                 flow.rate = share
@@ -131,7 +131,7 @@ class Links:
 
     def __init__(self, cluster: Cluster, clock: Clock, modes: Sequence[Mode] = (), items: bool = True):
         self.clock = clock
-        self.moved = 0.0  # bytes that began their way over a link so far
+        self.moved = 0.0  # bytes sent over links so far
         self.sure: Callable[[Flow], None] = _nothing
         # `sure` is called with a flow when it becomes booked, `unsure` when its end is no longer known
         self.unsure: Callable[[Flow], None] = _nothing
@@ -161,7 +161,7 @@ class Links:
                 # A pipe of infinite rate delays no transfer.
                 self._up[device.index] = tuple(pipe for pipe in ways_up if pipe.rate < math.inf), latency
                 self._down[device.index] = tuple(pipe for pipe in ways_down if pipe.rate < math.inf), latency
-                # Items go over the way down at the same time as downloads, and both directions of a half-duplex link
+                # Items use the download path at the same time as downloads, and both directions of a half-duplex link
                 # are in use at once where several launches are in flight.
                 kind = device.type
                 one_way = ways_up[0] is ways_down[0] and ways_up[0].rate < math.inf
@@ -250,9 +250,9 @@ class Links:
         self.moved += size
         flow = Flow(pipes, size, done, owner)
         flow.bookable = True
-        flow.called, flow.turn = called, -1.0  # it began at once: it is before all others of this instant
+        flow.called, flow.turn = called, -1.0  # it begins now, before all other flows of this instant
         if size and latency:
-            flow.called, flow.turn = now, float(self.clock.number())  # as the entry of `send`
+            flow.called, flow.turn = now, float(self.clock.number())  # the number that the entry of `send` would have
         flow.since = now + latency if size else now
         flow.rate = rate = flow.most
         if seconds:
@@ -260,7 +260,7 @@ class Links:
         flow.until = flow.since + size / rate  # the sum that `_join` makes: sent or booked, equal floats
         flow.then = self.unbook
         for pipe in pipes:
-            pipe.booked = flow  # until it is over, or another one comes
+            pipe.booked = flow  # until it is over, or another flow uses the pipe
         return flow
 
     def unbook(self, flow: Flow, turn: float = math.inf, called: float = math.inf, joined: bool = False) -> None:
@@ -277,11 +277,11 @@ class Links:
             flow.entry = int(flow.turn)  # the number it would have had: the same order at that instant
             heappush(clock._heap, (flow.since, FINISH, flow.entry, flow))
         else:
-            # As if it had flowed with an event since then: the newcomer's reckoning settles what has passed.
+            # As if it had flowed with an event since then: the next `_settle` accounts for the past.
             group = self._begin(flow, flow.since)
-            if not joined:  # else there is a new reckoning anyway
+            if not joined:  # else the caller reschedules the group
                 clock.at(flow.until, FINISH, group)
-        flow.until = math.inf  # not known from here on
+        flow.until = math.inf  # unknown from now on
         self.unsure(flow)
 
     def cancel(self, flow: Flow) -> None:
@@ -296,7 +296,7 @@ class Links:
             self._reschedule(group)
 
     def _join(self, flow: Flow) -> None:
-        if not flow.left:  # no bytes: it ends at once, but after what is due before
+        if not flow.left:  # no bytes: it ends now, after the events already due
             flow.then = self._complete_empty
             self.clock.at(self.clock._now, FINISH, flow)
             return
@@ -306,7 +306,7 @@ class Links:
                 self.unbook(pipe.booked, flow.turn, flow.called, True)
             if pipe.group is not None and pipe.group not in groups:
                 groups.append(pipe.group)
-        if not groups:  # alone on its way
+        if not groups:  # no other flow uses its pipes
             now = self.clock._now
             flow.rate = flow.most
             self.clock.at(now + flow.left / flow.rate, FINISH, self._begin(flow, now))
@@ -377,12 +377,12 @@ class Links:
             flow.rate = rate = flow.most
             bytes_left = flow.left
             until = now + (bytes_left if bytes_left > 0.0 else 0.0) / rate
-            if flow.bookable:  # alone again: its end is known once more
+            if flow.bookable:  # alone again: its end is known
                 self.clock.cancel(group)
                 flow.group = None
                 flow.since, flow.until, flow.turn, flow.then = now, until, -1.0, self.unbook
                 for pipe in flow.pipes:
-                    pipe.group, pipe.booked = None, flow  # it goes on without an event, until another comes
+                    pipe.group, pipe.booked = None, flow  # it continues without an event until another flow joins
                 self.sure(flow)
                 return
             group.next = [flow]
@@ -397,11 +397,11 @@ class Links:
 
     def _complete(self, group: FlowGroup) -> None:
         finished = group.next
-        if len(group.flows) > len(finished):  # else no bytes are left to be counted
+        if len(group.flows) > len(finished):  # else all flows have ended, with no bytes left
             self._settle(group)
         for flow in finished:
             flow.ended = True
-            flow.left = 0.0  # rounding may leave a rest; it has arrived by the clock
+            flow.left = 0.0  # rounding may leave a remainder, which has arrived
         self._free(group, finished)
         if group.flows:
             self._reschedule(group)

@@ -56,8 +56,8 @@ class Part:
         else:
             if seconds:
                 size += seconds * rate
-            self.span = size / rate  # apart from latency, as `serve` adds them
-        self.delay = delay  # apart from `span`: both are added in the order of `serve`
+            self.span = size / rate  # without latency, since `serve` adds both
+        self.delay = delay  # separate from `span`, so that `serve` adds them in its order
 
     def sent(self, flow: Flow) -> None:
         """Record the flow of a part on a shared path; a flow with a known end is booked."""
@@ -65,7 +65,7 @@ class Part:
         if flow.until == INF and not flow.ended:  # else it is over
             flow.bookable = False
             self.flow = flow
-            flow.owner = self  # from now on its end calls back this part, and not a sketch
+            flow.owner = self  # its end now calls this part instead of a sketch
 
     @property
     def number(self) -> int:
@@ -77,6 +77,6 @@ def insert_part(parts: list[Part], part: Part) -> None:
     """Insert a part in start order."""
     if parts and parts[-1].number > part.number:
         parts.append(part)
-        parts.sort(key=lambda one: one.number)  # an earlier one may come late: after evictions, or written out
+        parts.sort(key=lambda one: one.number)  # an earlier launch may come late: after evictions, or expanded
     else:
         parts.append(part)

@@ -53,8 +53,8 @@ class Fetching(Timer):
         self.armed = INF
 
     def begin(self) -> None:
-        self.transfers.places.pin([self.item], self.gpu)  # its room is promised from now on
-        self.transfers.capacity.changed(self.gpu)  # its room
+        self.transfers.places.pin([self.item], self.gpu)  # its memory is reserved from now on
+        self.transfers.capacity.changed(self.gpu)  # the free memory has changed
         self.gpu.lane.fetching += 1
         self.waiting = self.transfers.make_room(self.gpu, self)
         self.gpu.note_memory(self.transfers.places.on(self.gpu.device).unpinned)
@@ -77,7 +77,7 @@ class Fetching(Timer):
         part, clock = self.part, self.transfers.clock
         if part.begun or part.at == self.armed:  # equal floats: its turn has not moved
             return
-        self.armed = part.at  # as of a launch: an entry that has not moved keeps its place
+        self.armed = part.at  # like `Boundaries.arm`: an unchanged entry keeps its order
         if part.at <= clock._now:
             clock.cancel(self)
             self._turn(self)
@@ -87,11 +87,11 @@ class Fetching(Timer):
             clock.cancel(self)
 
     def _turn(self, _: Timer) -> None:
-        self.part.begun = True  # first: what follows must not give it another turn
+        self.part.begun = True  # set first, so that it gets no second turn
         places = self.transfers.places
         source = places.source(self.item, self.gpu.device)
         present = places.present(self.item, self.gpu.device)
-        self.version = places.version[self.item]  # bytes that come after a new writing are outdated
+        self.version = places.version[self.item]  # copies that arrive after another write are outdated
         self.hops = [] if source is None or present else places.hops(source, self.gpu.device)
         self._hop(None)
 
@@ -99,7 +99,7 @@ class Fetching(Timer):
         places = self.transfers.places
         if flow is not None:
             location = self.hops.pop(0)[1]
-            if location < 0 or self.gpu.up:  # a device that failed has no copy; the host that it passed has
+            if location < 0 or self.gpu.up:  # a failed device gets no copy, but the host on the route does
                 places.arrived(self.item, location, self.version)
         if self.hops and self.gpu.up:
             self.transfers.links.send(self.hops[0][0], places.items[self.item].size, 0.0, self._hop)

@@ -40,7 +40,7 @@ class Speeds:
         """Return the rates of a launch on devices in their normal state, unshared."""
         mode = launch.placement.mode
         if launch.placement.parts is not None:
-            return self._reckon(launch)  # on cores of several nodes: each has its own
+            return self._reckon(launch)  # cores of several nodes: each placement has its own rates
         if (rates := self.nominal.get(mode)) is None:
             rates = self.nominal[mode] = self._reckon(launch)
         return rates
@@ -62,7 +62,7 @@ class Speeds:
         # All that `_on` looks at there.
         how = mode, group.share, len(group.members) > 1, state.frequency, state.slowdown
         if (rates := self._shared.get(how)) is None:
-            if len(self._shared) >= MAX_CACHED_RATES:  # frequencies, or shares, are ever new ones
+            if len(self._shared) >= MAX_CACHED_RATES:  # frequencies or shares may take ever new values
                 self._shared.clear()
             rates = self._shared[how] = self._reckon(launch)
         return rates
@@ -81,7 +81,7 @@ class Speeds:
             rate *= mode.span_rate(devices)
             table = launch.own_table
             if table is not None and table.traffic is not None:
-                rate *= table.traffic.factor  # what others leave of the links between its nodes
+                rate *= table.traffic.factor  # slowdown on shared links between its nodes
         return rate, busy, watts
 
     def _on(self, launch: Launch, device: Device, millicores: int) -> Rates:
@@ -105,7 +105,7 @@ class Speeds:
                     else:
                         factor /= 1.0 + sharing.interference * (group.share - mode.share) / WHOLE
                 elif len(group.members) > 1:
-                    portion = min(1.0, WHOLE / group.share)  # what others leave idle is not lost to it
+                    portion = min(1.0, WHOLE / group.share)  # time slices that other launches do not use are available
                     measured = sharing.pairs and _measured(launch, group.members, sharing)
                     factor *= measured or portion * (1.0 - sharing.switch_cost)
                     part *= portion  # device-seconds computed: what it takes of the engine
@@ -166,7 +166,7 @@ class Speeds:
                     if self.rerate(member):
                         moved.append(member)
                     continue
-                self.rerate(member, self._beside(member))  # equal ones are asked for once (`_shared`)
+                self.rerate(member, self._beside(member))  # equal rates are computed once (`_shared`)
                 if table.finish_at < soonest:  # the group's one event is its next end
                     soonest = table.finish_at
             if soonest < INF:
@@ -192,6 +192,6 @@ def _measured(launch: Launch, members: list[Launch], sharing: Sharing) -> float:
     speed = 1.0
     for other in members:
         if other is not launch:
-            # By inf it is 0: one pair without a measurement says nothing of all.
+            # Division by inf gives 0: a pair without a measurement makes the speed unknown.
             speed /= sharing.slower.get((launch.task.class_, other.task.class_), INF)
     return speed

@@ -39,7 +39,7 @@ def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
     table.ready = table.compute_start = table.updated = at = at + table.restore
     if at > lane.ready:
         lane.ready = at
-    lane.download = INF if table.down else lane.download  # when it asks for that is not known yet
+    lane.download = INF if table.down else lane.download  # the time of its download request is unknown yet
     return True
 
 
@@ -92,7 +92,7 @@ def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane]
         else:
             table.end = down[0].until if len(down) == 1 else max([part.until for part in down])
         if table.items and not table.computed:
-            table.end = INF  # what it downloads is known once it has computed
+            table.end = INF  # its downloads are known once it has computed
     return lanes, flights
 
 
@@ -157,7 +157,7 @@ def serve(parts: Iterable[Part], now: float) -> float:
     if len(todo) == 1:
         part = todo[0]
         part.at = at = part.ask if part.ask > free else free
-        part.until = free = at + part.delay + part.span  # inf where its end is not known: so is the engine's
+        part.until = free = at + part.delay + part.span  # inf if its end is unknown
         return free
     while todo:
         # Next is the part that can begin first; of several at the same time, the first in start order.
@@ -166,25 +166,25 @@ def serve(parts: Iterable[Part], now: float) -> float:
             asks = part.ask if part.ask > free else free
             if asks < first:
                 best, first = part, asks
-        if best is None:  # the others ask at times that are not known yet
+        if best is None:  # the other parts request the engine at unknown times
             for part in todo:
                 part.at = part.until = INF
             return INF
         best.at = first
         best.until = free = first + best.delay + best.span
-        todo.remove(best)  # the others ask again, at the time when it is over
+        todo.remove(best)  # the remaining parts compete again when this one ends
     return free
 
 
 def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], now: float, rate: Rate) -> None:
-    used = dict.fromkeys(lanes, 0)  # shares that compute at the instant that is looked at
+    used = dict.fromkeys(lanes, 0)  # shares in use at the instant considered
     ends: list[tuple[float, Launch, Timetable]] = []
     asking: list[tuple[Launch, Timetable]] = []
     for launch, table in tables:
-        # One that has not begun is worked out again, whatever was planned: an earlier one may be gone, or slower.
+        # Launches that have not begun are planned again: an earlier launch may be gone, or slower.
         if table.compute_start > now:
             table.compute_start = table.compute_end = INF
-            if table.ready < INF:  # else it asks at a time that is not known yet
+            if table.ready < INF:  # else the time of its request is unknown
                 asking.append((launch, table))
         elif table.compute_end > now:
             for lane in table.lanes:
@@ -197,14 +197,14 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
         for launch, table in begun:
             _begin(launch, table, time, rate)
             ends.append((table.compute_end, launch, table))
-        later = [table.ready for _, table in asking if table.ready > time]  # those of this instant wait for an end
+        later = [table.ready for _, table in asking if table.ready > time]  # others wait for an end
         time = min([*later, *[end for end, _, _ in ends]], default=INF)
         for end, launch, table in ends:
             if end <= time:
                 for lane in table.lanes:
                     used[lane] -= launch.placement.mode.share
         ends = [entry for entry in ends if entry[0] > time]  # their shares are free, and counted as such once
-    for lane in lanes:  # what was booked for launches that are gone is free again: a sketch goes on from here
+    for lane in lanes:  # reservations of removed launches are free again
         lane.compute = now
     for _, table in tables:
         for lane in table.lanes:
@@ -222,7 +222,7 @@ def _admit(
         share = launch.placement.mode.share
         if table.ready <= time:
             for lane in table.lanes:
-                # Behind one that waits for it, start order holds.
+                # Start order holds behind a launch that waits for a lane.
                 if lane in closed or not (lane.sliced or used[lane] + share <= WHOLE):
                     closed.update(dict.fromkeys(table.lanes))  # no later one may overtake it, on any of its lanes
                     break

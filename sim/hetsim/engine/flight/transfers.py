@@ -93,7 +93,7 @@ class Transfers:
         if gpu.room - here.unpinned - sum(eviction.size for eviction in here.leaving) >= 0:
             return 0
         for eviction in here.leaving:
-            eviction.waiters.append(owner)  # it waits for all of them: which one frees its room is not looked at
+            eviction.waiters.append(owner)  # it waits for all evictions, whichever one frees its memory
         return len(here.leaving)
 
     def _written_back(self, flow: Any) -> None:
@@ -113,7 +113,7 @@ class Transfers:
         else:
             one = tasks is not None and len(tasks) == 1 and tasks[0]._history is None
             fresh = one and not (self.places.items or launch.placement.mode.on_cpu)
-        if fresh:  # private data alone, which wait for nothing but their turns
+        if fresh:  # only private data, which wait only for their turns
             up_bytes, up_seconds, down_bytes, down_seconds = self.private(launch)
             if up_bytes or up_seconds:
                 table.up = _parts(launch, table.lanes, True, size=up_bytes, seconds=up_seconds)
@@ -132,7 +132,7 @@ class Transfers:
         table.up = tuple(parts)
         if table.items:
             table.estimate = self.upload_seconds(launch.tasks, placement, terms), 0.0
-        else:  # what is final of items is known once it has computed
+        else:  # final items are known once it has computed
             self.final(launch, table)
 
     def private(self, launch: Launch) -> Moves:
@@ -192,7 +192,7 @@ class Transfers:
             fresh += 1
             if history is None or not history.input_saved:
                 size += task.bytes_in / mode.gpus  # each device of a gang gets an equal part
-            elif task.bytes_in:  # it comes along with the state
+            elif task.bytes_in:  # sent together with the state
                 _add(sources, history.source(placement, device), task.bytes_in / mode.gpus)
         if fresh:
             seconds = mode.upload.seconds_for(fresh)
@@ -200,7 +200,7 @@ class Transfers:
                 seconds = mode.upload.seconds_for(fresh + terms.extra) * (terms.up if true else 1.0)
         read = () if not (unfinished and places.items) else self.fusion(tasks).inputs if mode.parts else reads(tasks)
         for item in places.missing(read, device):
-            # The nearest one as of now: copies come and go until its turn.
+            # The nearest copy at present; copies may change before the turn.
             if (copy := places.source(item, device)) is not None:  # else nothing has written it yet: nothing to bring
                 _add(sources, copy, places.items[item].size, (item, places.version[item]))
         home = host(device.node)
@@ -258,7 +258,7 @@ class Transfers:
             part.flow = self.links.send(way(part.device), part.size, part.seconds, done=self.brought, owner=part)
             return
         transfers = self.missing(launch.tasks, launch.placement, part.device, launch.terms)
-        part.moved = bool(transfers)  # another launch may have brought it all meanwhile
+        part.moved = bool(transfers)  # another launch may have copied everything in the meantime
         # The seconds of a stage go with its first leg, once.
         part.legs = [
             (way, size, seconds if number == 0 else 0.0, items, location, source if number == 0 else -1)
@@ -304,7 +304,7 @@ class Transfers:
                     links.moved += part.size - size  # `send` counts only what was left of it
         lane.up, lane.down = lane.up._replace(private=lane.up.rate == INF), lane.down._replace(private=False)
         lane.shared, lane.direct = True, lane.direct and not lane.up.private
-        self.asked((lane,))  # turns that were known are open again
+        self.asked((lane,))  # recompute turns that were known
 
     def cancel(self, table: Timetable) -> None:
         for part in (*table.up, *table.down):

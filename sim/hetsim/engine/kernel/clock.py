@@ -54,7 +54,7 @@ class Clock:
         self._entries = 0  # how many entries have been made
         self.end = INF  # events from this time on do not happen
         self.round_due = False
-        self.feed_time = INF  # when `feed` fires next: a sorted source beside the heap, in the order of ARRIVAL
+        self.feed_time = INF  # when `feed` fires next: a sorted source merged with the heap, of rank ARRIVAL
         self.feed: Timer = Timer()
         self._stale = 0
         self.environment: Any = None  # SimPy's, once a caller has asked for it
@@ -96,7 +96,7 @@ class Clock:
     def _compact(self) -> None:
         """Remove stale entries, in place since `advance` has a reference to the list."""
         self._heap[:] = [item for item in self._heap if item[3].entry == item[2]]
-        heapify(self._heap)  # keys are unique: the order of events stays
+        heapify(self._heap)  # keys are unique, so the order of events does not change
         self._stale = 0
 
     @property
@@ -120,9 +120,9 @@ class Clock:
         while True:
             feed_time = self.feed_time
             time = heap[0][0] if heap else INF
-            if self.round_due and time > now and feed_time > now:  # last of its instant: what comes next is later
+            if self.round_due and time > now and feed_time > now:  # after all events of its instant
                 return True
-            # Of equal times the feed comes where ARRIVAL stands: after finishes and faults, before timers.
+            # At equal times the feed has rank ARRIVAL: after finishes and faults, before timers.
             if time < feed_time or (time == feed_time and heap and heap[0][1] < ARRIVAL):
                 if time >= self.end:
                     return False

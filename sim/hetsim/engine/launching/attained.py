@@ -18,7 +18,7 @@ class AttainedService:
     def __init__(self, run: RunState):
         self.run = run
         self.by_user: dict[str, float] | None = None
-        self.busy: Any = None  # the column in which it is added up as launches end, once it has been asked for
+        self.busy: Any = None  # column of sums, updated when launches end; None before the first query
 
     def _begin(self) -> None:
         # Launches that end from here on are added by `staged`.
@@ -51,7 +51,7 @@ class AttainedService:
         row, launch = task.index, task._launch
         earlier: float = self.busy[row]
         if launch is not None:
-            # What requests share is not counted for each.
+            # Shared steps of a replica are not counted per request.
             return earlier if launch.resident else earlier + self._under_way(launch)
         recorder = self.run.recorder
         ended_plainly = recorder.status[row] == COMPLETED and not recorder.staged(row)

@@ -58,9 +58,9 @@ class Boundaries:
         if any(mode.exchange is not None and mode.node_count > 1 for mode in modes):
             # Only where gangs exchange data over nodes.
             state.network = SharedNetwork(clock, capacity.cluster, self._paced)
-        self.network: Any = state.network  # the `SharedNetwork`, where any launch has traffic; else None
+        self.network: Any = state.network  # the `SharedNetwork`, if any launch has traffic; else None
         self.sketches = Sketches(state, self.speeds, self.transfers, ended=self._write, due=self._due)
-        self.boundary = self.sketches.boundary  # called when the entry of a launch has come
+        self.boundary = self.sketches.boundary  # called when the clock entry of a launch fires
         # Each accelerator's lane, as the modes of the run use it.
         on_gpus = [mode for mode in modes if mode.gpus]
         tied = {mode.type for mode in on_gpus if not mode.whole_devices or (mode.gpus > 1 and mode.type.streams > 1)}
@@ -96,7 +96,7 @@ class Boundaries:
                 self.arm(flight)
         for lane in lanes:
             if lane.fetching:
-                for part in list(lane.uploads):  # a list: a prefetch that ends leaves it
+                for part in list(lane.uploads):  # a list, since a prefetch that ends is removed from `uploads`
                     if part.owner.__class__ is Fetching:
                         part.owner.arm()
 
@@ -109,20 +109,20 @@ class Boundaries:
         if launch.entry >= 0:
             self.clock.cancel(launch)
         table.armed, table.due = time, due
-        # Unknown: whatever makes it known calls `follow`.
+        # Unknown: `follow` is called again when it becomes known.
         if time == INF:
             return
         if time <= self.clock._now and due in (READY, TURN, JOIN):
             self._step(launch, table)
         else:
-            self.clock.at(time, FINISH, launch)  # ends of this instant, too: in the order of all finishes
+            self.clock.at(time, FINISH, launch)  # also if it ends now: in the order of all finishes
 
     def _due(self, launch: Launch) -> None:
         table: Timetable = launch.own_table
         if table.due != END:
             self._step(launch, table)
         elif table.traffic is not None and table.end > self.clock._now:
-            table.armed = -1.0  # others on its links have delayed it since
+            table.armed = -1.0  # other jobs on its links have delayed it since
             self.arm(launch)
         else:
             self._complete(launch, table)
@@ -141,7 +141,7 @@ class Boundaries:
                         self.transfers.turn(part, way)
                         flow = part.flow
             if flow is not None and len(table.lanes) == 1:
-                table.armed, table.due = INF, END  # nothing is known before its bytes have come
+                table.armed, table.due = INF, END  # its end is unknown before its bytes have arrived
             elif table.armed < 0:
                 self.arm(launch)
         elif due == JOIN:
@@ -191,7 +191,7 @@ class Boundaries:
         table: Timetable = launch.own_table
         now = self.clock._now
         table.settle(now)
-        table.left = 0.0  # what rounding left of it
+        table.left = 0.0  # a remainder from rounding
         table.compute_end = now
         table.computed = True
         if table.joined:
@@ -201,13 +201,13 @@ class Boundaries:
         if table.items:
             lead = launch.placement.devices[0]
             for item in written(launch):
-                self.places.version[item] += 1  # first: bytes under way are outdated by this
+                self.places.version[item] += 1  # first: copies in transit are outdated by the write
                 self.places.keep_only(item, host(lead.node) if lead.type.kind == "cpu" else lead.index)
             self.transfers.final(launch, table)
             self._ask_for_download(table)
         lanes = table.lanes
         if not table.down and len(lanes) == 1 and lanes[0].regular and all_compute(lanes[0]):
-            table.end = table.armed = now  # and nothing waited for it
+            table.end = table.armed = now  # and no launch waited for it
             table.due = END
             self.clock.again(now, FINISH, launch)
         else:
@@ -280,7 +280,7 @@ class Boundaries:
             for item in written(launch):
                 if self.places.final(item, launch.tasks):
                     self.places.keep_only(item, host(launch.placement.devices[0].node))
-        self.release(launch, table)  # before any hook hears of it: its devices are free
+        self.release(launch, table)  # before any hook is called: its devices are free
         times = table.all_times()
         if launch.terms is None and len(launch.tasks) > 1:
             self.recorder.launch(launch, LAUNCH_COMPLETED, times, end=now, busy=table.busy, energy=table.energy)
@@ -296,12 +296,12 @@ class Boundaries:
         if table.traffic is not None:
             self.network.leave(table.traffic)
         for lane in table.lanes:
-            lane.flights.remove(launch)  # those behind it know their times, or are followed by what ended it
+            lane.flights.remove(launch)  # the caller recomputes the launches behind it if needed
         now = self.clock._now
         for part in table.up + table.down:
             if part.lane is not None:
                 (part.lane.uploads if part in table.up else part.lane.downloads).remove(part)
-            if part.alone and part.at <= now:  # others were counted as they were sent
+            if part.alone and part.at <= now:  # the others were counted when they were sent
                 self.links.moved += part.size
         if self.places.items:
             for device in launch.placement.devices:
@@ -319,7 +319,7 @@ class Boundaries:
         detail = self.recorder.detail
         tasks = launch.tasks
         upload = uploaded - up if uploaded == uploaded else 0.0
-        # Of a launch that was stopped as it computed, up to its end.
+        # If it was stopped while computing: up to its end.
         compute = (computed if computed == computed else end) - began if began == began else 0.0
         download = end - down if complete and down == down else 0.0
         members = len(tasks)
@@ -371,7 +371,7 @@ def next_boundary(table: Timetable) -> tuple[float, int]:
         shared = traffic is not None or (lanes and lanes[0].group is not None)
         if shared and not table.joined:
             return table.compute_start, JOIN
-        # Its download, or the pace of others, follows from that.
+        # Its download, or the speed of others, depends on that.
         if (table.items or shared) and (traffic is None or not traffic.simple):
             return table.compute_end, COMPUTED
     turn = _turn(table.down) if table.down else INF

@@ -47,12 +47,12 @@ class Launches(Boundaries):
             self._claim_items(launch, table)
         else:
             self._take_turns(launch, table)
-        # Where launches compute side by side, and all have asked for the upload engine, the last one delays no other.
+        # If launches compute concurrently and all have requested the upload engine, the last one delays no other.
         if self.places.items or table.group is None or not lanes[0].regular or not append_shared(lanes[0], table, now):
             self.follow(launch)
         elif table.compute_start <= now:
             table.due = JOIN  # its data are there: it computes at once
-            self._step(launch, table)  # no entry in the clock for an instant that is now
+            self._step(launch, table)  # no clock entry for the present instant
         else:
             self.arm(launch)
 
@@ -112,7 +112,7 @@ class Launches(Boundaries):
         if launch.table is not None or launch.resident:
             return
         table = self.tabulate(launch)
-        launch.then = self.boundary  # its entry stays, and finds a timetable when it comes
+        launch.then = self.boundary  # its clock entry remains and will use the timetable
         if launch.placement.mode.gpus:
             table.lanes = tuple(self.capacity.of[device.index].lane for device in launch.placement.devices)
             for lane in table.lanes:
@@ -129,7 +129,7 @@ class Launches(Boundaries):
         timed = [launch for launch in launches if not launch.resident]
         moved = self.speeds.retime(state, timed)
         for launch in timed:
-            if launch._tasks != ():  # it may have ended as another one was followed
+            if launch._tasks != ():  # it may have ended while another launch was recomputed
                 self.follow(launch)
         self.moved(moved)
         for launch in launches:

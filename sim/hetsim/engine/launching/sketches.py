@@ -80,7 +80,7 @@ class Sketches:
                 at = flow.until
             uploaded = at
         if at < lane.ready:
-            return False  # it would overtake: launches of a lane compute in start order
+            return False  # it would compute before an earlier launch of the lane
         lane.ready = at
         if up:
             lane.upload = at  # by then its bytes have come
@@ -88,7 +88,7 @@ class Sketches:
             at = lane.compute
         rates = self.speeds.nominal.get(mode) or self.speeds.nominal_of(launch)
         began = at
-        # Summed stage by stage as `timetable.again` does, so that writing it out moves nothing by a bit.
+        # Summed stage by stage as in `timetable.again`, so that expanding the sketch changes no float.
         lane.compute = computed = entry = end = at + seconds_left / rates[0]
         if down_bytes or down_seconds:
             rate, latency, private = lane.down
@@ -118,7 +118,7 @@ class Sketches:
         if launch.terms is not None or mode.curve is not None:
             return self.transfers.private(launch), work(launch)
         task = tasks[0]  # type: ignore[index]
-        row = task.index  # from here on as these functions do it
+        row = task.index  # inlined from these functions
         up_seconds, down_seconds = self.transfers.of_one.get(mode) or self.transfers.seconds_of_one(mode)
         into, out = self.transfers.into, self.transfers.out
         moves = 0.0 if into is None else into[row], up_seconds, 0.0 if out is None else out[row], down_seconds
@@ -153,7 +153,7 @@ class Sketches:
             if end < INF:
                 self.clock.at(end, FINISH, launch)
             return
-        # Invariant: as long as nothing looks at a sketch, nothing has changed on its accelerator since it was drawn; so
+        # Invariant: while a launch is a sketch, nothing has changed on its accelerator since it was made, so
         # its times are those that a timetable would have.
         # As `Launches._complete`.
         flights = lane.flights
@@ -166,14 +166,14 @@ class Sketches:
             links.moved += moves[0]  # as `Boundaries.release` counts them
             links.moved += moves[2]
         self.capacity.quick_give(launch.placement, launch.cores)
-        launch.sketch = None  # first: `Launch.table` must not write out what is over
+        launch.sketch = None  # first: `Launch.table` must not expand a launch that is over
         elapsed = times[4] - times[3]
         self.ended(launch, times, end, rates[1] * elapsed, rates[2] * elapsed)
         if up_flow is not None:
-            up_flow.owner = None  # a pipe may hold it yet
+            up_flow.owner = None  # a pipe may still reference the flow
         if down_flow is not None:
-            down_flow.owner = None  # over, as `Flow.there` sees it
-            for other in lane.flights:  # the download engine is free: for the first that waits for it
+            down_flow.owner = None  # marks the flow as over for `Flow.there`
+            for other in lane.flights:  # the download engine is free for the first waiting launch
                 drawn = other.sketch
                 if drawn is not None and drawn[4] == INF and drawn[3][4] <= end and other.entry < 0:
                     self.boundary(other, INF)
@@ -239,9 +239,9 @@ class Sketches:
         if flow is down_flow:
             lane.download = INF
             drawn = lane, seconds_left, rates, times, INF, moves, up_flow, flow
-        else:  # the last one on its lane: no other is sketched behind it before it has its data
+        else:  # it is the last launch of its lane: no other is sketched before its data have arrived
             lane.upload = lane.ready = lane.compute = INF
             times = times[1], times[1], INF, INF, INF, NAN
             drawn = lane, seconds_left, rates, times, INF, moves, flow, None
         launch.sketch = drawn
-        self.clock.cancel(launch)  # it stood for an end that holds no more
+        self.clock.cancel(launch)  # its entry is for an end that is no longer valid

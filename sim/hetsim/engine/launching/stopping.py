@@ -35,16 +35,16 @@ class Stops:
         checkpoint. `killed`: its tasks end too, which does not count as a preemption.  After all launches that a fault
         ends have stopped, `follow` is called, so that none of them gets the turn of another.
         """
-        self.count += 1  # by which `Ends` sees that a launch ended before its time
+        self.count += 1  # `Ends` compares it to detect launches that ended early
         at_once = not fault
         if launch.fusion is not None:
-            keep = fault = False  # nothing of it is anywhere before it is over: all of it again
+            keep = fault = False  # a fused launch saves no intermediate results: all work is repeated
         launches = self.launches
         table: Timetable = launch.table or launches.tabulate(launch)
         now = launches.clock._now
         stage = table.stage(now)
         start, up, uploaded, began, computed, down = table.times(now)
-        launches.transfers.cancel(table)  # bytes under way are lost, and no flow calls back what is gone
+        launches.transfers.cancel(table)  # transfers in progress are lost, and their callbacks canceled
         progress = residual = flushed = 0.0
         if stage == COMPUTE:
             table.settle(now)
@@ -56,12 +56,12 @@ class Stops:
             progress = 1.0 - table.left / table.total if table.total > 0 else 1.0
             computed = now + residual
         elif stage == DOWNLOAD:
-            if not table.computed:  # nothing has looked at it since: settled only now
+            if not table.computed:  # not settled since it computed
                 table.settle(table.compute_end)
                 table.left = 0.0
             progress = 1.0
         kept = self._keep(launch, table, progress, keep=keep, fault=fault) * (1.0 - flushed)
-        # Only what this launch computed is new; what was saved before is saved still.
+        # Only the work of this launch must be saved; earlier work is saved already.
         saving = self._save_seconds(launch, residual) if keep and not fault and progress > 0 else 0.0
         # One that has computed has left its groups already.
         moved = launches.speeds.leave(launch) if table.joined and not table.computed else []
@@ -78,7 +78,7 @@ class Stops:
         row = self.recorder.launch(launch, outcome, times, end=end, busy=table.busy, energy=table.energy, lost=lost)
         for task in launch.tasks:
             if task._done == 0.0:
-                self.recorder.lose(task._history.rows)  # with all that earlier launches did
+                self.recorder.lose(task._history.rows)  # including the work of earlier launches
                 task._history.rows = []
             else:
                 task._history.rows.append(row)
@@ -93,9 +93,9 @@ class Stops:
 
     def follow(self) -> None:
         """Give turns to launches that waited behind the stopped ones."""
-        # Gangs that the same fault ended have no times left to move.
+        # Gangs that the same fault ended need no new times.
         parts_left, moved = tuple(self._left), [gang for gang in self._moved if gang._tasks != ()]
-        self._left, self._moved = {}, {}  # taken first: nothing is followed twice
+        self._left, self._moved = {}, {}  # emptied first, so that no launch is handled twice
         self.launches.moved(moved)
         if parts_left:
             self.launches.follow_lanes(parts_left)
@@ -109,14 +109,14 @@ class Stops:
             if state.slices is not None:
                 state.slices.busy[launch] = state.slices.busy[launch][0], until
                 continue
-            state.saving.append((until, mode.share or mode.millicores))  # free for others, which wait if they need it
+            state.saving.append((until, mode.share or mode.millicores))  # free for others, which may wait
             state.normal = False
 
     def _keep(self, launch: Launch, table: Timetable, progress: float, keep: bool, fault: bool) -> float:
         """Set the finished fraction of each task; return the fraction of work that counts."""
         computed = table.total * progress
-        planned = durations.planned(launch)  # before what is done of any of its tasks is set anew
-        # Of several kernels launched as one nothing is kept.
+        planned = durations.planned(launch)  # before the finished fraction of its tasks changes
+        # A fused launch keeps no work.
         by_estimate = 0.0 if launch.fusion is not None else min(1.0, computed / planned) if planned > 0 else 1.0
         kept_seconds = 0.0
         for task in launch.tasks:
@@ -136,7 +136,7 @@ class Stops:
                 task._done = max(history.checkpoint, _last_checkpoint(table, task, reached))
                 history.checkpoint = task._done
             else:
-                task._done = history.checkpoint = 0.0  # spoliation: nothing of it stays, saved or not
+                task._done = history.checkpoint = 0.0  # spoliation: all work is lost, saved or not
             # The estimated progress loses the same share as the true one.
             task.done = min(1.0, reached_by_estimate * task._done / reached) if reached > 0 else 0.0
             if task._done > before and launch.placement.mode.curve is not None:
@@ -149,7 +149,7 @@ class Stops:
             elif fault or not keep:
                 history.lose(task._done == 0)
             if task._done == 0 and before > 0:
-                # Spoliation gives back all that earlier launches did as well.
+                # Spoliation also discards the work of earlier launches.
                 for name in ("upload", "compute", "download"):
                     self.recorder.detail(name)[task.index] = 0.0
         return kept_seconds / computed if computed > 0 else float(progress == 1.0 and keep)
@@ -228,13 +228,13 @@ class TimeLimits:
 
     def watch(self, launch: Launch) -> None:
         """Watch a launch that began, or may take longer since its devices slow down."""
-        limit = self.state.tasks.time_limit  # of a fork it may have more rows than when the run began
+        limit = self.state.tasks.time_limit  # in a fork the table may have more rows than at the start
         assert limit is not None
         seconds_left = min(float(limit[task.index]) - self._used.get(task.index, 0.0) for task in launch.tasks)
         end = launch.decided + seconds_left + self.grace  # since it holds devices, transfers included
         if end == math.inf or launch.number in self._timers:
             return
-        # Certain to end in time, until `Signals.slowed`.
+        # It will end in time, unless `Signals.slowed` is called.
         if launch.table is None and launch.decided + durations.work(launch) <= end:
             return
         timer = self._timers[launch.number] = Later(self._due, launch)

@@ -47,7 +47,7 @@ class ArrivalColumn:
         self.times = times
         self.clock = clock
         self.total = len(times)
-        self.counted_at, self.counted = -1.0, 0  # how many have come, as it was reckoned last, and when that was
+        self.counted_at, self.counted = -1.0, 0  # number of arrivals at the last count, and the time of that count
 
     @property
     def arrived(self) -> int:
@@ -78,7 +78,7 @@ class OneByOne:
 
     def __init__(self, total: int):
         self.to_come = total
-        self.joined = array("d")  # when each came
+        self.joined = array("d")  # arrival time of each request
 
     @property
     def arrived(self) -> int:
@@ -139,8 +139,8 @@ class Queue:
         self.clock = clock
         self.links = links
         self.total = len(service.rows)
-        self.wanted = 0  # requests from which on the policy is to be asked; 0: it does not wait for arrivals
-        self.bell = bell  # queues about which their policies may have to be asked again, of all services
+        self.wanted = 0  # number of waiting requests at which the policy is called; 0: never
+        self.bell = bell  # for all services: queues whose policies may have to be called again
         self.noise = StageNoise(service, run.random)
         self.cache: Cache | None = None
         if service.cache is not None:
@@ -175,7 +175,7 @@ class Queue:
         apart, column = len(self._apart) - self._first, self.column
         if column is None:
             return apart
-        # Asked several times at one instant: a call less.
+        # Read several times at one instant: avoids a call.
         arrived = column.counted if column.counted_at == self.clock._now else column.arrived
         return arrived - self.head_at + apart
 
@@ -354,7 +354,7 @@ class Queue:
             if not self.head_at <= position < self._edge:
                 return False
             self._apart += self.service.rows[self.head_at : position].tolist()
-            self.head_at = position + 1  # those before it wait apart: the column has no gaps
+            self.head_at = position + 1  # the earlier ones move to the separate list: the column has no gaps
         self._seen.pop(row, None)
         return True
 
@@ -372,7 +372,7 @@ class Queue:
         Return their position in `service.rows` and None if they are a slice of it, else -1 and their rows; and their
         task objects, if any of them exists already.
         """
-        # Those apart are older than the head of the column, so the oldest are a slice only if none waits there.
+        # The separate list is older than the head of the column, so the oldest are a slice only if it is empty.
         first, own_rows = self.head_at, None
         if self._apart:
             first, own_rows = -1, self.waiting_rows(count)

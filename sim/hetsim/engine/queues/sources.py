@@ -58,7 +58,7 @@ class Sources(Timer):
             there[np.concatenate(absent)] = False
             self._delivered = np.flatnonzero(there)
             self._last = len(self._delivered)
-        self.thinking = 0  # clients that will send, in closed loops or once more
+        self.thinking = 0  # clients that will send: in closed loops, or a retry
         self._stream_of: dict[int, int] = {}
         self._sent: list[int] = []
         self._think: list[Draws] = []
@@ -215,7 +215,7 @@ class Graph:
         """Return arrived successors that cannot run any more; mark later ones."""
         doomed = []
         for successor in self.successors.get(row, ()):
-            self.missing[successor] = -1  # for good: its count does not matter any more
+            self.missing[successor] = -1  # final: its count is not used any more
             if successor in self.blocked:
                 doomed.append(self.blocked.pop(successor))
         return doomed

@@ -19,7 +19,7 @@ class Capacity(PlacementIndex):
 
     def __init__(self, cluster: Cluster, clock: Clock | None = None):
         super().__init__(cluster)
-        self.clock = clock  # tells when slices of MIG GPUs are cut; without one it is always 0
+        self.clock = clock  # time for slices of MIG GPUs; without a clock it is always 0
         # accelerators whose occupancy changed, for a reader that indexes them (`Offers`); None: no reader
         self.moved: list[GpuState] | None = None
         self.releases = 0
@@ -87,7 +87,7 @@ class Capacity(PlacementIndex):
         Return the bitmask of cores taken (0 on an accelerator), or -1, with nothing changed, if anything is unusual:
         then `refusal` and `take` decide.
         """
-        if placement is self.offered:  # one whole accelerator, which need only be free still
+        if placement is self.offered:  # one whole accelerator: only check that it is still free
             state = self.of[placement.devices[0].index]
             node, kind, bit = state.node, state.kind, state.bit
             opened = node.open
@@ -113,13 +113,13 @@ class Capacity(PlacementIndex):
         return self._quick_accelerator(mode, state) if mode.gpus else self._quick_cores(placement, state)
 
     def _quick_accelerator(self, mode: Mode, state: GpuState) -> int:
-        node, free = state.node, state.free - mode.share  # tried out: set below, once all the rest fits
+        node, free = state.node, state.free - mode.share  # set below, once everything else fits
         if free < 0 or not node.up:
             return -1
         if not mode.bare:
             if mode.gpu_memory > state.room or mode.millicores > node.cpu_free or mode.memory > node.mem_free:
                 return -1
-            # A limit is looked at by `refusal`.
+            # Partition limits are checked by `refusal`.
             if mode.nodes is not None and (mode.limited or not mode.nodes & node.bit):
                 return -1
             state.room = room = state.room - mode.gpu_memory
@@ -170,7 +170,7 @@ class Capacity(PlacementIndex):
             if (
                 state.device is not device
                 or not state.normal
-                or state.free != WHOLE  # of one stream: nothing else runs there
+                or state.free != WHOLE  # one stream: no other launch is on it
                 or state.node is not node
                 or device.type is not mode.type
             ):
@@ -308,7 +308,7 @@ class Capacity(PlacementIndex):
                 lowest = free & -free
                 taken |= lowest
                 free ^= lowest
-        node.cores &= ~taken  # their names; how much is free is counted apart
+        node.cores &= ~taken  # the numbers of free cores; `cpu_free` counts how many are free
         return taken
 
     def changed(self, state: GpuState | NodeState) -> None:

@@ -29,7 +29,7 @@ def available_at(state: "DeviceState", now: float, free: int) -> float:
             if being_saved <= free:  # what is saved still fits next to the launch
                 break
             being_saved -= amount
-            time = max(time, until)  # what ends saving first is free first
+            time = max(time, until)  # the part that is saved first is free first
     return time
 
 
@@ -46,7 +46,7 @@ class DeviceState:
     def __init__(self, device: Device):
         self.device = device
         self.up = True
-        self.asleep = False  # takes no launches, for one of these two reasons:
+        self.asleep = False  # accepts no launches, for one of these two reasons:
         self.sleeping = False
         self.closed = 0  # maintenances that have been announced and are not over
         self.frequency = 1.0
@@ -80,7 +80,7 @@ class GpuState(DeviceState):
         self.bit = 1 << device.local
         self.free = device.type.streams * WHOLE
         self.room = UNLIMITED if device.type.memory is None else device.type.memory
-        self.least_room = self.room  # the least that was ever left of the room, with what lies there unpinned taken off
+        self.least_room = self.room  # minimum so far of `room` minus the unpinned items
         self.slices = GpuSlices(device.type) if device.type.sharing.kind == "mig" else None
         self.lane: Any = None  # launches in flight there (`hetsim.engine.flight.launch.Lane`)
 
@@ -142,13 +142,13 @@ class NodeState(DeviceState):
             return False
         if mode.nodes is not None and not mode.nodes & self.bit:
             return False
-        if mode.node_count > 1:  # its parts fit on nodes (`Mode.unit`), it does not
+        if mode.node_count > 1:  # only its parts fit on single nodes (`Mode.unit`)
             return False
         if mode.gpus == 0:
             return self.device.type is mode.type and not self.asleep
         lacking, kind = mode.gpus, mode.type
         for gpu in self.gpus:
-            if gpu.device.type is kind and gpu.takes(mode):  # counted, not listed: asked of every node that changed
+            if gpu.device.type is kind and gpu.takes(mode):  # counted, not listed: called for every node that changed
                 lacking -= 1
                 if not lacking:
                     return True
@@ -200,7 +200,7 @@ class Sketch(NodeState):
             if sign > 0:
                 gpu.slices.give(launch)  # by launch, as they were taken
             else:
-                gpu.slices.take(mode, placement, 0.0)  # kept by its placement: what is tried out is no launch
+                gpu.slices.take(mode, placement, 0.0)  # keyed by its placement, since a trial has no launch
 
     def place(self, mode: Mode) -> Placement | None:
         if not self.fits(mode):

@@ -45,10 +45,10 @@ class Offers:
         while heap:
             free, index = heap[0]
             state = states[index]
-            if -free != state.free:  # changed since: if it has anything to offer, a newer entry says so
+            if -free != state.free:  # outdated: a newer entry exists if it has free capacity
                 heappop(heap)
                 continue
-            if state.free < mode.share:  # the emptiest has too little, so have all others
+            if state.free < mode.share:  # the emptiest has too little, so all others have too
                 return None
             node = state.node
             if (  # as `GpuState.takes`, of a mode that `serves`
@@ -56,17 +56,17 @@ class Offers:
                 and mode.memory <= node.mem_free and node.up and mode.nodes is None
             ):  # fmt: skip
                 return self._offer(mode, state)
-            return self.by_looking(mode)  # something else is in the way there; a fuller one may do
+            return self.by_looking(mode)  # memory or host do not fit there; a fuller accelerator may fit
         return None
 
     def _note(self) -> None:
         changes, heaps, limits = self._changes, self._heaps, self._limits
         for state in self._moved:
             index, kind = state.device.index, state.kind
-            changes[index] += 1  # by which equal offers are told from renewed ones
+            changes[index] += 1  # distinguishes unchanged offers from changed ones
             free, heap = state.free, heaps[kind]
             if free <= 0:
-                continue  # nothing to offer before something is given back
+                continue  # no free capacity before the next release
             heappush(heap, (-free, index))  # older entries of it are skipped when they come up
             if len(heap) > limits[kind]:
                 # In place, as `_heap_of` has the same list; one entry a device.
@@ -86,7 +86,7 @@ class Offers:
     def _offer(self, mode: Mode, state: GpuState) -> tuple[Placement, Offer]:
         placement = state.placements.get(mode) or state.placement(mode)
         if state.free == state.device.type.streams * WHOLE:
-            return placement, EMPTY  # all empty ones are alike to a dispatcher
+            return placement, EMPTY  # all empty accelerators are equivalent
         index = state.device.index
         return placement, (index, self._changes[index])
 

@@ -23,7 +23,7 @@ class Budget:
     def copy(self) -> "Budget":
         """Return a copy for trying out starts and ends."""
         other = Budget(self.partition)
-        # Its own dictionary: to give and take there changes nothing here.
+        # With its own dictionary, so that changes of the copy do not affect the original.
         other.gpus, other.cpus, other.on, other.mask = self.gpus, self.cpus, dict(self.on), self.mask
         return other
 
@@ -58,7 +58,7 @@ class Budget:
         """Return those nodes of a mask on which the limits let the mode start."""
         if not self.enough(mode):
             return 0
-        return mask if self.new_nodes() else mask & self.mask  # without a further node: those in use
+        return mask if self.new_nodes() else mask & self.mask  # no further node allowed: only the nodes in use
 
     def refusal(self, mode: Mode, devices: Iterable[Device]) -> str | None:
         """Return why the limits forbid a launch, to end a sentence; None: allowed."""

@@ -107,11 +107,11 @@ class PlacementIndex:
         """Update a mode's mask with the nodes logged since its last update."""
         log, nodes = self.log, self.nodes
         seen, mask = index.seen, index.mask
-        # Invariant: `mask` is right for all nodes that do not stand in the log from `seen` on.
+        # Invariant: `mask` is correct for all nodes that are not in the log from `seen` on.
         changed: Iterable[int] = log[seen:]
-        # Not asked since the log was cleared, or more entries than nodes: look at every node that has such a device.
+        # Outdated since the log was cleared, or more entries than nodes: check every node with such a device.
         if seen < 0 or len(log) - seen > len(nodes):
-            mask, changed = 0, self.having[index.kind]  # all bits are found again
+            mask, changed = 0, self.having[index.kind]  # all bits are computed again
         if mode.nodes is not None:
             own = mode.nodes
             changed = [number for number in changed if own >> number & 1]
@@ -182,7 +182,7 @@ class PlacementIndex:
         """Return the bitmask of the nodes that may have room for a part of a gang."""
         if mode.unit is not None:
             return self.room(mode.unit)
-        # Others may fit where no whole one is open.
+        # Other modes may fit where no whole accelerator is open.
         mask = self.with_open[self.index_of(mode).kind] if self.index_of(mode).simple else (1 << len(self.nodes)) - 1
         return mask if mode.nodes is None else mask & mode.nodes
 
@@ -223,7 +223,7 @@ class PlacementIndex:
         if available.bit_count() < mode.gpus:
             return None
         if len(node.gangs) >= KEPT_GANGS:
-            node.gangs.clear()  # they are made again when asked for
+            node.gangs.clear()  # they are created again when needed
         chosen, rest = [], available
         for _ in range(mode.gpus):
             lowest = rest & -rest
@@ -246,7 +246,7 @@ class PlacementIndex:
                 lowest = available & -available
                 available ^= lowest
                 gpu = node.gpus[lowest.bit_length() - 1]
-                if gpu.free > max_free:  # of equals the first
+                if gpu.free > max_free:  # the first among equals
                     best, max_free = gpu, gpu.free
             return best
         if not (fitting := node.taking(mode)):

@@ -66,9 +66,9 @@ class GpuSlices:
         for one, ready in sorted(self.idle, key=lambda entry: entry[1]):
             if new[one]:
                 new[one] -= 1
-                kept.append((one, ready))  # it goes on being cut, or is ready
+                kept.append((one, ready))  # it is ready, or still being created
             else:
-                begin = max(begin, ready)  # what is still being cut is cut again only then
+                begin = max(begin, ready)  # slices still being created are recreated only after that
         self.idle = kept + [(one, begin + self.kind.sharing.reconfigure) for one in new.elements()]
         self.layout = layout
 
@@ -78,12 +78,12 @@ class GpuSlices:
         On a what-if copy that slice may be busy for another launch; then nothing changes.
         """
         cut = self.real.cut_for(mode)
-        # What was tried out on a copy may stand in the way of that layout.
+        # Trial launches on the copy may not fit that layout.
         if cut is None or (self.real is not self and Counter(self.taken) - Counter(cut[0])):
             return now
         if cut[0] != self.layout:
             self.recut(cut[0], now)
-        # Of equal slices the one that is usable first.
+        # Among equal slices the one that is usable first.
         entry = min((entry for entry in self.idle if entry[0] == cut[1]), default=None)
         if entry is not None:
             self.idle.remove(entry)

@@ -28,12 +28,12 @@ class Watched(dict[int, Any]):
 
     def __init__(self, items: dict[int, Any], joins: Callable[[Any], None], leaves: Callable[[Any], None]):
         super().__init__(items)
-        self._joins, self._leaves = joins, leaves  # after `super()`, which takes in what is there without telling
+        self._joins, self._leaves = joins, leaves  # after `super()`, which inserts the present items without reporting
         for item in items.values():
             joins(item)
 
     def __setitem__(self, key: int, item: Any) -> None:
-        if key not in self:  # what is set again has joined before
+        if key not in self:  # a replaced item was reported before
             self._joins(item)
         dict.__setitem__(self, key, item)
 
@@ -112,7 +112,7 @@ class Backlog:
             self.staged.setdefault(key, {})[launch.number] = launch
 
     def ends(self, launch: Any) -> None:
-        for running in self.plain.values():  # of whichever kind: its table may have come since
+        for running in self.plain.values():  # in any sum: it may have got a timetable since
             running.remove(launch.number)
         for launches in self.staged.values():
             launches.pop(launch.number, None)

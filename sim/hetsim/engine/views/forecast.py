@@ -77,10 +77,10 @@ class Forecast:
         now = self.now
         needed = mode.share or mode.millicores
         states = [self._capacity.of[device.index] for device in placement.devices]
-        # It waits for what is being saved there only as far as it needs the room.
+        # It waits for state being saved there only if it needs that capacity.
         ready = max(available_at(state, now, state.free_amount - needed) for state in states)
         if mode.gpus and mode.type.sharing.kind == "mig":
-            ready = max(ready, *(state.slices.copy().take(mode, None, now) for state in states))  # nothing is cut
+            ready = max(ready, *(state.slices.copy().take(mode, None, now) for state in states))  # on copies
         parts_left = [self._left(task) for task in tasks]
         if mode.parts:
             seconds = seconds_of(tasks, transfers.fusion(tasks), mode.parts, True)
@@ -180,7 +180,7 @@ class Forecast:
         if launch.resident:
             return math.inf
         if launch.table is None:
-            # The very float of the event, if the estimate is exact: not now + what is left.
+            # The same float as the event if the estimate is exact, which `now` + the remainder is not.
             return max(self.now, launch.decided + planned(launch))
         return self._pipeline(launch).end
 
@@ -212,12 +212,12 @@ class Forecast:
             # Calculated from when the rate was last set, so that the answer is the same float at any time.
             uploaded = now
             seconds_left = planned(launch) - (table.total - table.left)
-            # At rate 0 (a link is down) as if at full rate.
+            # At rate 0 (a link is down) assume full rate.
             computed = max(now, table.updated + seconds_left / (table.rate or 1.0))
         else:
             uploaded = self._upload_end(launch, stage, up, free.upload)
             alone = launch.placement.mode.share == WHOLE
-            # Parts compute next to each other.
+            # Fractional launches compute concurrently.
             computed = max(uploaded, free.compute if alone else now) + self.remaining_of(launch)
         end = max(computed, free.download if down else computed) + down
         return EngineTimes(max(free.upload, uploaded), max(free.compute, computed), max(free.download, end), end)

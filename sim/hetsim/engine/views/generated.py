@@ -73,7 +73,7 @@ class Generated:
         """Return the estimated seconds alone on a replica, minus the seconds in steps."""
         launch = task._launch
         estimate = task.shortest_estimate if launch is None else task.estimates[launch.holder.kind.position]
-        # One that takes longer than alone has nothing left.
+        # A request that has exceeded its estimate has 0 s left.
         return max(0.0, estimate - self.fleets[task.shape].in_steps(task.index))
 
     def attained(self, task: Task) -> float:

@@ -100,7 +100,7 @@ class Ends:
     def refresh(self) -> bool:
         """Read new starts and ends; return False if a launch cannot be counted."""
         fresh, crowded = launches_since(self.state, self._last), []
-        self._last = self.state.last_launch  # as `fresh` was read: nothing starts in between
+        self._last = self.state.last_launch  # read together with `fresh`
         stopped, self._stops = self._stops != self.stops.count, self.stops.count
         exact = self._exact
         for launch in reversed(fresh):  # as they started
@@ -112,7 +112,7 @@ class Ends:
                 mode = launch.placement.mode
                 end = launch.decided + (mode.single + task.estimates[position]) * (1.0 - task.done)
             elif len(launch.tasks) > 1 or not self.capacity.countable(launch.placement.mode):
-                self._countable = False  # for good: what was not taken in would be missing
+                self._countable = False  # final: launches that were not read would be missing
                 break
             else:
                 end = self.forecast.finish_of(launch)
@@ -138,7 +138,7 @@ class Ends:
             early = self.language or any(end > now and number not in running for end, number, _ in self.on[node])
             self.on[node] = self.launches(node)
             if early:
-                self._voids += 1  # what was the earliest node may be it no longer
+                self._voids += 1  # the earliest node may have changed
                 for bounds in self.bounds.values():
                     bounds.forget(node)  # -inf is below any time: it is looked at before all others
 
@@ -176,7 +176,7 @@ class Ends:
         bounds.note(self.capacity.log, self.capacity.log_generation)
         time, number = bounds.first_end()
         if time <= self.forecast.now:
-            # Such a one may have come true, and the mode may fit there by now: bounds of the past do not hold.
+            # A bound in the past may have come true, so that the mode fits there now: recompute it.
             now, times = self.forecast.now, bounds.times
             for other in [other for other in bounds.stale if times[other] <= now]:
                 bounds.stale.discard(other)
@@ -194,7 +194,7 @@ class Ends:
         here = self.on[number] = self.launches(number)
         host = mode.millicores <= node.cpu_free and mode.memory <= node.mem_free
         if mode.gpus and self.capacity.undisturbed and host and (mode.nodes is None or mode.nodes & node.bit):
-            # Nothing but accelerators can be missing: a count will do, three times as fast as a tally.
+            # Only accelerators can be missing: counting suffices, three times as fast as a sketch.
             if (missing := mode.gpus - node.open[kind].bit_count()) <= 0:
                 return -math.inf
             gpus = node.gpus

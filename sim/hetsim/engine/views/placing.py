@@ -44,7 +44,7 @@ class RoomIndex:
         """
         self._refresh()
         nodes, amounts = self._nodes, self._amounts
-        if tightest:  # less than what the mode takes is not looked at
+        if tightest:  # skip amounts below the mode's need
             needed = (mode.gpus * mode.share << CORES) + mode.millicores if self._whole and mode.node_count == 1 else 0
             amounts = amounts[bisect_left(amounts, needed) :]
         else:
@@ -68,7 +68,7 @@ class RoomIndex:
             amount, old = (share << CORES) + node.cpu_free, before.get(number, -1)
             if amount == old:
                 continue
-            before[number] = amount  # first: below, the node moves from one bitmask to the other
+            before[number] = amount  # set first: below, the node moves from one bitmask to another
             if old >= 0:
                 mask = masks[old] = masks[old] ^ node.bit
                 if not mask:
@@ -325,7 +325,7 @@ class Placing:
             nodes = self.cluster.nodes
             having = [n for n in nodes if n.cpu.type is kind or any(d.type is kind for d in n.accelerators)]
             specs = self._specs[kind] = len({(n.spec.switch, n.spec.switch_size is None) for n in having})
-        # A slower device, or one that wakes, makes a difference.
+        # A slower or waking device makes a difference.
         return specs == 1 and all(state.normal for state in self._capacity.of)
 
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
@@ -339,7 +339,7 @@ class Placing:
         for mode in modes:
             if mode.limited:
                 break
-        else:  # a loop, as this is asked of every head that does not fit
+        else:  # a loop, for speed: called for every head that does not fit
             return False
         capacity = self._capacity
         for position in task.allowed or range(len(modes)):

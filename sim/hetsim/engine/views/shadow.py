@@ -63,7 +63,7 @@ class PoolEnds:
                 break
             end = self.forecast.finish_of(launch)
             insort(self.ends, (end, launch.number, capacity.types[mode.type], mode.gpus))
-        if len(self.ends) > 2 * len(running) + SLACK:  # thrown out together: a look at each end would cost more
+        if len(self.ends) > 2 * len(running) + SLACK:  # removed in bulk, which is cheaper than at each end
             self.ends = [entry for entry in self.ends if entry[1] in running]
         return self._countable
 
@@ -121,7 +121,7 @@ class Shadows:
         shadow = self._kept.get(key)
         if shadow is None or not shadow.holds():
             if len(self._kept) >= MAX_KEPT:
-                self._kept.clear()  # questions are asked again, at a cost
+                self._kept.clear()  # shadows are computed again when needed
             shadow = self._kept[key] = EarliestFit(self, task, mode)
         return shadow
 
@@ -145,7 +145,7 @@ class EarliestFit:
         self.anywhere = False
         self._placement: Placement | None = None
         self._capacity = shadows.state.capacity
-        self._sketches: dict[int, Sketch] = {}  # nodes at the shadow time, as far as they were looked at
+        self._sketches: dict[int, Sketch] = {}  # what-if copies of nodes at the shadow time
         self._at: tuple[int, Mode, Ends] | None = None  # node, mode and index, if the answer comes from `Ends`
         self._due: list[tuple[float, int, Launch]] = []  # launches that will have ended on that node by then
         self._accepted = False  # True if a launch beyond the shadow time has been accepted on its nodes
@@ -187,7 +187,7 @@ class EarliestFit:
         self._budgets = {mode.partition: capacity.budget(mode).copy() for mode in modes if mode.limited}
         steady = self.state.steady and not self._budgets
         if steady and all(map(capacity.countable, modes)) and shadows.ends.refresh():
-            # The earliest time of the single nodes, of equal ones the first.
+            # The minimum over the nodes' times; the first node among equals.
             ends = shadows.ends
             for mode in modes:
                 time, number = ends.earliest(mode)
@@ -214,7 +214,7 @@ class EarliestFit:
         """
         limited = self._budgets
         free = {mode: self._capacity.free_for(mode) for mode in modes if mode.span_any and not limited}
-        # Sorted by end and stable: launches that end together are given back in the order of their start.
+        # Sorted by end, stable: launches that end together are released in start order.
         self.shadows.questions.count()
         for launch in sorted(self.state.running.values(), key=self.forecast.finish_of):
             placement = launch.placement
@@ -222,7 +222,7 @@ class EarliestFit:
             if self._placement is not None and (limited or end > self.time):
                 break
             if placement.mode.partition in limited:
-                # What it waits for may be the limit alone.
+                # The limit alone may prevent its start.
                 limited[placement.mode.partition].give(placement.mode, placement.devices)
             nodes = [number for number, _, _ in placement.hosts()]
             for number in nodes:
@@ -245,7 +245,7 @@ class EarliestFit:
                 if (placement := self._sketches[number].place(mode)) is not None:
                     return placement
         for mode in modes:
-            if mode.span_any and free[mode] >= amount_of(mode):  # enough of it: some nodes have it together
+            if mode.span_any and free[mode] >= amount_of(mode):  # enough capacity on several nodes together
                 return self._across(mode)
         return None
 
@@ -308,16 +308,16 @@ class EarliestFit:
     def survives(self, task: Task, placement: Placement) -> bool:
         """Return True if `task` may start there without delaying this one."""
         forecast = self.forecast
-        # Equal is in time: ends come before the round.
+        # An end at the same time is early enough: ends come before the round.
         if self.time == math.inf or forecast.now + forecast.duration(task, placement) <= self.time:
             return True
-        # Accepted launches stay on the sketches, and off the count: each is judged with those before it in this round.
+        # Accepted launches remain on the sketches and reduce the count, for the next checks of this round.
         if (gang := self._gang) is not None and self._free >= 0:
             return self._spares_gang(placement, gang)
         partition = placement.mode.partition
         if (budget := self._budgets.get(partition)) is None:
             return self._spares(placement)
-        budget.take(placement.mode, placement.devices)  # tried out: given back if the head could not start
+        budget.take(placement.mode, placement.devices)  # a trial: released below if the head could not start
         head = self.placement
         assert head is not None
         beyond = head.mode.partition is partition and budget.refusal(head.mode, head.devices) is not None

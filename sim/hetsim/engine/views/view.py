@@ -131,7 +131,7 @@ class Victims:
             seen.add(launch.number)  # a batch has several tasks: it stops once
             placement = launch.placement
             if not stopped and placement.mode is modes[0]:
-                # The first victim holds just what is wanted: nothing has to be tried out.
+                # The first victim occupies exactly the wanted mode: no trial is needed.
                 return placement, [victim]
             if wanted is not None:
                 if capacity.countable(placement.mode):
@@ -162,11 +162,11 @@ class Victims:
 
         Earlier victims are spared first.  `sketch`: the node without all of these victims.
         """
-        for spared in needed[:-1]:  # the last one was what made room
+        for spared in needed[:-1]:  # the last one is needed in any case
             fewer = [victim for victim in needed if victim is not spared]
             without = self._released(number, fewer)
             if without.fits(mode) and self._allows(mode, number, fewer):
-                needed, sketch = fewer, without  # spared for good: the next try is without it
+                needed, sketch = fewer, without  # permanently spared: later trials do not stop it
         placement = sketch.place(mode)
         assert placement is not None
         return placement, needed
@@ -212,7 +212,7 @@ class EngineView:
         self._placing = placing = Placing(state, launches.transfers, fleets)
         self._forecast = forecast = Forecast(state, launches.transfers, generated)
         self._first = None if fleets or self.items else state.capacity.first
-        # What others answer is asked of them at once: these questions are the most frequent ones.
+        # Direct references to the answering objects: these queries are the most frequent.
         self.nodes = placing.nodes
         self.first, self.holds, self.options = placing.first, placing.holds, placing.options
         self.fits, self.over_limit, self.load = placing.fits, placing.over_limit, placing.load
@@ -245,7 +245,7 @@ class EngineView:
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
         if rule is not None:
             return rule(task, self)
-        modes, first = task.shape.modes, self._first  # the commonest question by far: one call less
+        modes, first = task.shape.modes, self._first  # the most frequent query by far: saves a call
         return self._placing.fit(task) if first is None or len(modes) > 1 else first(modes[0])
 
     def together(self, rows: Sequence[int]) -> tuple[Task, ...] | None:
