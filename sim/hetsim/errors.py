@@ -144,7 +144,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def suggested_key(name: str, known: Iterable[str]) -> str:
-    """Like `suggestion`, for a key that may have an entry in brackets."""
+    """Like `suggestion`, for a key such as `list[0]` with an entry in brackets."""
     key, bracket, entry = name.partition("[")
     names = list(known)
     if bracket and key in names:
@@ -153,7 +153,7 @@ def suggested_key(name: str, known: Iterable[str]) -> str:
 
 
 def several(given: Any, name: str, what: str) -> Iterable[Any]:
-    """Return an argument that has several items; UsageError for any other."""
+    """Return an argument if it is a collection; raise UsageError otherwise."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise UsageError(f"{name} must be {what}, not {given!r}")
     return given
@@ -165,7 +165,7 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """Escape such characters in a text of one or more lines."""
+    """Apply `visible` to each line of a text."""
     return "\n".join(map(visible, text.split("\n")))
 
 

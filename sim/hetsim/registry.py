@@ -34,7 +34,7 @@ def load_object(reference: str) -> Any:
 
 
 def policies(kind: str) -> dict[str, str]:
-    """Return sorted names and references of one kind of policy, packages included.
+    """Return the names and references of all policies of a kind, sorted.
 
     Third-party entry points of the group `hetsim.policies` are named `kind.name` or, for schedulers, `name`.
     """
@@ -51,7 +51,7 @@ def policies(kind: str) -> dict[str, str]:
 
 
 def reference(kind: str, name: str) -> Any:
-    """Return the reference of a policy, or the registered object; else UnknownName."""
+    """Return a policy's reference or the registered object; raise UnknownName if none."""
     for here in (_registered.get(kind, {}), importlib.import_module("hetsim_policies").CATALOGUE.get(kind, {})):
         if name in here:
             return here[name]

@@ -99,7 +99,7 @@ def expected(request: Generation, replica: Replica) -> int:
 
 
 def _shared(replica: Replica, alone: "_Alone", requests: list[Generation]) -> dict[int, Any]:
-    """Return replacements of objects that are not copied, by `id` of the original."""
+    """Return substitutes, by object `id`, for objects that are not copied."""
     fleet: Any = replica.fleet
     replacements: dict[int, Any] = {
         id(fleet): alone, id(replica.clock): alone.clock, id(replica.rows): alone.recorder, id(replica.foreseen): None,
@@ -146,7 +146,7 @@ def _end_of(flow: Any) -> float:
 
 
 def _take_apart(copy: Replica, requests: list[Generation]) -> None:
-    """Release the copies at once: no garbage is collected during a run."""
+    """Break the reference cycles of the copies, since a run collects no garbage."""
     for request in requests:
         request.replica = request.source = None
     launch, members = copy.launch, copy.requests
@@ -201,7 +201,7 @@ class _Alone(ServiceCalls):
 
 
 class _TransfersAlone(KVTransfers):
-    """KV transfers that begin later take the time of idle links."""
+    """KV transfers inside a forecast: each takes the time of idle links."""
 
     def __init__(self, alone: _Alone):
         super().__init__(alone.links, alone.service.token_bytes)

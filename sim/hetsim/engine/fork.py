@@ -80,7 +80,7 @@ Fill = Callable[[list[Any], list[Any]], None]  # fills copies, all of one class,
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """The copies of one class: all of them, and the empty ones with their originals."""
+    """Copies of one class: all copies, and the still empty ones with their originals."""
 
     fill: Fill
     keyed: bool = False  # True if they are also dictionaries or sets, whose members are filled last
@@ -110,7 +110,7 @@ def slot_filler(
 
 @lru_cache(None)
 def filling(kind: type, slots: tuple[str, ...]) -> CodeType:
-    """Return the compiled code of a function that copies these fields (cached)."""
+    """Return the compiled code that copies these fields of a class (cached)."""
     plain, owned = PLAIN.get(kind, frozenset()), OWNED.get(kind, frozenset())
     looked = [name for name in slots if name not in plain]
     lines = ["def fill(originals, copies):", " try:"]
@@ -196,7 +196,7 @@ class Copier:
                 gc.enable()
 
     def close(self) -> None:
-        """Drop all copies; they form reference cycles, and a run collects no garbage."""
+        """Drop all references to copies, since a run collects no garbage."""
         self._makers.clear()
         self._batches.clear()
 
@@ -262,7 +262,7 @@ class Copier:
         ]
 
     def _alike(self, values: list[Any], kind: type) -> list[Any] | None:
-        """Return the copies of values of one class; None if they must be copied singly."""
+        """Return copies of values of one class; None if they must be copied one by one."""
         copies, ids = self.known, list(map(id, values))
         if kind is tuple:
             # A tuple that was copied before must stay one object.
@@ -426,7 +426,7 @@ class Copier:
         return self._fielded(kind)
 
     def _fielded(self, kind: type) -> Callable[[Any], Any]:
-        """Return the copy function of a class with fields, perhaps also a container."""
+        """Return a function that copies objects of a class with fields."""
         slots = tuple(dict.fromkeys(name for base in kind.__mro__ for name in _slots(base)))  # with those of bases
         fields = kind.__dictoffset__ != 0
         contents = next((base for base in (list, dict, set) if issubclass(kind, base)), None)

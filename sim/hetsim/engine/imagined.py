@@ -72,7 +72,7 @@ def imagine(
     coming: Sequence[tuple[float, Task]] = (), ratios: Sequence[float] = (),
     expected: Callable[[Tasks], np.ndarray] | None = None,
 ) -> Imagined:  # fmt: skip
-    """Fork a run while its policy decides: apply `decisions`, then use `scheduler`."""
+    """Fork a run for its policy: apply `decisions`, then continue with `scheduler`."""
     state = original.state
     run = state.input
     if run.language:
@@ -131,7 +131,7 @@ def imagine(
 
 
 def _make_known(copy: Parts, copier: Copier, seed: int, drawn: "_Drawn | None") -> None:
-    """Replace what no policy can know by what it may know."""
+    """Replace the unknown parts of a fork by what its policy may know."""
     state = copy.state
     if copy.signals.slowed is not None:  # compute-only launches may now exceed their time limit
         for launch in state.running.values():
@@ -202,7 +202,7 @@ class _Drawn:
         self.factors = self._random.choice(self.known, len(expected)) * expected
 
     def longer(self, row: int, least: float) -> float:
-        """Return a task's ratio, above the part `least` of its estimate that has run."""
+        """Return a random ratio of time to estimate that is above `least`."""
         if self.factors[row] <= least:
             ratios = self.known * self.expected[row]
             possible = ratios[ratios > least]
@@ -242,7 +242,7 @@ def _spare_devices(run: RunState) -> None:
 
 
 def _retime_plain(run: RunState, launches: Sequence[Launch], drawn: _Drawn | None) -> None:
-    """Set the ends of compute-only launches again, at nominal rate."""
+    """Set new ends of compute-only launches, from their estimates."""
     now = run.clock._now
     ends = []
     for launch in launches:
@@ -256,7 +256,7 @@ def _retime_plain(run: RunState, launches: Sequence[Launch], drawn: _Drawn | Non
 
 
 def _retime(launches: Launches, launch: Launch, drawn: _Drawn | None) -> None:
-    """Set a launch's compute time to its estimate, or to what is drawn for it."""
+    """Set a new compute time of a launch, from its estimate and a drawn ratio."""
     now = launches.clock._now
     table: Timetable = launch.table
     stage = table.stage(now)

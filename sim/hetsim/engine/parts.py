@@ -112,7 +112,7 @@ class Parts:
         )  # fmt: skip
 
     def hooks(self) -> None:
-        """Update which hooks the policies override; the others are not called."""
+        """Determine which policy hooks are overridden, since only these are called."""
         self.waiting.hooks()
         self.completion.hooks()
         self.decisions.hooks()

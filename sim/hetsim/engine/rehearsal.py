@@ -47,7 +47,7 @@ class RehearsedStage:
         return makespan_of(self._play(Following(plan)), self.tasks)
 
     def rehearse(self, scheduler: Scheduler) -> Plan:
-        """Run a policy on the estimates; return its starts as a plan."""
+        """Run a scheduler on the estimates; return its starts as a plan."""
         watched = WatchedRun(scheduler)
         record = self._play(watched)
         plan = plan_of(watched.starts, record, watched.copies)
@@ -112,7 +112,7 @@ class WatchedRun(Relay):
 
 
 def plan_of(starts: dict[int, tuple[Placement, float]], record: Record, copies: Sequence[Copy] = ()) -> Plan:
-    """Return placements, in their order, as a plan.
+    """Return recorded placements as a plan, in the order of starts.
 
     Cores that the policy did not name are chosen here among those free at that time.  If a task was stopped, its last
     start counts, so the plan of a policy that resumes stopped work repeats that work.

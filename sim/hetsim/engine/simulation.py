@@ -183,7 +183,7 @@ class Simulation:
         return record
 
     def _close(self, now: float) -> None:
-        """Write the launches still in flight at the end of the run."""
+        """Write the launches that are still in flight at the end of the run."""
         state = self.state
         recorder = state.recorder
         for launch in list(state.running.values()):
@@ -204,7 +204,7 @@ class Simulation:
                 note_place(state, task, launch)
 
     def _status_of(self, queue: Queue, end: float) -> None:
-        """Mark requests with known arrival times that have arrived as unfinished."""
+        """Mark the requests of a queue that have arrived as unfinished."""
         state = self.state
         arrival = state.tasks.arrival[queue.service.rows]
         # Arrivals at the horizon itself do not count; a run that stops elsewhere has processed its last instant.

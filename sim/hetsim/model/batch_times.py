@@ -44,7 +44,7 @@ class TimeSpread:
 
 @dataclass(frozen=True)
 class NearestLine:
-    """A line `per_item · n + fixed`, its largest relative error, and the size with it."""
+    """The fitted line `per_item · n + fixed`, its largest relative error, and where."""
 
     per_item: float
     fixed: float
@@ -64,7 +64,7 @@ class StageTable:
     _known: dict[int, float] = field(default_factory=dict, repr=False)
 
     def above(self, floor: float) -> "StageTable":
-        """Return the same table, with `floor` seconds that do not depend on the size."""
+        """Return this table with a `floor`: seconds that do not depend on the size."""
         return StageTable(self.sizes, self.seconds, self.between, spread=self.spread, floor=floor)
 
     def seconds_for(self, count: int) -> float:
@@ -148,7 +148,7 @@ class StageTable:
         return NearestLine(per_item, fixed, float(off[worst]), self.sizes[worst])
 
     def falls(self, noise: float) -> tuple[int, int] | None:
-        """Return the first size faster by this fraction than a smaller one, and that size."""
+        """Return a size that is faster than a smaller one by `noise`, and the smaller one."""
         slowest = 0
         for place, seconds in enumerate(self.seconds):
             if seconds < self.seconds[slowest] * (1 - noise):

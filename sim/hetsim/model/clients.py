@@ -91,7 +91,7 @@ class Hedge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
-    """Clients whose calls are series of attempts until one is answered."""
+    """Clients that send each call as one or more attempts until one is answered."""
 
     timeout: Any = math.inf
     """Maximum time of an attempt, waiting and running; a distribution is drawn for each attempt."""
@@ -145,7 +145,7 @@ class Clients:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """The attempts of all calls, by row of the tasks; later attempts arrive when sent.
+    """The attempts of all calls, by task row; later attempts arrive when sent.
 
     `whose`: index in `clients`, -1 for a task that is not an attempt; `attempt_of`: row of the first attempt of the
     same call, -1 likewise; `following`: row of the next attempt, -1 if there is none (the attempts of a retry come

@@ -78,7 +78,7 @@ class Link:
 
     @classmethod
     def given(cls, upload: float | None = None, download: float | None = None, **others: Any) -> Link:
-        """Return a link; a missing direction equals the other, without both no limit."""
+        """Return a link; if one direction is missing, it equals the other."""
         if 0 in (upload, download):
             raise KeyProblem("upload" if upload == 0 else "download", "a bandwidth must be above 0")
         rates = [rate for rate in (upload, download) if rate is not None] or [math.inf]
@@ -120,7 +120,7 @@ class Sharing:
 
     @cached_property
     def slower(self) -> dict[tuple[str, str], float]:
-        """Slowdown by class and class of the neighbor."""
+        """Slowdown of a class next to another class, as measured."""
         return {(one, other): times for one, other, times in self.pairs}
 
     @cached_property
@@ -205,7 +205,7 @@ class Price:
 
     @classmethod
     def given(cls, up: float, asleep: float | None = None) -> Price:
-        """Return a price; the price when asleep is the price when up, unless given."""
+        """Return a price; if `asleep` is missing, it equals `up`."""
         return cls(up, up if asleep is None else asleep)
 
     def __add__(self, other: Price) -> Price:

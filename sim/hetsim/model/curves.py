@@ -28,7 +28,7 @@ class WorkCurve(Protocol):
         """Return the fraction of the work done per unit of time on a layout at `done`."""
 
     def section(self, done: float) -> tuple[float, float]:
-        """Return begin and end of the epoch around `done`, in which rates are constant."""
+        """Return begin and end of the epoch around `done`, with constant rates inside."""
 
 
 def layout_of(devices: Sequence[Device]) -> Layout:

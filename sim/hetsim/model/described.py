@@ -68,14 +68,14 @@ class Frozen(Described):
 
 
 def shipped(kind: type[Kind], module: str, table: str) -> dict[str, Kind]:
-    """Return the models of a table next to a module, by name; skip `.part` entries."""
+    """Load models from a table next to a module, by name, without `.part` entries."""
     rows = package_table(module, table)
     return {name: kind.model_validate(figures) for name, figures in rows.items() if name[0] != "."}
 
 
 @cache
 def used_without(model: type[Described]) -> dict[str, Any]:
-    """Return the values of `USED` by key, those of base classes included."""
+    """Return the values used for keys that are not given (`USED`), bases included."""
     used: dict[str, Any] = {}
     for base in reversed(model.__mro__):
         used |= vars(base).get("USED", {})
@@ -85,7 +85,7 @@ def used_without(model: type[Described]) -> dict[str, Any]:
 
 
 def with_default(sentence: str, default: Any, metadata: Iterable[Any] = ()) -> str:
-    """Return the sentence with the default, unless that has no text or is stated."""
+    """Add the default to a key's description, unless it is stated already."""
     default = getattr(default, "kind", default)  # of a part with keys of its own, of which the others are as they say
     if isinstance(default, Mapping):  # by what else is given
         text = ", ".join(f"{in_units(value, metadata)} {where}" for where, value in default.items())

@@ -55,7 +55,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Load:
-    """The use of one link by a phase: seconds of use, and seconds at full rate.
+    """The use of one link by a phase, in seconds, also at the link's full rate.
 
     `alone`: no other job can be in its way there.
     """
@@ -88,7 +88,7 @@ class StepPipeline:
 
 @dataclass(frozen=True)
 class TrafficProfile:
-    """Seconds of a step on given nodes by cause, with unshared links, and its phases."""
+    """Seconds of a training step on given nodes, and its communication phases."""
 
     compute: float
     filling: float  # seconds of the bubble without communication
@@ -143,7 +143,7 @@ class TrafficProfile:
 
 @dataclass(eq=False)
 class Exchange:
-    """The training step of a mode's jobs, whose times were measured as `nominal`."""
+    """Training step of a mode: compute time and traffic; `nominal`: measured seconds."""
 
     cluster: Cluster
     compute: float

@@ -75,7 +75,7 @@ class Maintenance:
 
     @classmethod
     def given(cls, start: float, announced: float | None = None, **others: Any) -> Maintenance:
-        """Return a maintenance; it is announced when it begins, unless given."""
+        """Return a maintenance; if `announced` is missing, it equals `start`."""
         return cls(start=start, announced=start if announced is None else announced, **others)
 
     def check(self) -> None:

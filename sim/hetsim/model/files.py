@@ -31,7 +31,7 @@ DAY = 86_400.0
 
 @dataclass
 class InputFiles:
-    """Files recorded as inputs: `named` by key and text, `seen` opened by other code."""
+    """Files that were recorded as inputs of a computation."""
 
     paths: dict[Path, None] = field(default_factory=dict)
     opened: dict[Path, None] = field(default_factory=dict)
@@ -44,7 +44,7 @@ _recording: ContextVar[tuple[InputFiles, ...]] = ContextVar("recording", default
 
 @contextmanager
 def recorded_inputs() -> Iterator[InputFiles]:
-    """Record the inputs that this thread names or opens in the block."""
+    """Record the inputs that this thread names or opens inside a `with` block."""
     record = InputFiles()
     before = _recording.set((*_recording.get(), record))
     try:
@@ -63,7 +63,7 @@ def record_input(path: Path, key: str | None = None, text: Any = None) -> Path:
 
 
 def open_input(path: Path) -> io.BufferedReader:
-    """Open and record an input; libraries receive this stream, never a path."""
+    """Open and record an input file; libraries receive the stream, not the path."""
     for one in _recording.get():
         one.opened[path] = None
     return path.open("rb")
@@ -121,7 +121,7 @@ def _add_hook() -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Replace temporary or missing file names by `path` in OSErrors raised inside."""
+    """Make OSErrors raised in a `with` block name `path`, not a temporary file."""
     try:
         yield
     except OSError as error:

@@ -54,7 +54,7 @@ def fusible(modes: Sequence[Mode]) -> str | None:
 
 
 def users_of_items(tasks: Tasks) -> tuple[list[int], list[int]]:
-    """Return the number of tasks that read, and that write, each item."""
+    """Return, by item, the number of tasks that read it, and that write it."""
     counts = []
     for rows in (tasks.reads, tasks.writes):
         users = [0] * len(tasks.items)

@@ -153,7 +153,7 @@ class Plan:
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """Expected makespan and bound by name, as they appear in notes of runs."""
+        """The planner's expected makespan and lower bound, by their names in notes."""
         return {PLANNED_MAKESPAN: self.makespan, "lower_bound": self.bound}
 
     def queues(self) -> dict[str, list[int]]:
@@ -165,7 +165,7 @@ class Plan:
         return queues
 
     def launches(self) -> list[list[int]]:
-        """Return the numbers of steps launched together, by the first; most are alone."""
+        """Return the step numbers of each launch; most launches have one step."""
         groups: list[list[int]] = []
         fused: dict[int, list[int]] = {}
         for number, step in enumerate(self.steps):
@@ -184,7 +184,7 @@ class Plan:
         return [numbers for numbers in self.launches() if len(numbers) > 1]
 
     def problems(self, tasks: Tasks, cluster: Cluster) -> list[str]:
-        """Return everything that makes the plan impossible, as sentences."""
+        """Return all reasons why the plan is impossible, as sentences."""
         texts: list[str] = []
         lanes = lane_names(cluster)
         for device, frequency in self.frequencies.items():
@@ -217,7 +217,7 @@ class Plan:
         return texts or self.problems_of_order(tasks)
 
     def problems_of_order(self, tasks: Tasks) -> list[str]:
-        """Return the problems of steps in combination: fused launches and cycles."""
+        """Return problems of steps in combination: fused launches, cycles."""
         problems = list(_fusion_problems(self, tasks))
         cycle = None if problems else self._cycle(tasks)
         if cycle:
@@ -225,7 +225,7 @@ class Plan:
         return problems
 
     def _cycle(self, tasks: Tasks) -> list[Any] | None:
-        """Return names along a cycle of device orders and precedence, or None."""
+        """Return the names of tasks in a cycle of orders and precedence, or None."""
         number_of = {step.task: number for number, step in enumerate(self.steps)}
         launches = self.launches()
         launch_of = {number: one for one, numbers in enumerate(launches) for number in numbers}

@@ -235,7 +235,7 @@ _POWER = {"sleep": ASLEEP, "wake": WAKING, "awake": UP}
 
 
 class DeviceStates:
-    """The state of every device while reading the log; all are up at first."""
+    """States of all devices, updated entry by entry from a device log."""
 
     def __init__(self, cluster: Cluster):
         self._cluster = cluster

@@ -35,7 +35,7 @@ PROFILES = {family: {f"{kind[0]}g.{kind[1] * size}gb": kind for kind in _KINDS} 
 
 @lru_cache(None)
 def arrangements(family: str) -> tuple[Layout, ...]:
-    """Return the sets of slices that fit on a GPU together, smallest first."""
+    """Return the sets of slices that fit on a GPU together, fewest slices first."""
 
     def placed(start: int) -> Iterator[Layout]:
         if start == 8:

@@ -39,7 +39,7 @@ def download_rate(link: Link) -> float:
 
 @dataclass(frozen=True)
 class Private:
-    """Bytes that each task moves by itself, up and down, final items included."""
+    """Bytes that each task moves for itself alone: up, and down with final items."""
 
     up: np.ndarray
     down: np.ndarray
@@ -50,7 +50,7 @@ class Private:
 
 
 def private_bytes(tasks: Tasks) -> Private:
-    """Return the bytes that each task moves by itself, whatever other tasks do."""
+    """Return the bytes that each task moves for itself alone."""
     blank = np.zeros(len(tasks))
     up = blank if tasks.bytes_in is None else np.asarray(tasks.bytes_in, dtype=float)
     down = blank if tasks.bytes_out is None else np.asarray(tasks.bytes_out, dtype=float)

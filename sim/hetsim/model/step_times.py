@@ -68,7 +68,7 @@ class LinearSteps:
         return steps * (self.fixed + each + token * context) + token * sequences * (steps * (steps - 1) // 2)
 
     def steps_in(self, seconds: float, sequences: int, context: int) -> int:
-        """Return the number of decoding steps in these seconds, to within one."""
+        """Return how many decoding steps fit into `seconds`, accurate to one."""
         growth = self.per_context_token * sequences
         base = self.fixed + self.decodes(sequences) + self.per_context_token * context - growth / 2
         if growth > 0 and seconds > 0:
@@ -76,7 +76,7 @@ class LinearSteps:
         return int(max(seconds, 0.0) / base) if base > 0 else 0
 
     def alone(self, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
-        """Return the seconds from first to last step of requests alone on a replica."""
+        """Return the serving seconds of requests that are alone on a replica."""
         prefills = np.ones(len(prompt)) if chunk is None else np.ceil(prompt / chunk)
         decodes = output - 1.0
         context = decodes * prompt + decodes * output / 2
@@ -93,7 +93,7 @@ class LinearSteps:
         return np.array(seconds)[place].reshape(prompt.shape)
 
     def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:
-        """Return minimum mean seconds beyond `fixed` of prompt, answer, and both."""
+        """Return minimum mean seconds of prompt, answer and both, without `fixed`."""
         decodes = output - 1.0
         context = decodes * prompt + decodes * output / 2
         each, token = self._min_seconds(sequences)
@@ -118,7 +118,7 @@ class LinearSteps:
 
 
 def _alone(times: RooflineSteps | KernelSteps, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
-    """Return the seconds from first to last step of requests alone on a replica."""
+    """Return the serving seconds of requests that are alone on a replica."""
     pairs, place = np.unique(np.stack([prompt, output]), axis=1, return_inverse=True)
     read = {tokens: _read_alone(times, tokens, chunk) for tokens in np.unique(pairs[0]).tolist()}
     seconds = [read[p] + times.decoding(o - 1, 1, p + 1) for p, o in pairs.T.tolist()]
@@ -171,7 +171,7 @@ class RooflineSteps:
         return self.fixed + max(self.host, linear + self.per_context_token * context + self.per_pair * attended)
 
     def _short(self, sequences: int, context: int) -> float:
-        """Return how many of the next steps (a real number) only the host limits."""
+        """Return the number (real) of next steps whose time is limited by the host."""
         slope = self.per_context_token * sequences
         lacking = self.host - self._decode(sequences) - self.per_context_token * context
         if lacking <= 0:
@@ -179,7 +179,7 @@ class RooflineSteps:
         return lacking / slope if slope > 0 else math.inf
 
     def decoding(self, steps: int, sequences: int, context: int) -> float:
-        """Return the seconds of decoding steps: host-limited first, then growing ones."""
+        """Return the seconds of decoding steps: host-limited ones first, then longer ones."""
         slope = self.per_context_token * sequences
         first = self._decode(sequences) + self.per_context_token * context
         short = 0
@@ -190,7 +190,7 @@ class RooflineSteps:
         return steps * self.fixed + short * self.host + rest * first + slope * (rest * (steps + short - 1) / 2)
 
     def steps_in(self, seconds: float, sequences: int, context: int) -> int:
-        """Return the number of decoding steps in these seconds, to within one."""
+        """Return how many decoding steps fit into `seconds`, accurate to one."""
         short = self._short(sequences, context)
         flat = self.fixed + self.host
         if short > 0 and seconds <= math.ceil(min(short, 2**60)) * flat:
@@ -207,9 +207,9 @@ class RooflineSteps:
     alone = _alone
 
     def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:
-        """Return minimum mean seconds beyond `fixed` of prompt, answer, and both.
+        """Return minimum mean seconds per request: prompt, answer, and both.
 
-        If the same steps do both, reading the weights overlaps with arithmetic as far as possible.
+        Without `fixed`.  If the same steps do both, reading the weights overlaps with arithmetic as far as possible.
         """
         decodes = output - 1.0
         context = decodes * prompt + decodes * output / 2
@@ -250,7 +250,7 @@ class KernelSteps:
     attends = True
 
     def _decode(self, sequences: int) -> tuple[float, tuple[float, ...]]:
-        """Return seconds of a decoding step without attention; of attention by context."""
+        """Return step seconds without attention, and attention seconds by context."""
         if (times := self._known.get(sequences)) is None:
             each = self.fixed + self.per_sequence * sequences
             matrices = on_line(self.tokens, self.linear, sequences) + on_line(self.tokens, self.last, sequences)
@@ -280,7 +280,7 @@ class KernelSteps:
         return seconds or self.fixed
 
     def _reading(self, prompts: float, length: float) -> float:
-        """Return the attention seconds of prompts of this length, or of a part of one."""
+        """Return the attention seconds of prompts of this length."""
         if prompts <= self.prompts[0]:
             return on_line(self.lengths, self.prefill[0], length) * prompts / self.prompts[0]
         place = _segment(self.prompts, prompts)
@@ -315,14 +315,14 @@ class KernelSteps:
         return done, seconds
 
     def steps_in(self, seconds: float, sequences: int, context: int) -> int:
-        """Return the number of decoding steps in these seconds, to within one."""
+        """Return how many decoding steps fit into `seconds`, accurate to one."""
         each, attention = self._decode(sequences)
         return self._walk(each, attention, context / sequences, steps=1 << 60, limit=max(0.0, seconds))[0]
 
     alone = _alone
 
     def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:
-        """Return minimum mean seconds beyond `fixed` of prompt, answer, and both."""
+        """Return minimum mean seconds of prompt, answer and both, without `fixed`."""
         decodes = output - 1.0
         tokens, answers = float(prompt.mean()), float(decodes.mean())
         each = min(seconds / size for size, seconds in zip(self.tokens, self.linear, strict=True))
@@ -378,5 +378,5 @@ def scaled(times: Any, factor: float) -> Any:
 
 
 def attended(tokens: int, before: int) -> int:
-    """Return pairs of new prompt tokens and tokens up to each; `before`: already read."""
+    """Return the number of token pairs in the attention of new prompt tokens."""
     return tokens * before + tokens * (tokens + 1) // 2

@@ -67,17 +67,17 @@ class SpanSpeeds:
     island: Part = field(default=1.0, metadata=OPTIONAL)
     """Rate of a gang within one NVLink island."""
     switch: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate within one PCIe switch; that of the level before unless given."""
+    """Rate within one PCIe switch; the rate of the previous level unless given."""
     node: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate within one node; that of the level before unless given."""
+    """Rate within one node; the rate of the previous level unless given."""
     rack: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate within one rack; that of the level before unless given."""
+    """Rate within one rack; the rate of the previous level unless given."""
     cluster: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate across racks; that of the level before unless given."""
+    """Rate across racks; the rate of the previous level unless given."""
 
     @classmethod
     def given(cls, **rates: float) -> SpanSpeeds:
-        """Fill in all five rates from those given."""
+        """Return the rates; a missing rate equals that of the previous level."""
         if not rates:
             raise ValueError("span_speeds needs the rate of at least one of island, switch, node, rack and cluster")
         rate = 1.0
@@ -95,7 +95,7 @@ class SpanSpeeds:
 
 
 def enclosures(devices: Sequence[Device]) -> list[str]:
-    """Return the levels at which one part of the cluster contains all devices."""
+    """Return the levels (node, rack, ...) that contain all devices, smallest first."""
     first = devices[0]
     narrowest_first = []
     if all(device.node == first.node for device in devices):
@@ -111,13 +111,13 @@ def enclosures(devices: Sequence[Device]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ComputeTime:
-    """Compute seconds of a launch beyond its tasks' own, by the number of tasks."""
+    """Compute seconds of a launch in addition to the sum of its tasks' own times."""
 
     fixed: Seconds = 0.0
     """Time per batch."""
 
     def base(self, count: int) -> float:
-        """Return the seconds for `count` tasks: increasing, at most in proportion."""
+        """Return the additional seconds for `count` tasks (at most proportional)."""
         return self.fixed
 
 
@@ -197,7 +197,7 @@ class Mode(ComputeTime):
         )
 
     def base(self, count: int) -> float:
-        """Return the compute seconds of a launch beyond its tasks' own."""
+        """Return the compute seconds in addition to the sum of the tasks' own times."""
         return super().base(count) if self.table is None else self.table.seconds_for(count)
 
     def computing(self, size: int, own: Times, left: float = 1.0) -> Times:
@@ -255,7 +255,7 @@ class Mode(ComputeTime):
         return self.nodes is None or bool(self.nodes >> node & 1)
 
     def span_rate(self, devices: Sequence[Device]) -> float:
-        """Return the rate of a launch by the locality of its devices; 1 unless a gang."""
+        """Return the rate of a gang by the locality of its devices; 1 for one device."""
         if len(devices) < 2:
             return 1.0
         if self.exchange is not None:
@@ -305,7 +305,7 @@ class Stopping:
 
     @classmethod
     def given(cls, interval: float = math.inf, checkpoint: float = 0.0, **others: Any) -> Stopping:
-        """Return stopping costs from `interval`, the compute time between two checkpoints."""
+        """Return stopping costs; `interval` is the compute time between checkpoints."""
         return cls(interval=interval + checkpoint, checkpoint=checkpoint, **others)
 
     def check(self) -> None:
@@ -332,7 +332,7 @@ class Stopping:
 
 
 class Shape:
-    """The modes of interchangeable tasks; equal shapes are one object."""
+    """The set of modes of interchangeable tasks; equal shapes are one object."""
 
     __slots__ = ("index", "modes", "position", "preemptible", "stopping")
 
@@ -417,7 +417,7 @@ class StagedRequests:
 
     @property
     def last(self) -> np.ndarray:
-        """Mask of the last task of each request, by which requests are counted."""
+        """True for the last task of each request, by which requests are counted."""
         return np.append(self.first[1:] != self.first[:-1], True)[: len(self.first)]
 
 
@@ -476,7 +476,7 @@ class Tasks:
         return len(self) if self.staged is None else self.staged.count
 
     def computing(self, times: np.ndarray) -> np.ndarray:
-        """Return compute seconds by task and mode, from `time` or `estimate`; else inf."""
+        """Return compute seconds by task and mode; inf for modes that a task lacks."""
         single = np.full((len(self.shapes), times.shape[1]), math.inf)
         for row, shape in zip(single, self.shapes, strict=True):
             row[: len(shape.modes)] = [mode.single for mode in shape.modes[: len(row)]]

@@ -71,7 +71,7 @@ class QueueWindow:
         count[partition] = count[partition] + 1 if partition in count else 1
 
     def take(self, position: int) -> Task:
-        """Remove a task; the next one of its partition enters the window's end."""
+        """Remove and return a task; the next one of its partition enters the window."""
         task = self.tasks.pop(position)
         partition = task.shape.modes[0].partition
         demand = task.shape if task.allowed is None else (task.shape, task.allowed)
@@ -147,7 +147,7 @@ class Backfilling(ListScheduler):
         return pause
 
     def _same_head(self, view: View) -> list[Task] | None:
-        """Return the head if it is that of the last round and nothing was released since."""
+        """Return the last round's head if it is still first and nothing was released."""
         tasks = self.window.tasks
         if self._stuck is not None and tasks and self._stuck == (tasks[0], view.changes.releases):
             return [tasks[0]]
@@ -256,7 +256,7 @@ class Backfilling(ListScheduler):
         return reserved
 
     def elsewhere(self, task: Task, ahead: Sequence[Shadow], view: View) -> Iterator[Placement]:
-        """Yield each node's first placement off the heads' devices, if no rule is set."""
+        """Yield placements of a task on nodes without reserved devices."""
         if self.placement is not None or any(shadow.anywhere or shadow.placement is None for shadow in ahead):
             return
         reserved = {device.node for shadow in ahead if shadow.placement for device in shadow.placement.devices}

@@ -48,7 +48,7 @@ class BatchReport(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Take:
-    """Launch the oldest `count` requests, or these, as one batch of `size` (padding)."""
+    """Launch requests (a number of the oldest, or these) as one batch of `size`."""
 
     which: int | Sequence[Task]
     size: int | None = None
@@ -56,7 +56,7 @@ class Take:
 
 @dataclass(eq=False, slots=True)
 class Discard:
-    """Drop the oldest `count` requests, or these; the policy is called again at once.
+    """Drop requests (a number of the oldest, or these), and call the policy again.
 
     expired: their time ran out, as in `Reject`; False if they are refused for another reason.
     """
@@ -97,7 +97,7 @@ class Batching:
     max_batch: int | None = None
 
     def remarks(self, modes: Sequence[Mode]) -> Sequence[str]:
-        """Return warnings about the policy on a service with these modes, without subject."""
+        """Return warnings about using the policy on a service with these modes."""
         return ()
 
     def begin(self, queue: RequestQueue, view: View) -> None:
@@ -111,7 +111,7 @@ class Batching:
         """Hook: a batch of this service has ended."""
 
     def urgency(self, queue: RequestQueue, placement: Placement, view: View) -> float | None:
-        """Return a rank among services that want a device, lowest first; None: by order."""
+        """Return the priority of a service for a device, lowest first; None: by order."""
         return None
 
 

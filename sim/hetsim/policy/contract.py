@@ -175,14 +175,14 @@ Decision = Start | Stop | Move | Reject | Annotate | Set | Fetch | Drop | Partit
 
 @dataclass(frozen=True)
 class Accept:
-    """Admission's acceptance; `modes`: the only mode positions that are allowed."""
+    """Admission accepts the task; `modes`: positions of the only allowed modes."""
 
     modes: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Defer:
-    """Admission's deferral: decide again at `until`."""
+    """Admission decides again at `until`."""
 
     until: float
 
@@ -331,7 +331,7 @@ class PlanProblem:
 
 
 class Admission:
-    """Base of admission policies, called per task in arrival order, before the round."""
+    """Base of admission policies, called once per task before the decision round."""
 
     policy_kind: ClassVar[str] = "admission"
 
@@ -430,7 +430,7 @@ class Changes(Protocol):
 
     @property
     def steady(self) -> bool:
-        """True if all tasks so far compute at nominal rate all the time."""
+        """True if every task so far has computed at nominal rate all the time."""
 
 
 class Imagined(Protocol):
@@ -490,14 +490,14 @@ class View(Protocol):
         """
 
     def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
-        """Return every placement of a one-device mode that fits now; gangs: one per node.
+        """Return every placement of a mode that fits now; for gangs, one per node.
 
         The task's data must fit, too.  distinct: return only the first placement if the task would end at the same time
         on all of them.
         """
 
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
-        """Return True if a mode fits somewhere, or there, now (with the tasks' data)."""
+        """Return True if a mode (and tasks' data) fits anywhere, or at a placement, now."""
 
     def together(self, rows: Sequence[int]) -> tuple[Task, ...] | None:
         """Return the tasks of these rows if they can start as one kernel now, else None.

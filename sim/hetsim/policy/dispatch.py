@@ -44,7 +44,7 @@ class LikeServices:
 
 
 class Index:
-    """Index that assigns devices to services in the order of their oldest requests.
+    """An index of services that assigns devices by their oldest requests.
 
     For services with one mode each, on whole devices, without data, with policies that leave the order to the
     scheduler.
@@ -160,7 +160,7 @@ class Index:
         self._stand(number, waiting)
 
     def _stand(self, number: int, waiting: int) -> None:
-        """Put a service with those to be called, or with the idle ones."""
+        """Mark a service as due for a call if requests wait, else as idle."""
         if waiting:
             self._enter(number, FRESH)
             return
@@ -227,7 +227,7 @@ class Index:
         return answered
 
     def _settled(self, line: LikeServices, number: int, offer: Any) -> bool:
-        """Return True if the service's answer holds as long as those of the others."""
+        """Set ANSWERED if the answer was for the last offer; return True if not ASKED."""
         if self._state[number] == ASKED and offer == line.passed:
             self._enter(number, ANSWERED)
         return self._state[number] != ASKED
@@ -315,7 +315,7 @@ class Dispatcher:
 
     @staticmethod
     def place(counter: Counter, view: View) -> Placement | None:
-        """Return the device of the fastest mode with room and the fewest launches."""
+        """Return a placement of the fastest mode with room, on its least loaded device."""
         modes = counter.queue.service.shape.modes
         data = view.items
         if len(modes) == 1 and not data:

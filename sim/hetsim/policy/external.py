@@ -28,7 +28,7 @@ _WATCH = ("/bin/sh", "-c", 'read -r _; kill -s KILL -- "-$0"')  # ends a group w
 
 @dataclass(frozen=True)
 class ExternalProgram:
-    """The command of a scheduler, and a folder of logs; a folder alone is replayed.
+    """The command of an external scheduler, and a folder of logs to write or replay.
 
     scenario: name that distinguishes the logs of several scenarios.
     """
@@ -39,7 +39,7 @@ class ExternalProgram:
 
     @classmethod
     def given(cls, command: str | Sequence[str] | None, folder: str | Path | None = None) -> "ExternalProgram | None":
-        """Return the program that two options name, or None; UsageError if it is missing."""
+        """Return the program given by two options, or None; UsageError if not found."""
         try:
             words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(map(str, command or ()))
         except (TypeError, ValueError) as error:
@@ -65,10 +65,10 @@ class ExternalProgram:
 
 
 class Exchange:
-    """The exchange of lines in one run, with a process or with a log."""
+    """Exchange of lines with a scheduler's process, or its replay from a log."""
 
     def __init__(self, program: ExternalProgram, name: str, timeout: float, wrong: Callable[[str], Exception]):
-        """Start or replay; `name`: of the run's log; `wrong`: makes the error to raise."""
+        """Start a process or open a log; `wrong` makes the error for a bad answer."""
         self._timeout, self._wrong, self.in_order = timeout, wrong, False
         self._path = Path(program.folder or "") / f"{name}.jsonl"
         self._log: Any = None

@@ -1,4 +1,4 @@
-"""Continuous batching: policies of services that generate by tokens.
+"""Continuous batching: policies of language models that batch step by step.
 
 A replica runs step by step.  At a boundary between steps the engine calls its batching policy in this order, and
 applies each answer before the next call: which sequence is preempted (while decoding sequences lack KV blocks for their
@@ -93,7 +93,7 @@ class Replica(RoutedReplica, Protocol):
         """Return the free KV blocks that a waiting request would use, with idle prefixes."""
 
     def cached(self, request: Any) -> int:
-        """Return how many first tokens of its prompt are in the prefix cache here."""
+        """Return the length of its prompt's prefix in the prefix cache, in tokens."""
 
     def foresee(self, request: Any = None) -> Foreseen:
         """Forecast its requests (and `request`), if no others arrive.

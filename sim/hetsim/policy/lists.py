@@ -257,7 +257,7 @@ class ListScheduler(Scheduler):
         return tasks[:depth]
 
     def _keeping(self, view: View) -> Iterator[Decision]:
-        """Start in order; a head that does not fit is kept, and tasks may backfill."""
+        """Start in order with "keep" or "keep_backfill": a blocked head remains the head."""
         self._bring_back(view)
         every: list[Partition | None] = [None, *self.of_partition]
         lines = dict(zip(every, self.queues(), strict=True))
@@ -279,7 +279,7 @@ class ListScheduler(Scheduler):
             yield WAIT_FOR_CHANGE
 
     def _next_line(self, lines: dict[Partition | None, TaskQueue], closed: int) -> tuple[Partition | None] | None:
-        """Return the partition whose kept head, or first head, goes next; None if none."""
+        """Return the partition whose head goes next, a kept head first; None if none."""
         best, first = None, None
         for partition, queue in lines.items():
             if (EVERYWHERE if partition is None else partition.claims) & closed:

@@ -168,7 +168,7 @@ class PlannedScheduler(Scheduler):
             yield Wait(arrives)
 
     def _as_one(self, number: int, tasks: tuple[Task, ...]) -> tuple[Task | tuple[Task, ...], Placement]:
-        """Return the tasks of a launch and their placement; a single one in its own mode."""
+        """Return the tasks of a fused launch with their placement."""
         device = self._placements[number].devices
         cores = self._placements[number].cores
         own = [self._modes[task.index] for task in tasks]
@@ -203,13 +203,13 @@ class PlannedScheduler(Scheduler):
             heappush(self._due, number)
 
     def _leave(self, number: int) -> None:
-        """Try the steps that waited for a device of an ended step."""
+        """Retry the steps that waited for a device of an ended step."""
         for device in self._steps[number].devices:
             if (head := self._taken.pop(device, None)) is not None:
                 heappush(self._due, head)
 
     def _remove(self, number: int) -> None:
-        """Remove a step from its queues; the next steps there may be tried."""
+        """Remove a step from its device queues, and try the next steps there."""
         for device in self._steps[number].devices:
             queue = self._queues[device]
             queue.remove(number)

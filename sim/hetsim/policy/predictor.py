@@ -8,7 +8,7 @@ from hetsim.errors import UsageError
 
 
 class Predictor:
-    """Base of predictors: records times; subclasses define `_learn` and `_expect`."""
+    """Base of predictors of a time series; subclasses define `_learn` and `_expect`."""
 
     flat: ClassVar[bool] = False  # True if its forecast is a recent measurement, whatever the horizon
 
@@ -53,17 +53,17 @@ class Predictor:
         return math.inf
 
     def skip(self, count: int, time: float) -> None:
-        """Observe `count` zeros at equal intervals, in O(1), if `ceiling` is about 0."""
+        """Observe `count` zeros at equal intervals at once, if `ceiling` is about 0."""
         self.gap = (time - self.time) / count
         self._pass_over(count, time)
         self.time, self.last = time, 0.0
         self.seen += count
 
     def _pass_over(self, count: int, time: float) -> None:
-        """Apply `skip`; `time`, `last` and `seen` still have their earlier values."""
+        """Apply `skip`, before `time`, `last` and `seen` are updated."""
 
     def _learn(self, time: float, value: float) -> None:
-        """Process an observation; `time`, `gap`, `last` and `seen` are up to date."""
+        """Process an observation, after `time`, `gap`, `last` and `seen` were updated."""
 
     def _expect(self, horizon: float) -> float:
         """Return the forecast; at least one value was observed."""

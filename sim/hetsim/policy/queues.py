@@ -21,10 +21,10 @@ def partition_of(task: Task) -> Partition | None:
 
 
 def claims_of(task: Task) -> int:
-    """Return the bitmask of what a task competes for; disjoint tasks do not compete.
+    """Return the resources that a task competes for, as a bitmask.
 
-    Bits are nodes of its partition, or parts of their devices (`Cluster.claims`); EVERYWHERE for a task without
-    partition.
+    Tasks without a common bit do not compete.  Bits are nodes of its partition, or parts of their devices
+    (`Cluster.claims`); EVERYWHERE for a task without partition.
     """
     partition = task.shape.modes[0].partition
     return EVERYWHERE if partition is None else partition.claims

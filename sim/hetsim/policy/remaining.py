@@ -31,7 +31,7 @@ class RemainingProblem:
     left_out: list[int]  # rows that no available lane can run, and rows that wait for them
 
     def steps(self, plan: Plan) -> list[Step]:
-        """Return the steps of a plan of the remaining problem, with rows of the whole."""
+        """Convert a plan of the remaining problem to steps with rows of the whole."""
         return [Step(self.rows[step.task], step.mode, step.devices) for step in plan.steps]
 
 
@@ -127,7 +127,7 @@ class Progress:
         return any(modes[i].type in up for i in allowed)
 
     def _closed(self, rows: list[int], running: dict[int, Task]) -> list[int]:
-        """Return the rows whose predecessors have ended, run or are among the rows."""
+        """Return the rows whose unfinished predecessors run or are among the rows."""
         if (before := self.problem.tasks.predecessors) is None:
             return rows
         seen = dict.fromkeys(rows)
@@ -161,7 +161,7 @@ class Progress:
             free_at.update(zip(names, times, strict=False))
 
     def _table(self, rows: list[int], since: Sequence[float]) -> Tasks:
-        """Return the rows as a table with their remaining work and the costs of resuming."""
+        """Return a table of the rows with their remaining work and resume costs."""
         tasks = self.problem.tasks
         chosen = np.array(rows, dtype=np.int64)
         time = np.array(tasks.time[chosen], dtype=float)
@@ -183,7 +183,7 @@ class Progress:
                        bytes_in=size if size.any() else None)  # fmt: skip
 
     def _data(self, rows: list[int], running: dict[int, Task], view: View) -> dict[int, Sequence[Device | int]]:
-        """Return the locations of items still to be read, after running tasks have ended."""
+        """Return where the items still to be read will be after running tasks end."""
         if (reads := self.problem.tasks.reads) is None:
             return {}
         places: dict[int, Sequence[Device | int]] = {}
@@ -205,7 +205,7 @@ def in_mid_run(
     data: Mapping[int, Sequence[Device | int]] | None = None,
     simulate: Callable[[Plan], float] | None = None,
 ) -> PlanProblem:
-    """Return the plan problem of these tasks on the same cluster, in mid-run."""
+    """Return a plan problem of these tasks on the same cluster, starting in mid-run."""
     return replace(
         problem, tasks=tasks, now=now, free_at=free_at or {}, data=data or {}, in_mid_run=True,
         simulate=simulate or _not_in_mid_run, rehearse=_not_rehearsed,
@@ -262,7 +262,7 @@ class Trials:
 
 
 def rows_of(tasks: Tasks, rows: Sequence[int] | np.ndarray, arrival: np.ndarray | None = None) -> Tasks:
-    """Return some rows of a table, with other ascending arrivals if given."""
+    """Return a table of some rows; `arrival`: other arrival times, ascending."""
     chosen = np.array(rows, dtype=np.int64)
     kept: list[int] = chosen.tolist()
     number = {row: position for position, row in enumerate(kept)}

@@ -75,4 +75,4 @@ class RequestQueue(Protocol):
         """Arrival time of the oldest request at the front end."""
 
     def want(self, count: int) -> None:
-        """Call the policy when `count` wait or the stream has ended; 0: do not."""
+        """Call the policy when `count` requests wait or the stream ends; 0: never."""

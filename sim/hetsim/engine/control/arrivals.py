@@ -131,7 +131,7 @@ class Arrivals:
         task.allowed = positions  # `Starts` refuses any other mode from now on
 
     def expect_expiry(self) -> None:
-        """Set the patience deadlines of requests whose arrival times are known."""
+        """Register the ends of patience of requests whose arrival times are known."""
         tasks, deadlines = self.state.tasks, self.state.patience
         ends = [(one.service.rows, one.column.times) for one in self.state.queues if one.column is not None]
         if ends and deadlines is not None and tasks.expires is not None:

@@ -19,7 +19,7 @@ from hetsim.model.task import RUNNING, WAITING
 
 @dataclass(eq=False)
 class Checker:
-    """Recounts what the engine updates incrementally and compares the two."""
+    """Recounts the state that the engine updates incrementally, and compares them."""
 
     state: RunState
     serving: Serving
@@ -139,7 +139,7 @@ class Checker:
             assert within, f"jobs of partition {partition} hold more than it allows"
 
     def _index(self, node: NodeState, share: dict[int, int]) -> None:
-        """Check the free shares of a node's devices and the index of open devices."""
+        """Check the free shares of a node's devices and its bitmasks of open devices."""
         open_masks = [0] * len(node.open)
         for gpu in node.gpus:
             device = gpu.device

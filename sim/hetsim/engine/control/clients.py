@@ -118,7 +118,7 @@ class Clients:
         return True
 
     def awaits(self, row: int) -> bool:
-        """Return True if a deadline of this row must still be watched."""
+        """Return True if a deadline of this row must still be handled."""
         if row in self.awaited:
             return True
         if self._whose(row) < 0:

@@ -53,7 +53,7 @@ class Completion:
         self.whole = None if staged is None or state.input.admission is None else WholeRequests(state, staged)
 
     def hooks(self) -> None:
-        """Update which policy hooks are overridden; the others are not called."""
+        """Determine which policy hooks are overridden, since only these are called."""
         scheduler, asked = self.state.scheduler, self.state.input.admission
         self._on_finished = None if type(scheduler).finished is Scheduler.finished else scheduler.finished
         self._admitted_finished = None if asked is None or inert(asked, "finished") else asked.finished
@@ -298,7 +298,7 @@ class WholeRequests:
         self.on_gone: Any = None  # the policy's hooks that are called; None where it has none
 
     def begun(self, task: Task) -> None:
-        """Store the first task of a request, which the policy's hooks receive at its end."""
+        """Store the first task of a request, which is passed to the hooks at its end."""
         if self.on_finished is not None or self.on_gone is not None:
             self.heads[task.index] = task
 

@@ -148,7 +148,7 @@ class Devices:
         self.rounds.changed("change" if closed else "release")
 
     def _close(self, state: Any, more: int) -> None:
-        """Add `more` to the maintenances that close a device; update whether it is open."""
+        """Add `more` to the count of maintenances of a device; update whether it is open."""
         state.closed += more
         state.asleep = state.sleeping or state.closed > 0
         state.normal = False

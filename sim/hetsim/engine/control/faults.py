@@ -150,7 +150,7 @@ class FaultInjector:
     # What is in effect ----------------------------------------------------------------------------------------
 
     def _change(self, index: int, ended: list[Reason], begun: list[Reason]) -> None:
-        """Replace reasons of a device or link, and apply the resulting state."""
+        """Replace fault reasons of a device or link, and apply the resulting state."""
         reasons = self._reasons.setdefault(index, [])
         was_up, before = _in_effect(reasons)  # read before the list, which is the same object, changes
         for reason in ended:
@@ -170,7 +170,7 @@ class FaultInjector:
 
 
 def _in_effect(reasons: list[Reason]) -> tuple[bool, float]:
-    """Return whether a device or link with these reasons is up, and its slowdown."""
+    """Return whether these fault reasons leave a device up, and its slowdown."""
     factors = [factor for _, factor in reasons if factor < math.inf]
     # From the list each time: factors that end leave no rounding behind.
     return len(factors) == len(reasons), math.prod(factors, start=1.0)

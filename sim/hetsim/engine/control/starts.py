@@ -1,4 +1,4 @@
-"""Starts: a policy's Start is validated and becomes a launch."""
+"""Starts of launches: a policy's Start decision is validated and becomes a launch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -124,7 +124,7 @@ class Starts:
                 position_in(self.state, task, mode, "started")
 
     def _start_fused(self, batch: tuple[Task, ...], placement: Placement) -> None:
-        """Launch tasks as one kernel; they may wait only for tasks inside it."""
+        """Launch tasks as one kernel; each may wait only for tasks of the same launch."""
         mode, names = placement.mode, ", ".join(str(task) for task in batch[:5])
         if len(mode.parts) != len(batch) or not _as_fused(mode):
             raise illegal(self.state, f"started {names} in mode {mode}, which is not that of a launch of these as one")

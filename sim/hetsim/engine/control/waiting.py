@@ -45,7 +45,7 @@ class Waiting:
         self._by_itself = not state.queues and not self.serving.fleets and self._ready is None
 
     def hooks(self) -> None:
-        """Update which policy hooks are overridden; the others are not called."""
+        """Determine which policy hooks are overridden, since only these are called."""
         scheduler = self.state.scheduler
         self._on_ready = None if type(scheduler).ready is Scheduler.ready else scheduler.ready
 

@@ -137,7 +137,7 @@ def _held_by_replicas(run: RunState, modes: set[Mode]) -> str:
 
 
 class Questions:
-    """Detects a policy that queries tasks endlessly without deciding."""
+    """Detects a policy that queries the view endlessly without deciding."""
 
     def __init__(self, run: RunState):
         self._run = run
@@ -155,7 +155,7 @@ class Questions:
 
 
 def malformed(run: RunState, decision: Any) -> str | None:
-    """Return the defect in a decision's form (not its legality), or None.
+    """Return what is wrong with a decision's form (not its legality), or None.
 
     Called only after applying the decision raised, to tell an error of the policy from a defect of the engine.
     """

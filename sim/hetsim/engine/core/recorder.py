@@ -43,7 +43,7 @@ def step_columns(rows: bytearray) -> dict[str, np.ndarray]:
 
 
 def per_mode(tasks: Tasks, rows: np.ndarray, mode: np.ndarray, value: Callable[[Mode], float]) -> np.ndarray:
-    """Return a value for each row, computed from the mode of the row."""
+    """Return `value(mode)` for each row, with the mode of the row."""
     max_modes = max(len(shape.modes) for shape in tasks.shapes)
     table = np.zeros((len(tasks.shapes), max_modes))
     for shape in tasks.shapes:
@@ -53,7 +53,7 @@ def per_mode(tasks: Tasks, rows: np.ndarray, mode: np.ndarray, value: Callable[[
 
 
 def width(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
-    """Return how many devices (GPUs or cores) compute for each row's task."""
+    """Return the number of devices (GPUs or cores) busy in the mode of each row."""
     return per_mode(tasks, rows, mode, lambda m: m.width)
 
 
@@ -63,7 +63,7 @@ def watts(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
 
 
 def rows_of(kind: str, nothing: int | float, count: int) -> Any:
-    """Create a column with one row per task; it is faster to write than an array."""
+    """Create a column with one row per task; writes are faster than to an array."""
     return memoryview(array(kind, [nothing]) * count)
 
 
@@ -195,7 +195,7 @@ class Recorder:
         return "batch" in self._detail and self._detail["batch"][row] >= 0
 
     def computed(self) -> Iterator[tuple[int, float]]:
-        """Yield rows of tasks, and the device-seconds their written launches computed."""
+        """Yield the row of each task in written launches, with its device-seconds."""
         for number, row in enumerate(_AS_ROW.iter_unpack(self._rows)):
             for member in self._groups.get(number, (int(row[1]),)):
                 yield member, row[BUSY] / row[2]  # members of a launch share its device-seconds equally
@@ -298,7 +298,7 @@ class Recorder:
         self._gaps.extend((time, time - before))
 
     def _write_batches(self) -> None:
-        """Write launch columns, and the columns of requests that their batches imply."""
+        """Write the columns of launches, and those of requests served in batches."""
         services = self.run.services
         for queue, first, count, status, time, reason in self.discarded:
             rows = services[queue].rows[first : first + count]

@@ -47,7 +47,7 @@ class Rounds:
         return True
 
     def _cycled(self, _: Timer) -> None:
-        """Make a round due: a decision cycle of the scheduler begins or ends."""
+        """Make a round due, since a decision cycle of the scheduler begins or ends."""
         self.clock.round_due = True
 
     def _waiting(self) -> int:
@@ -92,7 +92,7 @@ class Rounds:
             raise deadlock(state)
 
     def look_for_loop(self) -> None:
-        """Raise PolicyError for many decisions at one instant without a task's end."""
+        """Raise PolicyError if a policy makes many decisions at one instant in vain."""
         state = self.state
         before, state.settled_at = state.settled_at, (self.clock._now, state.ended)
         if before != state.settled_at:

@@ -75,7 +75,7 @@ class SharedNetwork:
         self.links = array("d")
 
     def join(self, member: Member, complex_: bool) -> None:
-        """Add a launch that computes; `complex_`: it has other stages, or shares devices."""
+        """Add a computing launch; `complex_`: it also has transfers, or shares devices."""
         now = self.clock._now
         mode = member.launch.placement.mode
         alone = mode.type.streams == 1 and mode.type.sharing.kind == "exclusive" and mode.share in (0, WHOLE)
@@ -93,7 +93,7 @@ class SharedNetwork:
         self._rerate([stake.group for stake in member.stakes], [member])
 
     def leave(self, member: Member, end: float = math.nan) -> None:
-        """Remove a launch that stops computing; `end`: end of the run, rates stay."""
+        """Remove a launch that stops computing; `end`: time at which the run ended."""
         if not member.here:
             return
         over = end == end
@@ -160,7 +160,7 @@ class SharedNetwork:
         return group
 
     def _weigh(self, member: Member) -> None:
-        """Compute the stakes of a job (its use of each link) at the present link speeds."""
+        """Compute a job's use of each of its links at their present speeds."""
         communication, bubble, spent = member.profile.step(self.slow)
         member.alone = alone = member.profile.compute + communication + bubble
         # A job that waits for a link that is down delays no other job.
@@ -204,7 +204,7 @@ class SharedNetwork:
             member.since = now
 
     def _close(self, group: ContendingJobs, now: float) -> None:
-        """Complete the current row of a link with its average use."""
+        """Complete the present row of a link with its average use."""
         for member in group.members:
             if member.since != now:
                 self._settle(member, now)

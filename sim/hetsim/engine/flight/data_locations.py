@@ -1,4 +1,4 @@
-"""Locations of data items' copies; what a start must copy, reserve and evict.
+"""Locations of copies of data items; what a start must copy, reserve and evict.
 
 A location is a device index (accelerator memory) or `host(node)`.  Copies in host memory are not limited.  Copies in
 accelerator memory are limited, and are evicted least recently used first when a launch needs the space.  An evicted
@@ -22,7 +22,7 @@ Way = tuple[Sequence[Pipe], float]
 
 
 def host(node: int) -> int:
-    """Return the location of a node's host memory."""
+    """Return the number that stands for a node's host memory among locations."""
     return -1 - node
 
 
@@ -160,7 +160,7 @@ class Places:
                 here.resident.pop(item, None)  # its copy never arrived, or is outdated
 
     def evictable(self, here: GpuItems, lacking: float, spared: Collection[int] = ()) -> list[int]:
-        """Return items to evict for `lacking` bytes, oldest use first, without `spared`."""
+        """Return items to evict for `lacking` bytes, except `spared`; oldest use first."""
         chosen: list[int] = []
         for item in here.resident:
             if lacking <= 0:
@@ -201,14 +201,14 @@ class Places:
             self.where[item][location] = None
 
     def keep_only(self, item: int, *locations: int) -> None:
-        """Drop all copies of an item except those at these locations."""
+        """Remove all copies of an item except those at these locations."""
         for other in self.where[item]:
             if other >= 0 and other not in locations:
                 self._forget(item, other)
         self.where[item] = dict.fromkeys(locations)  # in this order: `source` takes the first of equals
 
     def final(self, item: int, by: Sequence[Task]) -> bool:
-        """Return True if no task other than these, which end now, uses the item again."""
+        """Return True if no task except these, which end now, still uses the item."""
         own_reads = sum(item in task.reads for task in by)
         own_writes = sum(item in task.writes for task in by)
         # The tasks of this launch still count as readers and writers.
@@ -261,12 +261,12 @@ class Places:
 
 
 def items_of(tasks: Sequence[Task]) -> tuple[int, ...]:
-    """Return the items that some tasks read or write, each once, in order."""
+    """Return all items that tasks read or write, without duplicates, in order."""
     return tuple({item: None for task in tasks for item in (*task.reads, *task.writes)})
 
 
 def reads(tasks: Sequence[Task]) -> list[int]:
-    """Return the items that a launch reads, each once, in order."""
+    """Return all items that a launch reads, without duplicates, in order."""
     if len(tasks) == 1:
         return list(tasks[0].reads)
     return list(dict.fromkeys(item for task in tasks for item in task.reads))

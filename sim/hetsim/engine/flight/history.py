@@ -41,7 +41,7 @@ class History:
         self.state_saved = self.state_saved and not all_work  # with all work gone there is no state either
 
     def look(self, states: Sequence[Any]) -> None:
-        """Record whether a device has failed since the stop; `states`: of all devices."""
+        """Update `intact` and `input_saved` if one of its devices has failed since."""
         if self.intact and any(states[device.index].failed_at > self.left_at for device in self.devices):
             self.intact = False
             self.input_saved = self.input_saved and self.devices[0].type.preemption.rate is None
@@ -81,7 +81,7 @@ class History:
         return any(one.node == device.node for one in self.devices)
 
     def source(self, placement: Placement, device: Device) -> int:
-        """Return the location from which a device gets the state: its own host first."""
+        """Return the host from which a device gets the state: its own if possible."""
         devices = self.devices
         if self.is_near(device):
             return host(device.node)

@@ -108,7 +108,7 @@ class FusedLaunch(Launch):
 
 
 class Terms:
-    """Properties of a batch that its members do not have: padding and noise.
+    """Properties of a batch that its requests do not have: padding and noise.
 
     A padded batch moves `extra` requests and computes `padding` seconds in addition.  The true time of each stage is
     the estimate × its factor (`up`, `compute`, `down`).
@@ -135,7 +135,7 @@ class Terms:
 
 
 def _written_out(launch: Launch, sketch: Sketch) -> "Timetable":
-    """Expand a sketch to a timetable; its transfers enter the copy engines' queues."""
+    """Convert a sketch to a timetable; its transfers enter the copy engines' queues."""
     lane, seconds_left, rates, times, end, moves, up_flow, down_flow = sketch
     up_bytes, up_seconds, down_bytes, down_seconds = moves
     device, begin = launch.placement.devices[0], launch.decided
@@ -232,7 +232,7 @@ class Timetable:
         return min([part.at for part in self.down], default=NAN)
 
     def times(self, now: float) -> tuple[float, ...]:
-        """Return start, upload, compute and download begin; NaN if later than `now`."""
+        """Return begin and end times of its stages up to `now`; NaN for later ones."""
         up = self.upload_start
         up = up if up <= now else NAN
         uploaded = self.uploaded if up == up and self.uploaded <= now else NAN
@@ -319,7 +319,7 @@ class Lane:
         self.alone = (self,)  # the lanes of a launch that is on no other
 
     def write_out(self, end: float = 0.0) -> None:
-        """Expand all sketches of the lane to timetables; `end`: the run is over.
+        """Convert all sketches of the accelerator to timetables; `end`: the run is over.
 
         Booked flows are sent now, except those that have ended before the end of the run.
         """
@@ -337,7 +337,7 @@ class Lane:
                 launch.sketch = None
 
     def idle(self, now: float) -> bool:
-        """Return True if nothing is in flight or queued for an engine; free the engines."""
+        """Return True if no launch or transfer is there; then mark the engines as free."""
         if self.flights or self.uploads or self.downloads:
             return False
         self.upload = self.compute = self.download = now

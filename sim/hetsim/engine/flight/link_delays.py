@@ -42,7 +42,7 @@ class Stake:
         return sum([max(0.0, delay * share - slack) for share, slack in self.hidden])
 
     def met(self, second: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return probabilities and seconds of the job's delay on this link alone."""
+        """Return the distribution of the job's delay on this link: probabilities, seconds."""
         row, table = self.group.first.rows[self.member], self.group.second if second else self.group.first.met
         return table.seen[row], table.delays[row]
 
@@ -105,7 +105,7 @@ class FirstPass:
 
 
 def reached(groups: Iterable[ContendingJobs]) -> list[ContendingJobs]:
-    """Return these links, other links of their jobs, and all links solved with them."""
+    """Return all links whose delays change with these, including jointly solved ones."""
     groups_of = {group.link: group for group in groups}
     near = dict(groups_of)  # only links that share a job with these are affected
     for group in groups_of.values():
@@ -134,7 +134,7 @@ def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
 
 
 def _connected(start: ContendingJobs) -> list[Any] | None:
-    """Return the jobs connected with a link if they are few enough to solve jointly."""
+    """Return the jobs connected with a link by links, if few enough to solve jointly."""
     if start.rule != "random" or len(start.stakes) > JOINT:
         return None
     members = {id(stake.member): stake.member for group in _walk(start, joint=False) for stake in group.stakes}
@@ -189,18 +189,18 @@ def _ratio(member: Any) -> float:
 
 
 def _slow(member: Any) -> list[Stake]:
-    """Return the stakes of a job on links where jobs delay each other."""
+    """Return the job's uses of those links on which jobs delay each other."""
     return [one for one in member.stakes if len(one.group.stakes) > 1 and one.group.first.slow]
 
 
 def _longest(stakes: list[Stake], second: bool) -> float:
-    """Return the delay of a job that sends over the links of these stakes at once."""
+    """Return the delay of a job that sends over all these links at once."""
     pairs = [_together(one, other) for one, other in combinations(stakes, 2)]
     return longest_delay([stake.met(second) for stake in stakes], sum(pairs) / len(pairs) if pairs else 1.0)
 
 
 def _together(stake: Stake, other: Stake) -> float:
-    """Return the correlation of the sender counts of two links, without one job."""
+    """Return the correlation of the numbers of senders on two links, without a job."""
     first, second, there = stake.group.first, other.group.first, other.group.first.rows
     mine, theirs = first.deviation[first.rows[stake.member]], second.deviation[there[stake.member]]
     both = sum([first.deviation[row] * second.deviation[there[job]] for job, row in first.rows.items() if job in there])

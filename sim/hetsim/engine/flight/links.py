@@ -56,7 +56,7 @@ class Flow(Timer):
         self.bookable = False  # True if it may be booked once it is alone
 
     def there(self, now: float, called: float) -> bool:
-        """Return True if a booked flow has not ended for one `called` that begins now."""
+        """Return True if a booked flow still occupies its pipes for one that begins now."""
         return self.until > now or (self.until == now and called < self.since and self.owner is not None)
 
 
@@ -74,7 +74,7 @@ class FlowGroup(Timer):
 
 
 def fair_rates(flows: Sequence[Flow]) -> None:
-    """Set max-min fair rates by progressive filling: the tightest pipe goes first.
+    """Set max-min fair rates by progressive filling, the tightest pipe first.
 
     Reference: Bertsekas, Gallager, Data Networks (1992), ch. 6.5.2.  Cost: O(pipes × flows).
     """
@@ -203,7 +203,7 @@ class Links:
         self, way: tuple[Sequence[Pipe], float], size: float, seconds: float, done: Callable[[Flow], None],
         owner: Any = None, called: float = math.inf,
     ) -> Flow:  # fmt: skip
-        """Send `size` bytes, and a stage that takes `seconds` on an idle path.
+        """Send `size` bytes along a path, and a load that takes `seconds` on an idle path.
 
         The latency is included once; `called`: when it was decided that the transfer begins now.
         """
@@ -232,7 +232,7 @@ class Links:
         self, way: tuple[Sequence[Pipe], float], size: float, seconds: float, done: Callable[[Flow], None], owner: Any,
         called: float,
     ) -> Flow:  # fmt: skip
-        """Send like `send`, but without an event if the path is idle: its end is known.
+        """Send like `send`, but without an event if the path is idle, as the end is known.
 
         The end is `Flow.until`, and `done` is not called.  If another flow uses one of its pipes before that
         (`unsure`), it continues as if it had been sent; once it is alone again, it is booked (`sure`).  `called`: when
@@ -338,7 +338,7 @@ class Links:
         return group
 
     def _free(self, group: FlowGroup, gone: list[Flow]) -> None:
-        """Remove flows from their group, and the pipes that only they use."""
+        """Remove flows from their group, and release the pipes that only they use."""
         if len(group.flows) == len(gone):
             group.flows = []
             for flow in gone:
@@ -411,4 +411,4 @@ class Links:
 
 
 def _nothing(_: Flow) -> None:
-    """Do nothing: for links where nothing books."""
+    """Do nothing; the default callback if no transfer is booked."""

@@ -37,7 +37,7 @@ class Part:
         self, owner: Any, lane: Any | None, device: Device, line: LinkPath | None = None, size: float = 0.0,
         seconds: float = 0.0,
     ):  # fmt: skip
-        """Create a part; `line`: its path; None: the path is given by its legs."""
+        """Create a part with a path (`line`); None: its legs (hops) define the path."""
         self.owner = owner
         self.lane = lane
         self.device = device
@@ -60,7 +60,7 @@ class Part:
         self.delay = delay  # separate from `span`, so that `serve` adds them in its order
 
     def sent(self, flow: Flow) -> None:
-        """Record the flow of a part on a shared path; a flow with a known end is booked."""
+        """Store the flow of a part on a shared path, unless it has ended already."""
         self.begun = True
         if flow.until == INF and not flow.ended:  # else it is over
             flow.bookable = False

@@ -73,7 +73,7 @@ class Fetching(Timer):
         self.transfers.asked((self.gpu.lane,))
 
     def arm(self) -> None:
-        """Schedule the turn at the time when the upload engine becomes free."""
+        """Set the timer to the time at which the upload engine becomes free."""
         part, clock = self.part, self.transfers.clock
         if part.begun or part.at == self.armed:  # equal floats: its turn has not moved
             return

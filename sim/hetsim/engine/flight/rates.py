@@ -32,7 +32,7 @@ class Speeds:
         there, frequency and slowdown of the accelerator."""
 
     def plan(self, launch: Launch) -> None:
-        """Set the rate of a launch that will compute, for the present state."""
+        """Set the rates of a launch for the present state of its devices."""
         table: Timetable = launch.own_table
         table.rate, table.busy_rate, table.watts = self.rates_of(launch, table)
 
@@ -52,7 +52,7 @@ class Speeds:
         return self._reckon(launch)
 
     def _beside(self, launch: Launch) -> Rates:
-        """Return the rates of a launch on one accelerator that it shares."""
+        """Return the rates of a launch on an accelerator that it shares with others."""
         placement = launch.placement
         mode = placement.mode
         if mode.type.sharing.pairs:  # speeds are measured by pairs of classes: each launch has its own
@@ -85,7 +85,7 @@ class Speeds:
         return rate, busy, watts
 
     def _on(self, launch: Launch, device: Device, millicores: int) -> Rates:
-        """Return the rates of a launch on one device; `millicores`: its cores there."""
+        """Return the rates of a launch on one of its devices."""
         mode = launch.placement.mode
         state = self.capacity.of[device.index]
         kind = device.type
@@ -115,7 +115,7 @@ class Speeds:
     # Changes --------------------------------------------------------------------------------------------------
 
     def rerate(self, launch: Launch, rates: Rates | None = None) -> bool:
-        """Update a launch to its present rate; return False if the rate is unchanged."""
+        """Update the rates of a launch; return False if they are unchanged."""
         table: Timetable = launch.own_table
         rate, busy, watts = rates or self.rates_of(launch, table)
         # Equal floats: the same formula on the same state gives the same bits.
@@ -134,7 +134,7 @@ class Speeds:
     # Sharing --------------------------------------------------------------------------------------------------
 
     def join(self, launch: Launch) -> list[Launch]:
-        """Start computing on shared accelerators; return the gangs whose end has moved."""
+        """Start computing on shared accelerators; return gangs whose end has moved."""
         table: Timetable = launch.own_table
         groups = [lane.group for lane in table.lanes if lane.group is not None]
         for group in groups:
@@ -155,7 +155,7 @@ class Speeds:
         return self.regroup(groups)
 
     def regroup(self, groups: Iterable[ShareGroup]) -> list[Launch]:
-        """Set rates and each group's event after a change; return gangs whose end moved."""
+        """Update rates and the next event of each group; return gangs whose end moved."""
         moved = []
         for group in groups:
             soonest = INF
@@ -176,7 +176,7 @@ class Speeds:
         return moved
 
     def retime(self, state: DeviceState, launches: Iterable[Launch]) -> list[Launch]:
-        """Set rates after a frequency or speed change; return gangs whose end moved."""
+        """Update rates after a frequency or speed change; return gangs whose end moved."""
         now = self.clock._now
         for launch in launches:
             table: Timetable = launch.own_table
@@ -188,7 +188,7 @@ class Speeds:
 
 
 def _measured(launch: Launch, members: list[Launch], sharing: Sharing) -> float:
-    """Return the measured speed next to the other launches; 0 if not measured."""
+    """Return the measured speed next to the other launches; 0 if unknown."""
     speed = 1.0
     for other in members:
         if other is not launch:

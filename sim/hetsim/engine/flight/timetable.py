@@ -1,4 +1,4 @@
-"""Stage times: computed from accelerators' engines and what is in flight there.
+"""Times of stages: computed from the engines and launches of accelerators.
 
 An accelerator has an upload, a compute and a download engine.  A copy engine serves one transfer at a time: of the
 waiting ones, that of the launch that started first.  The compute engine serves launches in start order, concurrently
@@ -19,7 +19,7 @@ Rate = Callable[[Launch], None]  # sets the rate at which a launch will compute
 
 
 def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
-    """Set the times of a launch that computes concurrently with others; no ends yet.
+    """Set the times of a new launch where launches compute concurrently; no ends yet.
 
     Return False if the shares do not all fit, or a transfer requests the upload engine later: then use `again`, since
     an earlier request goes first.
@@ -67,7 +67,7 @@ def all_compute(lane: Lane) -> bool:
 
 
 def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane], list[Launch]]:
-    """Set the times of stages not begun, on these lanes and those tied by gangs."""
+    """Recompute the stages not yet begun on these lanes and on those linked by gangs."""
     lanes, flights = together(lanes)
     for lane in lanes:
         lane.upload = serve(lane.uploads, now)  # uploads, computing, downloads: each follows from the one before
@@ -107,7 +107,7 @@ def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
 
 
 def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
-    """Return the lanes tied to these by gangs, and all their launches in start order."""
+    """Return all lanes linked to these by gangs, and their launches in start order."""
     if len(lanes) == 1:
         flights = lanes[0].flights
         for launch in flights:
@@ -145,7 +145,7 @@ def get_ready(table: Timetable, now: float) -> None:
 
 
 def serve(parts: Iterable[Part], now: float) -> float:
-    """Schedule `parts` on a copy engine in start order; return when it is free."""
+    """Schedule transfers on a copy engine in start order; return when it is free."""
     free, todo = now, []
     for part in parts:
         # A part that has begun keeps the engine to its end; one on a shared link begins when its flow is sent.
@@ -215,7 +215,7 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
 def _admit(
     asking: list[tuple[Launch, Timetable]], used: dict[Lane, int], time: float
 ) -> tuple[list[tuple[Launch, Timetable]], list[tuple[Launch, Timetable]]]:
-    """Split launches that request a compute engine into those that wait and start."""
+    """Split launches ready to compute into those that must wait and those that start."""
     waiting, begun = [], []
     closed: dict[Lane, None] = {}
     for launch, table in asking:

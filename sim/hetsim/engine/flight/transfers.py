@@ -51,7 +51,7 @@ class Transfers:
         self.read_columns()
 
     def read_columns(self) -> None:
-        """Read the bytes of all tasks from their table; repeat after rows were added."""
+        """Read the transfer sizes of all tasks; repeat after tasks were added."""
         self.bytes_in = self.places.tasks.bytes_in
         self.bytes_out = self.places.tasks.bytes_out
         # Python numbers at hand: one of an array takes a quarter of the time of one of a NumPy column.
@@ -73,7 +73,7 @@ class Transfers:
         return None
 
     def fusion(self, tasks: Sequence[Task]) -> Fusion:
-        """Return the data of these tasks as if they were launched as one kernel now."""
+        """Return the data of a launch of these tasks as one kernel, as of now."""
         rows = [task.index for task in tasks]
         return fusion_of(self.places.tasks, rows, self.places.readers, self.places.writers)
 
@@ -106,7 +106,7 @@ class Transfers:
     # Upload -----------------------------------------------------------------------------------------------
 
     def plan(self, launch: Launch, table: Timetable) -> None:
-        """Plan what a launch uploads, and what it downloads if that is known already."""
+        """Plan the uploads of a launch, and its downloads if they are known already."""
         terms, tasks = launch.terms, launch._tasks
         if terms is not None:
             fresh = terms.fresh
@@ -136,7 +136,7 @@ class Transfers:
             self.final(launch, table)
 
     def private(self, launch: Launch) -> Moves:
-        """Return private bytes and seconds of upload and download of never stopped tasks."""
+        """Return private bytes and seconds of a launch's upload and download."""
         mode, terms = launch.placement.mode, launch.terms
         if terms is None:
             tasks = launch._tasks
@@ -155,7 +155,7 @@ class Transfers:
         return up_bytes, up_seconds, down_bytes, down_seconds
 
     def seconds_of_one(self, mode: Mode) -> tuple[float, float]:
-        """Return the seconds of both transfers of a one-task launch, bytes not counted."""
+        """Return fixed upload and download seconds of a one-task launch, without bytes."""
         seconds = self.of_one[mode] = mode.upload.seconds_for(1), mode.download.seconds_for(1)
         return seconds
 
@@ -227,7 +227,7 @@ class Transfers:
         return [(history.source(placement, device), saved / len(placement.devices))] if saved else []
 
     def _alone(self, transfers: list[Transfer]) -> float:
-        """Return the seconds of transfers on idle links, one after the other."""
+        """Return the total seconds of transfers on idle links, one after the other."""
         total = 0.0
         for _, hops, size, seconds, _ in transfers:
             total += seconds
@@ -248,9 +248,10 @@ class Transfers:
     # The turn of a part that is not alone on its way ----------------------------------------------------------
 
     def turn(self, part: Part, way: Callable[[Device], Way]) -> None:
-        """Begin a part's transfer; what an upload lacks is determined only now.
+        """Begin a transfer whose turn at the copy engine has come.
 
-        `way`: returns the path between an accelerator and its host, in this direction.
+        What an upload must move is determined only now.  `way`: returns the path between an accelerator and its host,
+        in this direction.
         """
         launch: Launch = part.owner
         part.begun = True
@@ -286,7 +287,7 @@ class Transfers:
         self._go_on(part)  # the next leg begins where this one ended
 
     def _share(self, device: Device) -> None:
-        """Make an accelerator's private paths available to transfers of other devices."""
+        """Open an accelerator's private paths to transfers of other devices."""
         lane: Lane = self.capacity.of[device.index].lane
         if not lane.down.private or lane.down.rate == INF:
             return
@@ -327,7 +328,7 @@ class Transfers:
         self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True,
         fusion: Fusion | None = None,
     ) -> tuple[float, float]:  # fmt: skip
-        """Return bytes copied to the host at the end (output, final items), and seconds."""
+        """Return the bytes copied to the host at a launch's end, and fixed seconds."""
         size = 0.0
         for task in tasks:
             size += task.bytes_out
@@ -349,7 +350,7 @@ class Transfers:
         return seconds + max(Links.alone(self.links.down(device), size) for device in placement.devices)
 
     def brought(self, flow: Any) -> None:
-        """Handle the end of a transfer over one shared path, which belongs to a part."""
+        """Handle the end of a part's transfer over one shared path."""
         part = flow.owner
         part.flow = None
         part.until = self.clock._now

@@ -19,7 +19,7 @@ INF = math.inf
 
 
 class Timer:
-    """A timer that calls `then(self)`; setting it again makes its earlier entry stale."""
+    """A timer that calls `then(self)` when it fires; it has at most one valid entry."""
 
     __slots__ = ("entry", "then")
 
@@ -65,7 +65,7 @@ class Clock:
         return entry
 
     def at(self, time: float, order: int, timer: Timer) -> None:
-        """Fire the timer at an absolute time (so that equal times are equal floats)."""
+        """Set a timer to fire at an absolute time."""
         # The number orders what is equal in time and rank by insertion; an entry that is not its timer's last one is
         # stale.
         timer.entry = self._entries = entry = self._entries + 1
@@ -105,7 +105,7 @@ class Clock:
         return len(self._heap) - self._stale + (self.feed_time < INF)
 
     def only(self, order: int) -> bool:
-        """Return True if all pending events have this order; linear in the heap."""
+        """Return True if all pending events have this order; linear in their number."""
         if self.feed_time < INF:
             return False
         return all(item[1] == order for item in self._heap if item[3].entry == item[2])

@@ -26,7 +26,7 @@ def environment_of(clock: Clock) -> "SharedEnvironment":
 
 
 class SharedEnvironment(simpy.Environment):
-    """A SimPy environment with a clock's time and heap; the simulation steps it."""
+    """A SimPy environment that uses the time and event heap of a clock."""
 
     _clock: Clock
 

@@ -1,1 +1,1 @@
-"""Launches from start to end: start, boundaries between stages, completion, stop."""
+"""Control of launches: start, boundaries between stages, completion, stop."""

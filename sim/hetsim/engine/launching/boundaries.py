@@ -1,4 +1,4 @@
-"""Boundaries between stages of launches: what happens there, and its effects.
+"""Boundaries between stages of launches: actions there, and their effects.
 
 A launch has one pending clock entry, for its next boundary: in most cases its end.  Every change of a rate, a link or a
 lane (the engines of an accelerator) calls this module to recompute the rest of the timetable.
@@ -227,7 +227,7 @@ class Boundaries:
             self.follow(owner)
 
     def _take_turns(self, launch: Launch, table: Timetable) -> None:
-        """Determine what must be moved, and request the copy engines."""
+        """Plan the transfers of a launch, and queue them for the copy engines."""
         self.transfers.plan(launch, table)
         table.prepared = True  # from here on `next_boundary` need not come back to this
         for part in table.up:
@@ -359,7 +359,7 @@ def written(launch: Launch) -> Iterable[int]:
 
 
 def next_boundary(table: Timetable) -> tuple[float, int]:
-    """Return the next boundary at which a launch needs an action, and its purpose."""
+    """Return time and kind of a launch's next boundary that needs an action."""
     if not table.prepared:
         return table.begin, READY  # what must be uploaded is known only then
     turn = _turn(table.up) if table.up else INF
@@ -379,5 +379,5 @@ def next_boundary(table: Timetable) -> tuple[float, int]:
 
 
 def _turn(parts: Sequence[Part]) -> float:
-    """Return the time of the next transfer turn that needs an event."""
+    """Return the earliest begin of a transfer that needs an event."""
     return min([part.at for part in parts if not (part.alone or part.begun)], default=INF)

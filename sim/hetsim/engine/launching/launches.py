@@ -20,7 +20,7 @@ class Launches(Boundaries):
     # Start --------------------------------------------------------------------------------------------------
 
     def begin(self, launch: Launch) -> None:
-        """Compute the stage times of a launch that has occupied its devices."""
+        """Compute the stage times of a new launch, which has occupied its devices."""
         now = begin = self.clock._now
         if self.pacing is not None:
             begin = self.pacing.effective(now)  # when its start takes effect
@@ -100,7 +100,7 @@ class Launches(Boundaries):
     # Changes in mid-flight ----------------------------------------------------------------------------------
 
     def tabulate(self, launch: Launch) -> Timetable:
-        """Return the timetable of a compute-only launch, not entered in lanes."""
+        """Return a timetable for a compute-only launch, without entering it in lanes."""
         table = launch.own_table = Timetable(launch.decided, work(launch))
         table.uploaded = table.ready = table.compute_start = table.updated = launch.decided
         table.end = table.armed = table.compute_end = table.finish_at = launch.decided + table.total
@@ -108,7 +108,7 @@ class Launches(Boundaries):
         return table
 
     def materialize(self, launch: Launch) -> None:
-        """Give a compute-only launch a timetable, with which it continues."""
+        """Convert a running compute-only launch to one with a timetable."""
         if launch.table is not None or launch.resident:
             return
         table = self.tabulate(launch)

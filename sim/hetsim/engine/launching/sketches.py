@@ -1,8 +1,9 @@
-"""Sketched launches: on one accelerator, delayed only by engines and links.
+"""Launches in compact form (sketches), which only engines and links delay.
 
-See `hetsim.engine.flight.launch.Sketch`.  A transfer on a path that others use too begins in its turn; its end is known
-while it is alone on the path (`Links.book`).  Otherwise the times after it are inf until it has ended.  Any other event
-on an accelerator expands its sketches to timetables, and no transfer remains booked.
+A sketch (`hetsim.engine.flight.launch.Sketch`) is for a launch on one accelerator.  A transfer on a path that others
+use too begins in its turn; its end is known while it is alone on the path (`Links.book`).  Otherwise the times after it
+are inf until it has ended.  Any other event on an accelerator converts its sketches to timetables, and no transfer
+remains booked.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from hetsim.model.tasks import Mode
 
 @dataclass(eq=False)
 class Sketches:
-    """Runs launches that have a sketch from start to end."""
+    """Runs launches in compact form (sketches) from start to end."""
 
     state: RunState
     speeds: Speeds
@@ -38,7 +39,7 @@ class Sketches:
         self.links.sure, self.links.unsure = self._sure, self._unsure  # only sketches book
 
     def begin(self, launch: Launch) -> bool:
-        """Sketch a launch that starts now; return False if it needs a full timetable.
+        """Start a launch as a sketch; return False if it needs a full timetable.
 
         Nothing has changed then: it would overtake a launch, waits for an unknown time, or is not on one accelerator
         alone.
@@ -111,7 +112,7 @@ class Sketches:
         return True
 
     def _brings(self, launch: Launch, mode: Mode) -> tuple[Moves, float] | None:
-        """Return the transfers and compute time of a launch; None if it needs a timetable."""
+        """Return transfers and compute time of a launch; None if it cannot be a sketch."""
         tasks = launch._tasks
         if tasks is not None and (tasks[0]._history is not None or (launch.terms is None and len(tasks) > 1)):
             return None
@@ -197,7 +198,7 @@ class Sketches:
             self.transfers.brought(flow)
 
     def _sure(self, flow: Flow) -> None:
-        """Handle a flow that is now alone on its path and has been booked."""
+        """Handle a transfer that is now alone on its path, so that its end is known."""
         launch = flow.owner
         lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
         if flow is down_flow:
@@ -208,7 +209,7 @@ class Sketches:
             lane.write_out()
 
     def _uploaded(self, launch: Launch, at: float) -> bool:
-        """Set the upload end and later times; return False if more is unknown."""
+        """Set the times after an upload; return False if they remain unknown."""
         lane, seconds_left, rates, times, _, moves, up_flow, _ = launch.sketch  # type: ignore[misc]
         free = at  # when the last launch before it has computed, if that is later; inf: unknown
         for other in lane.flights:
@@ -232,7 +233,7 @@ class Sketches:
         return True
 
     def _unsure(self, flow: Flow) -> None:
-        """Handle a booked flow whose end is no longer known."""
+        """Handle a booked transfer whose end is no longer known."""
         launch = flow.owner
         lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
         drawn: Sketch

@@ -1,4 +1,4 @@
-"""Launches that stop early: the work that counts, saving of state, time limits."""
+"""Launches that stop early: work that counts, saving of state, time limits."""
 
 import math
 from dataclasses import dataclass, field
@@ -113,7 +113,7 @@ class Stops:
             state.normal = False
 
     def _keep(self, launch: Launch, table: Timetable, progress: float, keep: bool, fault: bool) -> float:
-        """Set the finished fraction of each task; return the fraction of work that counts."""
+        """Set each task's finished fraction; return the fraction of the work that counts."""
         computed = table.total * progress
         planned = durations.planned(launch)  # before the finished fraction of its tasks changes
         # A fused launch keeps no work.
@@ -227,7 +227,7 @@ class TimeLimits:
         self.signals.slowed = self.watch
 
     def watch(self, launch: Launch) -> None:
-        """Watch a launch that began, or may take longer since its devices slow down."""
+        """Set the timer of a launch that may exceed its time limit."""
         limit = self.state.tasks.time_limit  # in a fork the table may have more rows than at the start
         assert limit is not None
         seconds_left = min(float(limit[task.index]) - self._used.get(task.index, 0.0) for task in launch.tasks)
@@ -242,7 +242,7 @@ class TimeLimits:
         clock.at(max(end, clock._now), TIMER, timer)  # after what finishes at that instant
 
     def over(self, launch: Launch, keep: bool = True) -> None:
-        """Stop watching a launch that ended; `keep`: the time used so far still counts."""
+        """Remove the timer of an ended launch; `keep`: its tasks' used time still counts."""
         if (timer := self._timers.pop(launch.number, None)) is not None:
             self.state.clock.cancel(timer)
         for task in launch.tasks:

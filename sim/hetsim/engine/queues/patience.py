@@ -14,7 +14,7 @@ BLOCK = 64  # number of rows with known deadlines that the heap receives at once
 
 @dataclass(eq=False)
 class Deadlines:
-    """Rows by the time at which a deadline is due; no task objects are referenced."""
+    """A heap of task rows by deadline, without references to task objects."""
 
     clock: Clock
     due: Callable[[int], None]  # called with a row whose deadline is due
@@ -28,7 +28,7 @@ class Deadlines:
         self._at = 0
 
     def expect(self, rows: np.ndarray, times: np.ndarray) -> None:
-        """Watch rows with known deadlines; only a few are in the heap at a time."""
+        """Register rows with known deadlines; only a few are in the heap at a time."""
         order = np.lexsort((rows, times))
         order = order[times[order] < math.inf]
         self.rows, self.times = rows[order], times[order]
@@ -36,7 +36,7 @@ class Deadlines:
             self._arm()
 
     def _fill(self) -> bool:
-        """Load the heap so that it has the earliest row; return False if no row is left."""
+        """Load the earliest deadline to the heap; return False if no row is left."""
         heap, at, waits = self.heap, self._at, self.waits
         while at < len(self.rows) and (not heap or self.times.item(at) <= heap[0][0]):
             self._at = at + BLOCK  # before the loop: rows of a block are taken in once
@@ -47,7 +47,7 @@ class Deadlines:
         return bool(heap)
 
     def watch(self, row: int, time: float) -> None:
-        """Watch a row until `time`; inf: no deadline."""
+        """Register the deadline of a row; inf: no deadline."""
         if time == math.inf:
             return
         heappush(self.heap, (time, row))

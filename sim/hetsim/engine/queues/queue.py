@@ -1,4 +1,4 @@
-"""The queue of a service: rows, each of which becomes an object on first access.
+"""The queue of a service: rows of requests, made objects only when accessed.
 
 If nothing is decided about a request before it waits, no event occurs at its arrival: the waiting requests are a slice
 of the sorted column of arrivals, from `head_at` to the number that have arrived, and a batch is a slice of it.  Other
@@ -74,7 +74,7 @@ class ArrivalColumn:
 
 
 class OneByOne:
-    """Arrivals that are reported one by one, as arrived or as never arriving."""
+    """Arrivals that are reported one by one; some expected ones may never arrive."""
 
     def __init__(self, total: int):
         self.to_come = total
@@ -93,13 +93,13 @@ class OneByOne:
         return len(self.joined) - bisect_right(self.joined, time)
 
     def end_now(self) -> int:
-        """End the arrivals; return 0, since none of them was counted in advance."""
+        """End the arrivals; return 0, as none has a known arrival time."""
         self.to_come = 0
         return 0
 
 
 class StageNoise:
-    """Draws noise factors of the nominal stage times of a service's batches."""
+    """Random noise factors for the stage times of a service's batches."""
 
     def __init__(self, service: Service, random: RandomTree):
         self.noise = service.noise
@@ -168,7 +168,7 @@ class Queue:
 
     @property
     def _edge(self) -> int:
-        """Position after the last waiting request in the column."""
+        """Position after the last request in the column that has arrived."""
         return 0 if self.column is None else self.column.arrived
 
     def __len__(self) -> int:
@@ -189,7 +189,7 @@ class Queue:
 
     @property
     def apart(self) -> bool:
-        """True if requests outside of the column wait."""
+        """True if requests wait in the separate list."""
         return bool(self._apart)
 
     @property
@@ -305,11 +305,11 @@ class Queue:
     # The engine's side ----------------------------------------------------------------------------------------
 
     def ring(self, again: bool = False) -> None:
-        """Report that enough requests wait, or (`again`) that a batch has ended."""
+        """Report that the policy should be called; `again`: in any case."""
         self.bell[self] = again or self.bell.get(self, False)
 
     def join(self, task: Task) -> None:
-        """Add a request that is reported one by one, for the first time."""
+        """Add a request on its first arrival, reported one by one."""
         coming: Any = self.coming
         coming.to_come -= 1
         coming.joined.append(self.clock._now)
@@ -403,7 +403,7 @@ class Queue:
         self.clock.round_due = True
 
     def came(self) -> None:
-        """Record a request that arrived one by one; report if the wanted number wait."""
+        """Record an arrival reported one by one; call the policy if enough requests wait."""
         if self.wanted and (len(self) >= self.wanted or self.over):
             self.ring()
             self.clock.round_due = True
@@ -423,7 +423,7 @@ class Queue:
                 self.clock.again(time, ARRIVAL, self.timer)
 
     def end_now(self) -> int:
-        """End the arrivals; return the number of requests still expected in the column."""
+        """End the arrivals; return how many counted requests will not arrive."""
         self.noise.forget()
         self.clock.cancel(self.timer)
         return self.coming.end_now()

@@ -1,4 +1,4 @@
-"""Sources of tasks: open streams (rows merged), and closed loops of clients."""
+"""Sources of tasks: open arrival streams, and closed loops of clients."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ class Sources(Timer):
         progress: Callable[[float, int, int], None] | None, each_block: Callable[[], None],
         absent: Sequence[np.ndarray] = (),
     ):  # fmt: skip
-        """Create the sources; `absent`: rows of requests in queue columns, not delivered."""
+        """Create the sources; `absent`: rows that queues count themselves, not delivered."""
         super().__init__(self._arrive)
         self.run = run
         self.tasks = run.tasks
@@ -87,7 +87,7 @@ class Sources(Timer):
         self._sent = [len(stream.rows) for stream in self.run.closed]
 
     def begin_at(self, row: int) -> None:
-        """Deliver the rows of the table of `run` from row `row` on."""
+        """Continue with the table of `run`, from row `row` on."""
         self.note_arrived()
         self.tasks = self.run.tasks
         self._delivered, self._noted = None, row
@@ -212,7 +212,7 @@ class Graph:
         return freed
 
     def failed(self, row: int) -> list[Task]:
-        """Return arrived successors that cannot run any more; mark later ones."""
+        """Return the arrived successors, which can never run; mark the later ones."""
         doomed = []
         for successor in self.successors.get(row, ()):
             self.missing[successor] = -1  # final: its count is not used any more

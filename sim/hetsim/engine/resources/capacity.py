@@ -224,7 +224,7 @@ class Capacity(PlacementIndex):
             self.log.append(node.index)
 
     def _note(self, node: NodeState) -> None:
-        """Update the masks of open nodes and the log after a change of a node."""
+        """Update the open-node masks and the log after a change of a node."""
         for kind, available in enumerate(node.open):
             if available and node.up:
                 self.with_open[kind] |= node.bit
@@ -297,7 +297,7 @@ class Capacity(PlacementIndex):
 
     @staticmethod
     def _take_cores(node: NodeState, placement: Placement, millicores: int) -> int:
-        """Take whole cores by number (for pictures and plans); fractions have no number."""
+        """Occupy whole cores by number (for pictures and plans)."""
         taken = 0
         if placement.cores is not None:
             for core in placement.cores:
@@ -312,7 +312,7 @@ class Capacity(PlacementIndex):
         return taken
 
     def changed(self, state: GpuState | NodeState) -> None:
-        """Update the index after a device's state or memory changed in another way."""
+        """Update the index after a device's state changed other than by a launch."""
         self.releases += 1
         # Never True again: counts of open devices rely on it.
         self.undisturbed = self.undisturbed and state.up and not state.asleep

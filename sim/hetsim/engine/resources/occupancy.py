@@ -15,10 +15,10 @@ UNLIMITED = 1 << 62
 
 
 def available_at(state: "DeviceState", now: float, free: int) -> float:
-    """Return when a launch that leaves `free` of a device can begin (not for MIG).
+    """Return when a launch can begin on a device that may be saving earlier state.
 
-    Capacity counts as free while the previous launch is still saving its state; a new launch waits only if it needs
-    that part.  `state.saving` lists (until, amount).
+    `free`: capacity that the launch leaves.  Capacity counts as free while the previous launch is still saving its
+    state; a new launch waits only if it needs that part.  `state.saving` lists (until, amount).  Not for MIG.
     """
     time = state.ready_at
     if state.saving:
@@ -85,12 +85,12 @@ class GpuState(DeviceState):
         self.lane: Any = None  # launches in flight there (`hetsim.engine.flight.launch.Lane`)
 
     def note_memory(self, unpinned: int = 0) -> None:
-        """Update the minimum of free memory; `unpinned`: bytes of evictable items."""
+        """Update the minimum of free memory, which is reported as peak memory."""
         if self.room - unpinned < self.least_room:
             self.least_room = self.room - unpinned
 
     def takes(self, mode: Mode) -> bool:
-        """Return True if there is share and memory for one more launch in this mode."""
+        """Return True if there is enough share and memory for a launch in this mode."""
         if not self.up or self.asleep or mode.gpu_memory > self.room:
             return False
         if self.slices is not None and self.slices.cut_for(mode) is None:

@@ -55,7 +55,7 @@ class Budget:
         return 1 << 30 if self.max_nodes is None else max(0, self.max_nodes - len(self.on))
 
     def narrowed(self, mode: Mode, mask: int) -> int:
-        """Return those nodes of a mask on which the limits let the mode start."""
+        """Return the nodes of `mask` on which the partition limits allow the mode."""
         if not self.enough(mode):
             return 0
         return mask if self.new_nodes() else mask & self.mask  # no further node allowed: only the nodes in use

@@ -141,7 +141,7 @@ class PlacementIndex:
             self.tidy()
 
     def tidy(self) -> None:
-        """Empty a long log; outdated indexes check every node at their next query."""
+        """Clear the log if it is long; outdated masks are then computed from scratch."""
         if (length := len(self.log)) <= self._log_limit:
             return
         self.log.clear()  # in place: readers hold the list, and see the generation
@@ -287,7 +287,7 @@ class PlacementIndex:
         return None
 
     def countable(self, mode: Mode) -> bool:
-        """Return True if the mode needs only free cores or whole accelerators of one node."""
+        """Return True if counts of free cores or GPUs show whether a mode fits a node."""
         if mode.span_any:
             return False
         return mode.gpus == 0 or (self.indexes.get(mode) or self.index_of(mode)).simple
@@ -301,12 +301,12 @@ class PlacementIndex:
 
 
 def amount_of(mode: Mode) -> int:
-    """Return a multi-node gang's size in nodes, accelerators, or thousandths of cores."""
+    """Return the size of a multi-node gang in nodes, GPUs, or thousandths of cores."""
     return mode.node_count if mode.node_count > 1 else mode.gpus or mode.millicores
 
 
 def share_of(mode: Mode, node: NodeState, left: int) -> int:
-    """Return the part of a gang's remaining `amount_of` that one node can host."""
+    """Return the part of a gang's remaining size (`amount_of`) that a node can host."""
     if mode.unit is not None:
         if not node.fits(mode.unit):
             return 0
@@ -328,7 +328,7 @@ def share_of(mode: Mode, node: NodeState, left: int) -> int:
 
 
 def _gang_on(mode: Mode, chosen: list[tuple[NodeState, int]]) -> Placement:
-    """Return a gang's placement with given amounts on nodes, on their first devices."""
+    """Return a gang's placement on the first devices of nodes, by amount per node."""
     if not mode.gpus:
         devices = tuple(node.device for node, _ in chosen)
         if mode.node_count > 1:

@@ -61,7 +61,7 @@ class GpuSlices:
         return self.known[key]
 
     def recut(self, layout: Layout, now: float) -> None:
-        """Change to a layout that has the busy slices; idle slices in common remain."""
+        """Change to a layout that contains the busy slices, and keep common idle slices."""
         new, kept, begin = Counter(layout) - Counter(self.taken), [], now
         for one, ready in sorted(self.idle, key=lambda entry: entry[1]):
             if new[one]:
@@ -98,7 +98,7 @@ class GpuSlices:
             self.taken = tuple(sorted(one for one, _ in self.busy.values()))
 
     def named(self, layout: list[Any]) -> Layout | None:
-        """Return the layout that a policy names if it keeps the busy slices, else None."""
+        """Return the possible layout described by a policy, or None."""
         wanted, busy = sorted(str(x * 1.0 if isinstance(x, int) else x) for x in layout), Counter(self.taken)
         for one in (self.layout, *self.kind.sharing.cuts):
             same = wanted in (sorted(map(str, one)), sorted(str(part.profile or part.share) for part in one))
@@ -107,7 +107,7 @@ class GpuSlices:
         return None
 
     def agree(self, modes: dict[Any, Mode]) -> bool:
-        """Return True if the slices match the modes of the launches on the GPU."""
+        """Return True if layout and busy slices match the launches on the GPU."""
         there = tuple(sorted(one for one, _ in (*self.idle, *self.busy.values())))
         return there == self.layout and there in self.kind.sharing.cuts and self.busy.keys() == modes.keys() and all(
             self.busy[launch][0] in self.kind.slices_for(mode.share, mode.gpu_memory, mode.slice)

@@ -48,7 +48,7 @@ class Watched(dict[int, Any]):
 
 
 class Running:
-    """Compute-only launches of one key: sum of expected ends, without overdue ones."""
+    """Sum of the expected ends of compute-only launches of one key, if not overdue."""
 
     __slots__ = ("ends", "total", "heap")
 
@@ -166,7 +166,7 @@ def best_mode(task: Task) -> Mode:
 
 
 def wanted(task: Task, kind: str | None, class_: str | None) -> bool:
-    """Return True if the device type of a task's fastest mode, and its class, match."""
+    """Return True if a task's fastest device type and its class are requested."""
     return bool(matching([key_of(best_mode(task).type, task.class_)], kind, class_))
 
 

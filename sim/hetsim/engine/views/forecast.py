@@ -107,7 +107,7 @@ class Forecast:
         )
 
     def _left(self, task: Task) -> float:
-        """Return the estimated fraction of work left, progress of a running task included."""
+        """Return the estimated fraction of a task's work that is left."""
         launch = task._launch
         if task.shape in self._fleets:
             full_time = task.shortest_estimate
@@ -124,7 +124,7 @@ class Forecast:
         return self.remaining_of(launch) / full_time if full_time > 0 else 0.0
 
     def _kept(self, task: Task) -> History | None:
-        """Return the work that a task keeps at its next start, if stopped now."""
+        """Return the saved work of a task; if it runs, as if it was stopped now."""
         launch = task._launch
         if task.state != RUNNING or launch is None or launch.fusion is not None:
             return task._history
@@ -200,7 +200,7 @@ class Forecast:
         return times
 
     def _follow(self, launch: Launch, free: EngineTimes) -> EngineTimes:
-        """Return the engines' next free times after this launch has been served too."""
+        """Return the engines' next free times after they have served this launch."""
         table: Timetable = launch.table
         now = self.now
         up, down = self.transfers.estimate(launch)

@@ -36,14 +36,14 @@ class Generated:
         return sorted((task for queue in self.queues.values() for task in queue.tasks()), key=by_readiness)
 
     def with_replicas(self, launches: list[Launch], device: Device | None) -> list[Launch]:
-        """Return launches by start, replicas included: all, or those on a device."""
+        """Return launches and replicas by start time, all or those on a device."""
         residents = self.state.residents.values()
         here = list(residents) if device is None else [one for one in launches_on(self.state, device) if one.resident]
         return sorted([*here, *launches], key=lambda launch: launch.decided)
 
     @staticmethod
     def by_finish(launches: Sequence[Launch], finish_of: Callable[[Launch], float]) -> list[Task]:
-        """Return tasks of launches by expected end; requests of a replica one by one."""
+        """Return the tasks of launches by expected end, requests in replicas included."""
         ends: list[tuple[float, Task]] = []
         for launch in launches:
             if launch.resident:
@@ -62,7 +62,7 @@ class Generated:
         return sum(wanted(task, kind, class_) for task in self.waiting())
 
     def seconds(self, kind: str | None, class_: str | None) -> float:
-        """Return the remaining seconds of requests, each as if it were alone."""
+        """Return the remaining seconds of all requests, as if each was alone."""
         waiting = [self.remaining(task) for task in self.waiting() if wanted(task, kind, class_)]
         return math.fsum(waiting) + math.fsum(
             self.remaining(task) for launch in self.state.residents.values() for task in launch.tasks
@@ -70,7 +70,7 @@ class Generated:
         )  # fmt: skip
 
     def remaining(self, task: Task) -> float:
-        """Return the estimated seconds alone on a replica, minus the seconds in steps."""
+        """Return the estimated time alone on a replica minus the time in steps so far."""
         launch = task._launch
         estimate = task.shortest_estimate if launch is None else task.estimates[launch.holder.kind.position]
         # A request that has exceeded its estimate has 0 s left.

@@ -16,7 +16,7 @@ MANY = 64  # length of a node's list of launches from which each new one removes
 
 
 class Bounds:
-    """Time at which one mode fits, per node; a lower bound for a `stale` node.
+    """Earliest time at which a mode fits, by node; a lower bound for `stale` nodes.
 
     A launch that starts on a node cannot make the mode fit there earlier, and one that ends at its expected time was
     accounted for already.  So a time remains a valid lower bound, and is computed again only when it is the minimum of
@@ -91,7 +91,7 @@ class Ends:
         self._stops = 0  # launches stopped before the last look
 
     def as_known(self) -> bool:
-        """Like `refresh`, for checking whether earlier answers are still valid.
+        """Like `refresh`, but may skip the update; for checks of earlier answers.
 
         If no launch can end early or late, launches need not be read before a time is queried.
         """
@@ -128,7 +128,7 @@ class Ends:
         return self._countable
 
     def _look_at_changed(self) -> None:
-        """Void the bounds of nodes on which a launch ended before its expected time."""
+        """Void the bounds of nodes on which a launch has ended earlier than expected."""
         running, now = self.state.running, self.forecast.now
         changed: Iterable[int] = set(self.capacity.log[self._position :])
         if self._generation != self.capacity.log_generation:
@@ -147,7 +147,7 @@ class Ends:
         return self._voids, self.capacity.log_generation, len(self.capacity.log)
 
     def unchanged(self, node: int, stamp: tuple[int, int, int]) -> bool:
-        """Return True if the node is as at a stamp, and no launch ended early anywhere.
+        """Return True if a node has not changed since a stamp, and no end was early.
 
         So if it was the first node to have room for a mode, at a time still to come, it still is.
         """
@@ -165,7 +165,7 @@ class Ends:
         return [entry for entry in here if entry[1] in running]
 
     def due(self, number: int, time: float) -> list[tuple[float, int, Launch]]:
-        """Return the launches on a node that will have ended at a time from `earliest`."""
+        """Return the launches on a node that end by a time computed by `earliest`."""
         here = self.on[number]
         return here[: bisect_right(here, (time, math.inf))]
 

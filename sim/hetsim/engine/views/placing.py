@@ -29,7 +29,7 @@ class RoomIndex:
     """
 
     def __init__(self, capacity: Capacity, kind: int, whole: bool):
-        """Create an index for the type `kind`; `whole`: no accelerator is used in part."""
+        """Create an index for a device type; `whole`: modes use only whole devices."""
         self._capacity, self._kind, self._whole = capacity, kind, whole
         self._generation = self._position = -1
         self._amount: dict[int, int] = {}  # node -> what was free there at the last look
@@ -158,11 +158,11 @@ class NodeColumns:
                 self.gpus[name][number] = total / WHOLE
 
     def fitting(self, mode: Mode) -> list[int]:
-        """Return indexes of nodes on which the mode fits, ascending; columns unchanged."""
+        """Return the nodes on which the mode fits, ascending, without updating columns."""
         return list(self._capacity.nodes_in(self._capacity.mask(mode)))
 
     def candidates(self, mode: Mode) -> np.ndarray:
-        """Return indexes of nodes on which the mode fits, ascending; refresh columns."""
+        """Return the nodes on which the mode fits, ascending, after updating columns."""
         mask = self._capacity.mask(mode)
         self.refresh()
         bits = np.frombuffer(mask.to_bytes((len(self._capacity.nodes) + 7) // 8, "little"), dtype=np.uint8)
@@ -173,7 +173,7 @@ class Placing:
     """Finds placements; nothing here changes the state of the run."""
 
     def __init__(self, state: RunState, transfers: Transfers, fleets: Mapping[Shape, Any]):
-        """Create the finder; tasks of the shapes in `fleets` are placed by their replicas."""
+        """Create the finder; `fleets`: services whose replicas place the requests."""
         self._fleets = fleets
         self._capacity = state.capacity
         self._places = state.places
@@ -276,7 +276,7 @@ class Placing:
         return sum(self._places.items[item].size for item in self._places.missing(task.reads, device))
 
     def _only_place(self, mode: Mode) -> tuple[Any, ...]:
-        """Return the mode's placement on the only accelerator of its type, else ()."""
+        """Return the mode's only possible placement, with its GPU and node, or ()."""
         if mode.on_cpu or mode.gpus != 1 or mode.type.sharing.kind == "mig" or self.cluster.count(mode.type.name) != 1:
             return ()
         device = next(device for device in self.cluster.devices if device.type is mode.type)
@@ -313,7 +313,7 @@ class Placing:
         return placements
 
     def _alike(self, task: Task, mode: Mode) -> bool:
-        """Return True if the task ends at the same time wherever this mode fits now."""
+        """Return True if all present placements of the mode give the same end time."""
         kind = mode.type
         if task.reads or not (mode.on_cpu or mode.whole_devices):
             return False

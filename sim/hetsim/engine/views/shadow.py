@@ -43,7 +43,7 @@ class PoolEnds:
         self._countable = True
 
     def counts(self, mode: Mode) -> bool:
-        """Return True if counting free devices suffices for this mode and all launches."""
+        """Return True if counting free GPUs is enough for this mode and all launches."""
         if not (mode.span_any and self.capacity.undisturbed and mode.nodes is None and not mode.limited):
             return False
         if mode.millicores or mode.memory or not self.capacity.index_of(mode).simple:
@@ -51,7 +51,7 @@ class PoolEnds:
         return self._known()
 
     def _known(self) -> bool:
-        """Read new launches; return False if one uses parts of accelerators."""
+        """Read new launches; return False if one uses fractions of GPUs."""
         fresh, self._last = launches_since(self.state, self._last), self.state.last_launch
         capacity, running = self.capacity, self.state.running
         for launch in fresh:
@@ -159,7 +159,7 @@ class EarliestFit:
         self._find()
 
     def holds(self) -> bool:
-        """Return True if the answer is certainly still valid.
+        """Return True if the computed start is certainly still valid.
 
         That is known only if it comes from `Ends`, its time is still to come, and its node has not changed: a task that
         started elsewhere cannot have made any node fit earlier.
@@ -250,7 +250,7 @@ class EarliestFit:
         return None
 
     def _within_limits(self, modes: list[Mode]) -> Placement | None:
-        """Return the first mode's placement that fits the sketched nodes and limits."""
+        """Return the first mode's placement within sketched nodes and limits."""
         capacity, sketches = self._capacity, self._sketches
         for mode in modes:
             budget = self._budgets[mode.partition] if mode.limited else None
@@ -291,7 +291,7 @@ class EarliestFit:
         return self._placement
 
     def _sketch(self, number: int) -> Sketch:
-        """Return the node as it will be at the shadow time, as far as is known."""
+        """Return a what-if copy of the node as of the shadow time."""
         if (sketch := self._sketches.get(number)) is None:
             sketch = self._sketches[number] = Sketch(self._capacity.nodes[number], lasting=True)
             over = [launch for launch in launches_since(self.state, self._last)
@@ -327,7 +327,7 @@ class EarliestFit:
         return True
 
     def _spares(self, placement: Placement) -> bool:
-        """Return True if a launch beyond the shadow time leaves the needed devices free."""
+        """Return True if a longer launch leaves the devices needed later free."""
         if self._at is not None:
             head, mode, _ = self._at
             if not placement.mode.span_any and placement.devices[0].node != head:
@@ -356,7 +356,7 @@ class EarliestFit:
         return True
 
     def _spares_gang(self, placement: Placement, gang: Mode) -> bool:
-        """Return True if a launch beyond the shadow time leaves enough for a gang."""
+        """Return True if a longer launch leaves enough devices for a gang."""
         amount_left = self._free
         if self.anywhere:  # its nodes do not matter: a count will do
             if placement.mode.type is gang.type:

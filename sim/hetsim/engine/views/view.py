@@ -84,7 +84,7 @@ class LaunchSeen:
 
 @dataclass(eq=False)
 class RequestSeen(LaunchSeen):
-    """A request in a replica's batch: it ends before the replica's launch does."""
+    """A request in a replica's batch, which ends before the replica's launch."""
 
     _task: Task
 
@@ -100,7 +100,7 @@ class RequestSeen(LaunchSeen):
 
 @dataclass(eq=False)
 class Victims:
-    """Finds what would fit on nodes without some of the tasks running there."""
+    """Finds placements that become possible if some running tasks are stopped."""
 
     _capacity: Capacity
     _fleets: Mapping[Shape, Any]  # services by shape of which replicas take in the requests: no victims
