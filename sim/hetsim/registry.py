@@ -76,7 +76,7 @@ _not_here: dict[tuple[str, str], str] = {}  # what another process registered an
 def register(name: str, item: Item, kind: str = "scheduler") -> Item:
     """Register a policy of your own under a name in this process.
 
-    A package does it for every process with an entry point instead.
+    A package registers its policies for every process with an entry point instead.
 
     Parameters:
         name: how scenarios call it.

@@ -57,7 +57,7 @@ class Phase:
 class Load:
     """The use of one link by a phase, in seconds, also at the link's full rate.
 
-    `alone`: no other job can be in its way there.
+    `alone`: True if no other job can delay it on the link.
     """
 
     link: int

@@ -154,7 +154,7 @@ class Record:
     `first_token`: time of the first token of a request to a language model, None if there are none; `received`:
     device-seconds of its shares of steps, if clients time out or retry.
 
-    `energy`: J above idle; None unless computed in the run (rates changed): then it is derived from `compute`.
+    `energy`: J above idle; None if the run did not record it: it is then derived from `compute`.
 
     `launches`: columns, one row per launch: launch, task (the first), members, mode, place, decided (when the policy
     started it), start (its first stage), upload_start, upload_end, compute_start, compute_end, download_start, end (all

@@ -33,7 +33,7 @@ def claims_of(task: Task) -> int:
 class TaskQueue:
     """A priority queue of tasks; equal keys in the order of arrival.
 
-    Tasks whose keys arrive in ascending order (every first-come order) are appended to a deque at O(1); the others go
+    Tasks whose keys arrive in ascending order (every first-come order) are appended to a deque in O(1); the others go
     to a heap.  An entry is void once its task no longer waits or was pushed again, to this queue or another:
     `Task.ticket` identifies the valid entry, so removing is O(1) without a search.  Void entries are removed when they
     may be half of all.

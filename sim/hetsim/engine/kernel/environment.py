@@ -3,9 +3,9 @@
     environment = environment_of(simulation.state.clock)
     environment.process(maintenance(environment))
 
-They go on in SimPy's order (time, priority, insertion), as in an environment of their own; what the engine does at the
-same instant comes before (finishes, faults, arrivals) or by insertion (timers).  A run with such a process cannot be
-forked: a running generator cannot be copied.
+Processes run in SimPy's order (time, priority, insertion), as in a separate environment.  At one instant, the engine's
+finishes, faults and arrivals come before them; its timers are ordered by insertion.  A run with processes cannot be
+forked, since a running generator cannot be copied.
 """
 
 from typing import Any

@@ -147,7 +147,7 @@ class Ends:
         return self._voids, self.capacity.log_generation, len(self.capacity.log)
 
     def unchanged(self, node: int, stamp: tuple[int, int, int]) -> bool:
-        """Return True if a node has not changed since a stamp, and no end was early.
+        """Return True if a node has not changed since `stamp`, and no launch ended early.
 
         So if it was the first node to have room for a mode, at a time still to come, it still is.
         """
