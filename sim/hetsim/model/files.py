@@ -1,4 +1,4 @@
-"""Input files, recorded when they are opened, and output files."""
+"""Input files, which are recorded when opened, and output files."""
 
 import gzip
 import hashlib

@@ -381,7 +381,7 @@ class Shadow(Protocol):
 
 
 class Never:
-    """The shadow of a task that can never start, as far as is known."""
+    """The `Shadow` of a task that can never start, as far as is known."""
 
     time = math.inf
     anywhere = False

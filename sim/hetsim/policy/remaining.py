@@ -127,7 +127,7 @@ class Progress:
         return any(modes[i].type in up for i in allowed)
 
     def _closed(self, rows: list[int], running: dict[int, Task]) -> list[int]:
-        """Return the rows whose unfinished predecessors run or are among the rows."""
+        """Remove rows that wait for a predecessor neither running nor among the rows."""
         if (before := self.problem.tasks.predecessors) is None:
             return rows
         seen = dict.fromkeys(rows)

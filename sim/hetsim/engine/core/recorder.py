@@ -63,7 +63,7 @@ def watts(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
 
 
 def rows_of(kind: str, nothing: int | float, count: int) -> Any:
-    """Create a column with one row per task; writes are faster than to an array."""
+    """Create a column with one row per task, which is fast to write row by row."""
     return memoryview(array(kind, [nothing]) * count)
 
 

@@ -75,7 +75,7 @@ class SharedNetwork:
         self.links = array("d")
 
     def join(self, member: Member, complex_: bool) -> None:
-        """Add a computing launch; `complex_`: it also has transfers, or shares devices."""
+        """Add a computing launch; `complex_`: it also downloads, has items or shares GPUs."""
         now = self.clock._now
         mode = member.launch.placement.mode
         alone = mode.type.streams == 1 and mode.type.sharing.kind == "exclusive" and mode.share in (0, WHOLE)

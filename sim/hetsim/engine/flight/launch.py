@@ -111,7 +111,7 @@ class Terms:
     """Properties of a batch that its requests do not have: padding and noise.
 
     A padded batch moves `extra` requests and computes `padding` seconds in addition.  The true time of each stage is
-    the estimate × its factor (`up`, `compute`, `down`).
+    its nominal time × a factor (`up`, `compute`, `down`).
     """
 
     __slots__ = ("requests", "extra", "padding", "up", "compute", "down", "first", "own_rows", "fresh", "oldest")

@@ -61,7 +61,7 @@ class ArrivalColumn:
         return self.arrived == self.total
 
     def since(self, time: float) -> int:
-        """Number of requests that arrived after a time."""
+        """Return the number of requests that arrived after a time."""
         return self.arrived - int(np.searchsorted(self.times, time, side="right"))
 
     def end_now(self) -> int:
@@ -89,7 +89,7 @@ class OneByOne:
         return self.to_come == 0
 
     def since(self, time: float) -> int:
-        """Number of requests that arrived after a time."""
+        """Return the number of requests that arrived after a time."""
         return len(self.joined) - bisect_right(self.joined, time)
 
     def end_now(self) -> int:

@@ -1,1 +1,1 @@
-"""Free resources: devices, nodes, partition limits, and indexes of free places."""
+"""Free resources: devices, nodes, partition limits, and where modes fit."""

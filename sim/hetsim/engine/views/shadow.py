@@ -129,10 +129,10 @@ class Shadows:
 class EarliestFit:
     """Time and place of a task's start if running tasks end as estimated.
 
-    In steady runs in which counting suffices it is the minimum over the nodes (`Ends`), updated only for nodes that
-    changed, or by `PoolEnds` for gangs of whole accelerators anywhere.  Otherwise the running launches are released in
-    order of expected finish on sketches (what-if copies) of their nodes until a mode of the task fits; cost: one sort
-    of the running launches.
+    In steady runs where counting free devices is enough, the time is the minimum over the nodes (`Ends`), updated only
+    for nodes that changed; `PoolEnds` serves gangs that may use whole accelerators anywhere.  Otherwise the running
+    launches are released in order of expected finish on sketches (what-if copies) of their nodes until a mode of the
+    task fits; cost: one sort of the running launches.
     """
 
     def __init__(self, shadows: Shadows, task: Task, mode: Mode | None = None):
