@@ -9,7 +9,7 @@ from hetsim import __build__, __version__
 def main() -> None:
     """Run the command given by the arguments of the process."""
     if sys.argv[1:] == ["--version"]:
-        with suppress(BrokenPipeError):  # Click knows how a command ends whose output is closed
+        with suppress(BrokenPipeError):  # as Click ends a command whose output is closed
             return print(f"hetsim, version {__version__} ({__build__})", flush=True)
     from hetsim.cli import main as command
 

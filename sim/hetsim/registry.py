@@ -70,7 +70,7 @@ def policy(kind: str, name: str) -> Any:
 
 
 _registered: dict[str, dict[str, Any]] = {}
-_not_here: dict[tuple[str, str], str] = {}  # what another process registered and this one cannot load, and why
+_not_here: dict[tuple[str, str], str] = {}  # registrations of another process that cannot be loaded here: reasons
 
 
 def register(name: str, item: Item, kind: str = "scheduler") -> Item:

@@ -120,7 +120,7 @@ class StageTable:
         sizes = self.sizes
         power = math.log(last / first) / math.log(sizes[high] / sizes[high - 1])
         if count > sizes[-1]:
-            power = 1.0  # many are limited by arithmetic; the last two sizes alone tell the power too roughly
+            power = 1.0  # large batches are limited by arithmetic; two sizes do not determine the power well
         elif count < sizes[0]:
             power = max(0.0, power)
         near = high if count > sizes[high] else high - 1
@@ -135,7 +135,7 @@ class StageTable:
         return min(self.seconds_for(size) / size for size in self._measured(limit))
 
     def _measured(self, limit: int) -> list[int]:
-        # Along a line seconds over size is monotone, and a step is cheapest at its end.
+        # On a line, seconds per task are monotone in the size; a step is cheapest at its end.
         return sorted({min(limit, size) for size in (1, *self.sizes)} | ({limit} if limit < 1 << 30 else set()))
 
     def line(self) -> NearestLine:

@@ -248,7 +248,7 @@ class DeviceType:
     looked up by type unless given."""
 
     def __hash__(self) -> int:
-        return hash(self.name)  # not of all fields: types are keys in the innermost loops
+        return hash(self.name)  # only the name, for speed: types are keys in the innermost loops
 
     def slices_for(self, share: int, memory: int = 0, profile: str = "") -> Layout:
         """Return the MIG slices that have this share, memory and profile."""

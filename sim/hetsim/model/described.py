@@ -86,8 +86,8 @@ def used_without(model: type[Described]) -> dict[str, Any]:
 
 def with_default(sentence: str, default: Any, metadata: Iterable[Any] = ()) -> str:
     """Add the default to a key's description, unless it is stated already."""
-    default = getattr(default, "kind", default)  # of a part with keys of its own, of which the others are as they say
-    if isinstance(default, Mapping):  # by what else is given
+    default = getattr(default, "kind", default)  # of a part with keys of its own: its kind
+    if isinstance(default, Mapping):  # defaults that depend on other keys
         text = ", ".join(f"{in_units(value, metadata)} {where}" for where, value in default.items())
     elif default == math.inf:
         text = "no limit"

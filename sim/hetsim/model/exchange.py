@@ -112,7 +112,7 @@ class TrafficProfile:
                     spent.setdefault(load.link, []).append((seconds, longest, slack))
             exposed = max(0.0, phase.fixed + longest - phase.hidden)
             total += exposed
-            if phase.waits:  # a link may be down, and 0 × inf is no number
+            if phase.waits:  # a link may be down, and 0 × inf is NaN
                 bubble += phase.waits * exposed
         return total, bubble, spent
 
@@ -181,7 +181,7 @@ class Exchange:
         for device in devices:
             if not nodes or nodes[-1] != device.node:
                 nodes.append(device.node)
-        if len(self._rates) > len(self.cluster.nodes):  # ranks lie rack by rack
+        if len(self._rates) > len(self.cluster.nodes):  # ranks are ordered rack by rack
             nodes.sort(key=lambda node: (self._uplink[node] or 0, node))
         return self.on(tuple(nodes))
 

@@ -108,7 +108,7 @@ def _add_hook() -> None:
             reads = not isinstance(given[2], int) or not given[2] & (os.O_WRONLY | os.O_RDWR)
             code = path.suffix in (".py", ".pyc", ".so") or path.parent.suffix in (".dist-info", ".egg-info")
             code |= not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
-            # The event comes before the file is opened, also where there is none: entries of sys.path are tried so.
+            # The event precedes the opening, also of missing files, such as candidates on sys.path.
             if reads and not code and installed.isdisjoint(map(str, path.parents)) and os.path.exists(path):
                 for one in _recording.get():
                     one.seen[path] = None
@@ -150,7 +150,7 @@ def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = Fal
         temporary = Path(name)
         try:
             write(temporary)
-            temporary.chmod(0o666 & ~umask())  # mkstemp makes it private; a result is as readable as any other file
+            temporary.chmod(0o666 & ~umask())  # mkstemp makes it private; results get the usual permissions
             if durable:
                 flush(temporary)
             temporary.replace(path)
@@ -252,7 +252,7 @@ def opened(path: Path) -> IO[bytes]:
     size = path.stat().st_size
     with open_input(path) as stream:
         stream.seek(-min(size, 4), os.SEEK_END)
-        stated = int.from_bytes(stream.read(), "little")  # how much it holds, to 32 bits, unless it is damaged
+        stated = int.from_bytes(stream.read(), "little")  # its decompressed size modulo 2**32, unless it is damaged
     if stated > limit_of(size):
         check(path)
     return _limited(path)

@@ -144,7 +144,7 @@ def fused_seconds(
             traffic += seconds
             continue
         assert work is not None
-        scale = seconds / alone  # an estimate that is off, or a time that was measured
+        scale = seconds / alone  # for an inexact estimate, or a measured time
         moved = float(work.bytes[row, position])
         overhead = max(overhead, float(work.overhead[row, position]) * scale)
         operations += float(work.operations[row, position]) * scale

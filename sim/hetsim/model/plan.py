@@ -69,7 +69,7 @@ class Placement:
 
 def host_part(mode: Mode, count: int) -> tuple[int, int]:
     """Return the cores (thousandths) and memory on a node with `count` accelerators."""
-    if count >= mode.gpus:  # all of them, or a CPU mode
+    if count >= mode.gpus:  # all accelerators of the launch, or a CPU mode
         return mode.millicores, mode.memory
     return math.ceil(mode.millicores * count / mode.gpus), math.ceil(mode.memory * count / mode.gpus)
 

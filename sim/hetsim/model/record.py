@@ -251,7 +251,7 @@ class DeviceStates:
             self._power[index] = _POWER[what]
         elif what in ("down", "up"):
             self._failed[index] = what == "down"
-            if device.type.kind == "cpu":  # its cores stand for the node
+            if device.type.kind == "cpu":  # a CPU stands for its node
                 touched += [one.index for one in self._cluster.nodes[device.node].accelerators]
         else:
             return []

@@ -43,10 +43,10 @@ class Task:
         self.done = 0.0
         self._done = 0.0  # the true fraction
         self._launch: Any = None
-        self.ticket = 0  # of the queue entry that speaks for this task (hetsim.policy.queues)
+        self.ticket = 0  # number of its valid queue entry (hetsim.policy.queues)
         self.memo: Any = None  # a policy's own note on the task
-        self.allowed: tuple[int, ...] | None = None  # modes an admission policy restricted it to; None: all
-        self._history: Any = None  # the engine's, for tasks that were stopped or moved data
+        self.allowed: tuple[int, ...] | None = None  # positions of the modes that admission allows; None: all
+        self._history: Any = None  # `History` of a task that was stopped (engine only)
 
     @property
     def id(self) -> Any:

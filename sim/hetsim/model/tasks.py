@@ -339,7 +339,7 @@ class Shape:
     def __init__(self, modes: Sequence[Mode], stopping: Stopping = Stopping(), preemptible: bool = True):  # noqa: B008
         if not modes:
             raise ValueError("a shape needs at least one mode")
-        self.index = -1  # given by the Tasks that holds it
+        self.index = -1  # set by `Tasks`
         self.modes = tuple(modes)
         self.position = {mode: i for i, mode in enumerate(self.modes)}
         self.stopping = stopping

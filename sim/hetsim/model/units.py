@@ -271,7 +271,7 @@ TimeUnit = Annotated[str, AfterValidator(_one_of_time)]
 
 # Paths in scenario files: relative to the file, or else the working directory.
 #
-# The latter is for what is named on a command line; a scenario that ships has no folder of the user's.
+# The latter is for names on a command line: shipped scenarios are not in the user's folder.
 
 
 def _existing(value: Any, info: ValidationInfo) -> Path:

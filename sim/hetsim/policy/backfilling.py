@@ -62,7 +62,7 @@ class QueueWindow:
         tasks = self.tasks
         if not tasks or task.arrival > tasks[-1].arrival or by_arrival(task) > by_arrival(tasks[-1]):
             tasks.append(task)
-        else:  # it was stopped, or deferred, or had queued behind others of its partition: it may stand before others
+        else:  # a task that was stopped, deferred or outside the window may belong before others
             insort(tasks, task, key=by_arrival)
             self.changed = min(self.changed, bisect_left(tasks, by_arrival(task), key=by_arrival))
         demand = task.shape if task.allowed is None else (task.shape, task.allowed)
@@ -138,7 +138,7 @@ class Backfilling(ListScheduler):
             yield WAIT_FOR_READY
             return
         yield from self.backfill(heads, view)
-        yield self._until_something_fits(view)  # a newcomer may pass
+        yield self._until_something_fits(view)  # a new task may pass the heads
 
     def _until_something_fits(self, view: View) -> Pause:
         pause = self._pause or super()._until_something_fits(view)
@@ -182,7 +182,7 @@ class Backfilling(ListScheduler):
             if closed == EVERYWHERE:
                 break
             position += 1
-        # A rule may judge otherwise next time, and data that lie ready elsewhere may make room.
+        # Not with a rule, whose answer may change, nor with data items, whose locations may change.
         if closed == EVERYWHERE and len(heads) == 1 and self.placement is None and not view.items:
             self._stuck = heads[0], view.changes.releases
         return heads
@@ -213,7 +213,7 @@ class Backfilling(ListScheduler):
         self._look_anew(heads, view)
         window, full, rule = self.window, self._full, self.placement
         tasks, demands = window.tasks, window.demands
-        plain = rule is None and not view.items  # where `fit` finds no place there is none
+        plain = rule is None and not view.items  # then `fit` finds a place if there is one
         here = window.changed or 1
         hopeless = demands.keys() <= full.keys()
         while not hopeless:
@@ -230,7 +230,7 @@ class Backfilling(ListScheduler):
                     yield task, placement
                 finally:  # a cycle of the scheduler may end with this start (`policy.decisions.max_starts`)
                     started = task.state != WAITING
-                    if started and task in tasks[position : position + 1]:  # else admission has dropped it
+                    if started and task in tasks[position : position + 1]:  # not if admission has dropped it
                         window.take(position)
                 if started:
                     here = position
@@ -239,7 +239,7 @@ class Backfilling(ListScheduler):
                 full[demand] = None
                 hopeless = demands.keys() <= full.keys()
             here = position + 1
-        window.changed = len(tasks)  # those behind were not tried yet
+        window.changed = len(tasks)  # tasks pushed later have not been tried
 
     def reservations(self, heads: list[Task], task: Task, view: View) -> list[Shadow]:
         """Return the reserved starts of heads that compete with the task.

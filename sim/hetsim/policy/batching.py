@@ -25,7 +25,7 @@ class BatchReport(NamedTuple):
     A missing stage has length 0.  `oldest` is the arrival of the batch's first request.
     """
 
-    count: int  # type: ignore[assignment]  # a tuple's own method of that name is of no use here
+    count: int  # type: ignore[assignment]  # hides `tuple.count`
     size: int
     placement: Placement
     decided: float

@@ -130,7 +130,7 @@ class Index:
             if not waiting or again or wanted or state < ANSWERED or (not counter.ended and queue.over):
                 self._look(number, waiting)
             elif state == ANSWERED:
-                self._enter(number, ANSWERED)  # its oldest request may be another one
+                self._enter(number, ANSWERED)  # its oldest request may have changed
         self.bell.clear()
         if self._releases != view.changes.releases:
             self._releases = view.changes.releases
@@ -259,7 +259,7 @@ class Dispatcher:
 
     def schedule(self, view: View) -> Generator[Decision, None, Pause]:
         """Yield the decisions of this round; return the Pause that the scheduler yields."""
-        if len(self.counters) == 1:  # nearly always: two lists less a round
+        if len(self.counters) == 1:  # the usual case: saves two lists a round
             counter = self.counters[0]
             if counter.due(view.now, view.changes.releases):
                 while (decision := self._step(counter, view)) is not None:
@@ -286,7 +286,7 @@ class Dispatcher:
     def _first_due(self, due: list[Counter], view: View) -> Counter:
         def urgency(counter: Counter) -> Any:
             if not len(counter.queue):
-                return (-1, 0)  # all has been taken this round: its step sees to that
+                return (-1, 0)  # no request is left in this round: `_step` handles that
             if (placement := self.place(counter, view)) is not None:
                 value = counter.batching.urgency(counter.queue, placement, view)
                 if value is not None:
@@ -301,7 +301,7 @@ class Dispatcher:
         counter.until, counter.count = math.inf, None
         if not len(queue):
             counter.asked = False
-            if not self._full(counter, view):  # else the next arrival changes nothing before a release does
+            if not self._full(counter, view):  # if it is full, an arrival changes nothing before the next release
                 counter.count = 1
             return None
         placement = self.place(counter, view)

@@ -129,7 +129,7 @@ class Exchange:
         return bytes(answer)
 
     def _wait(self, poll: select.poll, end: float, begun: bool) -> None:
-        seconds = end - monotonic()  # an answer that lay there while hetsim was stopped counts
+        seconds = end - monotonic()  # an answer that arrived while hetsim was suspended counts
         if (begun and seconds < 0.0) or not poll.poll(max(0.0, seconds) * 1000):
             raise self._wrong(f"did not answer within {self._timeout:g} s (`timeout`)")
 

@@ -125,7 +125,7 @@ class IterationPolicy:
 
     follows: bool = False  # True if its hooks for requests that join, decode and leave a replica are called
 
-    changes: bool = False  # True if its answers may change while the same members only decode; `steady` returns when
+    changes: bool = False  # True if its answers may change while the same members only decode: see `steady`
 
     def key(self, request: Generation) -> Any:
         """Return the sort key of a waiting request, lowest first; constant while it waits."""

@@ -169,7 +169,7 @@ class ListScheduler(Scheduler):
         if not closed:
             yield WAIT_FOR_READY
         else:
-            # Behind a blocked head a newcomer cannot help, unless it can become the head itself or goes elsewhere.
+            # Behind a blocked head a new task cannot start, unless it becomes the head or uses other nodes.
             hopeless = closed == EVERYWHERE and self.order is arrival_order and not self._counts
             yield WAIT_FOR_RELEASE if hopeless else self._until_something_fits(view)
 
@@ -272,7 +272,7 @@ class ListScheduler(Scheduler):
         if not closed:
             yield WAIT_FOR_READY
         elif self.discipline == "keep":
-            # The head is chosen: an arrival cannot help on its nodes, but may start on the others.
+            # The head is chosen: an arrival cannot start on its nodes, but may start on others.
             yield WAIT_FOR_RELEASE if closed == EVERYWHERE and not self._counts else WAIT_FOR_CHANGE
         else:
             yield from self._behind_kept(view)
@@ -330,7 +330,7 @@ class ListScheduler(Scheduler):
                 yield Start(task, placement)
 
     def _skipping(self, view: View) -> Iterator[Decision]:
-        if view.changes.releases != self._releases:  # capacity has come free: what was blocked may fit
+        if view.changes.releases != self._releases:  # capacity was released: blocked demands may fit
             self._releases = view.changes.releases
             self._blocked.clear()
         blocked = self._blocked
@@ -361,10 +361,10 @@ class ListScheduler(Scheduler):
                 continue
             heappop(heads)
             if not any(view.fits(task.modes[position]) for position in task.modes_by_speed()):
-                blocked[shape] = None  # starts free nothing, nor do arrivals: not again before a release
+                blocked[shape] = None  # neither starts nor arrivals free capacity: not again before a release
             elif self.placement is not None:
                 yield from self._others(queue, task, view)
-        # What is blocked needs a release, but a newcomer with other demands may fit at once.
+        # Blocked demands need a release, but a new task with another demand may fit at once.
         yield self._until_something_fits(view)
 
     def _others(self, queue: TaskQueue, declined: Task, view: View) -> Iterator[Decision]:

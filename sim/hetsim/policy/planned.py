@@ -80,7 +80,7 @@ class PlannedScheduler(Scheduler):
         self._queues = {device: deque(numbers) for device, numbers in plan.queues().items()}
         self._number = {step.task: number for number, step in enumerate(plan.steps)}
         self._fused, self._last_arrival, self._modes = {}, {}, {}
-        for first, *others in plan.fused:  # the launch stands in the queue as its first step
+        for first, *others in plan.fused:  # its first step represents the launch in the queue
             self._fused[first] = rows = [plan.steps[number].task for number in (first, *others)]
             self._modes.update({plan.steps[n].task: self._placements[n].mode for n in (first, *others)})
             self._last_arrival[first] = float(tasks.arrival[rows].max())
@@ -99,7 +99,7 @@ class PlannedScheduler(Scheduler):
     def ready(self, task: Task) -> None:
         number = self._number[task.index]
         self._reach(task.index, "ready")
-        if number in self._started:  # it was stopped (a device failed): it goes on before what comes after it
+        if number in self._started:  # it was stopped (a device failed): it returns to the front of its queues
             self._started.discard(number)
             self._leave(number)
             for device in self._steps[number].devices:
@@ -111,7 +111,7 @@ class PlannedScheduler(Scheduler):
         number = self._number[task.index]
         if (rows := self._fused.get(number)) is not None:
             rows.remove(task.index)
-            if rows:  # the others may be able to go on without it
+            if rows:  # the other tasks of the launch may now be able to start
                 self._look_at(number)
                 return
         self._waiting.pop(number, None)

@@ -156,7 +156,7 @@ class Progress:
                 else:
                     count = max(1, -(-placement.mode.millicores // MILLI))
                     cores.setdefault(device, []).extend([ends[row]] * count)
-        for device, times in cores.items():  # on cores without names: any that are not taken
+        for device, times in cores.items():  # launches without named cores: any free cores
             names = [name for name, owner in self.lanes.items() if owner is device and name not in free_at]
             free_at.update(zip(names, times, strict=False))
 
