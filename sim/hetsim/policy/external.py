@@ -23,7 +23,7 @@ from hetsim.errors import UsageError
 
 GRACE = 2.0  # seconds that a process has to exit by itself before it is killed
 LONGEST = 64 << 20  # bytes of an answer
-_WATCH = ("/bin/sh", "-c", 'read -r _; kill -s KILL -- "-$0"')  # ends a group when its own input does: hetsim is gone
+_WATCH = ("/bin/sh", "-c", 'read -r _; kill -s KILL -- "-$0"')  # kills the process group when its input ends
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class ListScheduler(Scheduler):
     ):
         self.order = order
         self.placement = placement
-        self._counts = getattr(placement, "counts_waiting", False)  # what fits depends on how many wait
+        self._counts = getattr(placement, "counts_waiting", False)  # depends on the number of waiting tasks
         self.discipline = discipline
         self.drop_expired = self.rejects = drop_expired
         self.queue = TaskQueue()
