@@ -327,7 +327,7 @@ class EarliestFit:
         return True
 
     def _spares(self, placement: Placement) -> bool:
-        """Return True if a longer launch leaves the devices needed later free."""
+        """Return True if a longer launch does not use the devices reserved for this task."""
         if self._at is not None:
             head, mode, _ = self._at
             if not placement.mode.span_any and placement.devices[0].node != head:
