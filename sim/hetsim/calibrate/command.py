@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BATCHES = "1,2,4,8,16,32,64"
 MAX_BATCH = 1_000_000
-LOADS = (0.3, 0.7)
-"""Shares of the profile's capacity that --verify drives unless --rate says otherwise."""
+LOADS = (0.3, 0.7)  # shares of the profile's capacity at which --verify drives the device, without --rate
 
 
 @click.group(
@@ -93,9 +92,10 @@ def calibrate(
     scenarios include: service: {profile: NAME.service.yaml}, pcie: {profile: NAME.link.yaml}.
 
     With --from FILE nothing is measured: a line, a line with a break and a table are fitted to the times in the file,
-    judged by cross-validation, and written as a service profile. Of language models FILE is a profile of steps (columns
-    prompt_size, batch_size, token_size, prompt_time, token_time) or a log of requests (arrival, prompt_tokens,
-    output_tokens, ttft or first_token, latency or end), of the server that --server describes, a scenario.
+    compared by cross-validation, and the best is written as a service profile. For language models FILE is a profile of
+    steps (columns prompt_size, batch_size, token_size, prompt_time, token_time) or a log of requests (arrival,
+    prompt_tokens, output_tokens, ttft or first_token, latency or end), of the server that --server describes, a
+    scenario.
 
     `hetsim calibrate nccl FILE` turns output of nccl-tests into the curve of a link.
     """
@@ -135,7 +135,7 @@ def _from_tables(
     samples: bool, shape: str | None, scenario: Path | None, out: Path, name: str | None, force: bool, as_json: bool,
     quiet: bool,
 ) -> None:  # fmt: skip
-    """Write a profile of times measured elsewhere, and judge each shape."""
+    """Write a profile of times measured elsewhere, with the error of each shape."""
     from hetsim.calibrate import llm_command as language
     from hetsim.calibrate import tables as read
     from hetsim.calibrate.measure import from_elsewhere
@@ -181,7 +181,7 @@ def _from_tables(
 
 
 def _sized(text: str) -> tuple[int | None, Path]:
-    """SIZE=FILE, or FILE alone."""
+    """Parse SIZE=FILE, or FILE without a size."""
     size, sign, rest = text.partition("=")
     number = int(size) if sign and size.isdecimal() and int(size) > 0 else None
     path = Path(rest if number is not None else text)
@@ -201,7 +201,7 @@ def _picked(rows: tuple[str, ...]) -> dict[str, str]:
 
 
 def _falling(stages: dict[str, dict[int, float]]) -> list[str]:
-    """Stages with times that fall from one size to a larger one by more than noise."""
+    """Return remarks on stages whose times fall with the size by more than noise."""
     from hetsim.model.batch_times import StageTable
     from hetsim.scenario.schema.batch_tables import remarks
 
@@ -210,7 +210,7 @@ def _falling(stages: dict[str, dict[int, float]]) -> list[str]:
 
 
 def _sizes(text: str) -> list[int]:
-    """Batch sizes, at least two, increasing."""
+    """Parse at least two increasing batch sizes."""
     try:
         sizes = [int(part) for part in text.split(",")]
     except ValueError:
@@ -250,7 +250,7 @@ def _table(found: "MeasuredStages") -> list[str]:
 
 
 def _profile(path: Path) -> tuple[dict[str, Any], Any]:
-    """The service section of a profile, as written and validated."""
+    """Return the service section of a profile, as written and as validated."""
     from pydantic import ValidationError
 
     from hetsim.scenario.file import document

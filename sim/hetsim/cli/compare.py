@@ -13,8 +13,7 @@ from hetsim.experiment.options import StudyKeywords, StudyOptions
 from hetsim.registry import policies as known
 from hetsim.report import terminal
 
-USUAL = ("fcfs", "fcfs_skip", "sjf")
-"""Compared with the scenario's own policy where none are named."""
+USUAL = ("fcfs", "fcfs_skip", "sjf")  # compared with the scenario's own policy if none are named
 
 USUAL_GROUPS = ("class", "gpus", "user")
 
@@ -48,10 +47,10 @@ def compare(
 ) -> None:  # fmt: skip
     """Compare policies under common random numbers, and say which is better.
 
-    Without --policy these are the values of the scenario's sweep over `policy`, if it has one, else its own
-    policy and fcfs, fcfs_skip and sjf. One run of each says nothing about chance: use --replications.
+    Without --policy the policies are the values of the scenario's sweep over `policy`, if it has one, else its own
+    policy and fcfs, fcfs_skip and sjf. A single run of each does not show random variation: use --replications.
     A policy that refuses the scenario is a row with its reason.
-    Nothing is written unless --out is given; a run that fails keeps its tables as `hetsim run` does.
+    Nothing is written unless --out is given; tables of a failed run are stored as by `hetsim run`.
     """
     from hetsim.experiment.compare import asked_for
     from hetsim.experiment.compare import compare as evaluate
@@ -142,7 +141,7 @@ MAX_SETTINGS = 10
 def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool) -> None:
     """Compare two runs that `run --out` or `compare --out` wrote, task by task.
 
-    Of replications the first is taken. Tasks are matched by their id.
+    The first of several replications is used. Tasks are matched by their id.
     """
     from hetsim.experiment.directory import first_run
     from hetsim.results.many_runs.difference import difference
@@ -166,7 +165,7 @@ def _lines(found: Any, by: str | None, top: int) -> list[str]:
 
 
 def _settings(found: Any) -> list[str]:
-    """Differences between the scenarios other than their policies (labels show those)."""
+    """Return differences between the scenarios other than their policies."""
     differing = {key: values for key, values in found.settings.items() if not key.startswith("policy.")}
     if found.a.seed != found.b.seed:
         differing = {"seed": (found.a.seed, found.b.seed), **differing}
@@ -183,7 +182,7 @@ def _value(value: Any) -> str:
 
 
 def _written(column: str, columns: list[list[float]]) -> list[list[str]]:
-    """Format the columns of a table in one unit, so that they compare at a glance."""
+    """Return the columns of a table as texts in one unit, for comparison."""
     units = terminal.units_of("response" if column in ("start", "finish") else column)
     texts = iter(terminal.several([value for values in columns for value in values], units))
     return [[next(texts) for _ in values] for values in columns]

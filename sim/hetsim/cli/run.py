@@ -49,7 +49,7 @@ def run(
 ) -> None:  # fmt: skip
     """Run a scenario, a file or a shipped one, and print the main figures.
 
-    Nothing is written unless --out is given. A run that fails keeps its tables up to then in DIR/partial
+    Nothing is written unless --out is given. Tables of a failed run are stored up to its failure, in DIR/partial
     (without --out in runs/NAME-HASH/partial).
     """
     from hetsim.experiment.directory import PICTURE, check_target, save
@@ -122,7 +122,7 @@ def run(
 def _plan(
     scenario: Any, precision: float, metrics: tuple[str, ...], options: StudyKeywords, as_json: bool, quiet: bool
 ) -> None:
-    """Say how many replications a precision of each metric takes."""
+    """Print how many replications a precision of each metric requires."""
     from hetsim.experiment.precision import PILOT, plan_precision
     from hetsim.report.overview import remarks
 
@@ -200,7 +200,7 @@ def _show(outcome: Any, scenario: Any, metrics: tuple[str, ...] = ()) -> None:
 
 
 def _details(outcome: Any, scenario: Any) -> None:
-    """Say how much work a run was, for -v."""
+    """Print how much work a run was, for -v."""
     from hetsim.report.overview import first_of
 
     first = first_of(outcome)

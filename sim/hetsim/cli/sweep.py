@@ -49,14 +49,14 @@ def sweep(
     sample_seed: int, metrics: tuple[str, ...], keep: tuple[str, ...], by_replication: bool, out: Path | None,
     resume: bool, dry_run: bool, as_json: bool, quiet: bool, **options: Unpack[StudyKeywords],
 ) -> None:  # fmt: skip
-    """Run a scenario at many points and under several policies; one table.
+    """Run a scenario at many points and under several policies; print one table.
 
     Without --over and --points: the scenario's `sweep`. Several keys make a grid. Nothing is written unless --out
-    (or --cache) is given; with it, every run is on disk as soon as it has ended, and the same command goes on after
+    (or --cache) is given; with it, every run is stored as soon as it ends, and the same command continues after
     an interruption. A run that fails is a row with its error.
 
     Replications may be a precision (--set 'replications={precision: 5%, metric: response_mean}'), and the warm-up auto;
-    each is then found for every row as `hetsim compare` does it at that point.
+    each is then determined for every row as by `hetsim compare` at that point.
     """
     from hetsim.experiment.points import read_points
     from hetsim.experiment.sweep import estimate_sweep, plan_sweep, sweep_plan
@@ -145,7 +145,7 @@ def _lines(outcome: Any) -> list[str]:
 
 
 def _best(outcome: Any) -> list[str]:
-    """Name the best row for each metric shown, one line each."""
+    """Return the best row for each metric shown, one line each."""
     rows = []
     for name in outcome.shown_metrics:
         if not has_direction(name) or not outcome.table[name].notna().any():
@@ -166,8 +166,8 @@ def _best(outcome: Any) -> list[str]:
 def merge(sources: tuple[Path, ...], into: Path, quiet: bool) -> None:
     """Copy finished runs of caches (--cache) and sweeps (--out) into one folder.
 
-    For shards that had no folder in common. Every run is checked; files with damaged ones are named. The command of the
-    study, with that folder and without --shard, then makes what is missing, and the tables.
+    Use it for shards that had no common folder. Every run is checked; files with damaged runs are named. The command of
+    the study, with that folder and without --shard, then runs what is missing, and writes the tables.
     """
     from hetsim.experiment.store import merge_stores
 

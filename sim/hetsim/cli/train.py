@@ -1,4 +1,4 @@
-"""`hetsim train`: learn a policy on a scenario, of scheduling or of admission."""
+"""`hetsim train`: learns a scheduling or an admission policy on a scenario."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -53,12 +53,12 @@ def train(
 ) -> None:  # fmt: skip
     """Learn a scheduling or an admission policy, and compare it with others.
 
-    A scheduling policy decides which waiting task goes on which type of device; with --decides admission it decides
-    which tasks may wait at all under the scenario's own scheduler.
+    A scheduling policy decides which waiting task starts on which type of device; with --decides admission the policy
+    decides which tasks are admitted, under the scenario's own scheduler.
 
-    For scenarios in which tasks wait for a scheduler. It learns from loads of its own and is compared on the scenario's
-    seed, which it has not met.  A scenario runs the file under policy: {scheduler: {name: learned, path: FILE.npz}},
-    or {admission: {name: learned, path: FILE.npz}}.
+    The scenario must have tasks that wait for a scheduler. The policy learns from its own random loads and is compared
+    on the scenario's seed, which is not used for training.  A scenario runs the file under policy: {scheduler: {name:
+    learned, path: FILE.npz}}, or {admission: {name: learned, path: FILE.npz}}.
     """
     from hetsim.experiment.directory import comparison_json, folder_name
     from hetsim.learning.training.train import check_writable, make_agent
@@ -107,7 +107,7 @@ def train(
 
 
 def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
-    """`key=value`, the value as in YAML."""
+    """Return the settings in `key=value` texts; values are YAML."""
     from hetsim.scenario.file.document import parse_value
 
     values: dict[str, Any] = {}
@@ -123,7 +123,7 @@ def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _reward(text: str | None) -> Any:
-    """A name, or a mapping in YAML."""
+    """Return a reward: a name, or a mapping in YAML."""
     if text is None or not text.lstrip().startswith("{"):
         return text
     from hetsim.scenario.file.document import parse_value
@@ -135,7 +135,7 @@ def _reward(text: str | None) -> Any:
 
 
 def _earned(earned: "pd.DataFrame") -> list[str]:
-    """The reward per task of every policy, and its difference from what was learned."""
+    """Return each policy's reward per task, and its difference to the learned one."""
     from hetsim.results.statistics import student_interval
 
     width = max(map(len, earned.columns))

@@ -1,4 +1,4 @@
-"""`hetsim gallery`: published results compared with what comes out here."""
+"""`hetsim gallery`: published results compared with results of this simulator."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def gallery(
 ) -> None:  # fmt: skip
     """Run published results, and compare them with their authors' figures.
 
-    Without a name the entries are listed, with what came out when they were last recorded and how long that took. A
-    name, or the expected.yaml of an entry of your own, runs it. Exit code 1: a figure is outside its tolerance.
+    Without a name the entries are listed, with their last recorded outcome and its run time. A name, or the
+    expected.yaml of an entry of your own, runs the entry. Exit code 1: a figure is outside its tolerance.
     """
     from hetsim.gallery import entry as catalogue
     from hetsim.gallery import outcome as outcomes
@@ -186,7 +186,7 @@ def _json(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> dict[str, A
 
 
 def _write(done: list[tuple[Entry, Outcome, pd.DataFrame]], out: Path, quiet: bool) -> None:
-    """CSV and pictures, each whole or not at all."""
+    """Write CSV and pictures, each file atomically."""
     from hetsim.gallery.picture import bars
 
     out.mkdir(parents=True, exist_ok=True)

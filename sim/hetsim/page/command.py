@@ -1,4 +1,4 @@
-"""`hetsim report`: one HTML page of what a directory holds."""
+"""`hetsim report`: one HTML page about the results in a directory."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -25,9 +25,9 @@ def report(
     quiet: bool,
 ) -> None:  # fmt: skip
     """Write an HTML page about the results in DIR of `run`, `compare` or `sweep`.
-    The page needs no network and no other file.  Of runs it has charts with zoom, filters, and the facts of each task.
-    With --watch the directory may still be missing or unfinished: of a sweep the points come as their runs end.
-    With --paper what a paper needs of them is written, with the same tables and pictures.
+    The page needs no network and no other file.  For runs it has charts with zoom, filters, and details of each task.
+    With --watch the directory may still be missing or unfinished: the points of a sweep appear as their runs end.
+    With --paper the files for a paper are written, with the same tables and pictures.
     """
     from hetsim.experiment.directory import load_any
     from hetsim.page import NAME, write_report

@@ -46,8 +46,8 @@ def theory(
     """Compare a scenario with the queueing model that it matches.
 
     The match is exact, or has a stated error.
-    Every assumption of the model is listed with whether it holds. Where a hard one fails there is no prediction.
-    A scenario nearly matches where the error of the prediction is known to be 10 % at most.
+    The report lists every assumption of the model and whether it holds. There is no prediction if a required assumption
+    fails.  A scenario nearly matches if the error of the prediction is known to be at most 10 %.
     """
     from hetsim.experiment.run import prepare
     from hetsim.queueing.keys_to_drop import keys_to_drop

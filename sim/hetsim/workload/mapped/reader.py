@@ -74,7 +74,7 @@ def csv(
 
 
 def _typed(form: str, what: str) -> Callable[..., TaskTable]:
-    """The reader of a form with typed cells: no separator, decimal sign or header."""
+    """Return the reader of a typed format, without separator, decimal sign or header."""
 
     def read(
         log: JobLog, *, columns: mapping.Columns, units: mapping.Units | None = None, time: mapping.Forms | None = None,
@@ -116,7 +116,7 @@ def _map_of(
 
 
 def _checker(form: str) -> Callable[..., list[tuple[str, str]]]:
-    """Check the keys of a trace before a row is read; problems as key and sentence."""
+    """Return a check of a trace's keys before reading; it yields key and sentence."""
 
     def check(path: Path, separator: str | None = None, header: list[str] | None = None, **keys: Any) -> Any:
         made = _map_of(**{key: value for key, value in keys.items() if key in _MAP_KEYS})
@@ -137,8 +137,7 @@ for _form, _reader in (("csv", csv), ("parquet", parquet), ("jsonl", jsonl)):
     _reader.check = _checker(_form)  # type: ignore[attr-defined]
 
 
-Record = dict[str, Any]
-"""What a reader of records knows of a job, by target."""
+Record = dict[str, Any]  # what a record reader extracts of a job, by target
 RECORDED = (
     "id", "arrival", "start", "end", "time_limit", "gpus", "cpus", "memory", "user", "class", "queue", "account",
     "status", "recorded_node",
@@ -148,7 +147,7 @@ RECORDED = (
 def read_records(
     log: JobLog, records: Iterable[tuple[int, Record]], time: str, zone: Any = None, attempts: str | None = None
 ) -> JobLog:
-    """Jobs from a reader's records; `time`: the format of their instants."""
+    """Add the jobs of a reader's records; `time`: the format of their instants."""
     columns = {name: mapping.CellSource("column", (name,)) for name in RECORDED}
     made = _map_of(columns, {}, time, zone=zone, missing={}, attempts=attempts)
     rule = mapping.Missing("default")
@@ -184,7 +183,7 @@ def _read(log: JobLog, made: LogMap, rows: FileRows) -> JobLog:
 
 
 def _localize(log: JobLog, made: LogMap) -> None:
-    """Dates of the window that name no zone are in the log's."""
+    """Interpret dates of the time window without a zone in the log's zone."""
     if made.zone is not None:
         read = Instants(None, made.zone)
         since, until = (Date(read(str(bound.naive()))) if isinstance(bound, Date) and not bound.zoned else bound
