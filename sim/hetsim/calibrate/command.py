@@ -31,41 +31,41 @@ LOADS = (0.3, 0.7)  # shares of the profile's capacity at which --verify drives 
     short_help="Measure this machine's device and write profiles for scenarios.",
 )
 @click.option("--model", metavar="MODULE:FACTORY",
-              help="A function without arguments that makes a PyTorch module or a device.")  # fmt: skip
+              help="A function without arguments that returns a PyTorch module or a device.")  # fmt: skip
 @click.option(
     "--from",
     "tables",
     multiple=True,
     metavar="[SIZE=]FILE",
-    help="Instead of measuring: a table that was measured elsewhere, or files of perf_analyzer (repeatable).",
+    help="Use a table measured elsewhere, or files of perf_analyzer (repeatable), instead of measuring.",
 )
-@click.option("--batch", metavar="COLUMN", help="With --from: the batch size.  [default: by its name]")
-@click.option("--time", "time_", metavar="COLUMN", help="With --from: the time.  [default: by its name]")
-@click.option("--unit", metavar="UNIT", help="With --from: of the times, where their column's name has none.")
-@click.option("--where", "rows", multiple=True, metavar="COLUMN=VALUE", help="With --from: which rows (repeatable).")
-@click.option("--samples", is_flag=True, help="With --from: several rows of one size are samples; their mean counts.")
+@click.option("--batch", metavar="COLUMN", help="With --from: column of batch sizes.  [default: by its name]")
+@click.option("--time", "time_", metavar="COLUMN", help="With --from: column of times.  [default: by its name]")
+@click.option("--unit", metavar="UNIT", help="With --from: unit of the times, if the column's name has none.")
+@click.option("--where", "rows", multiple=True, metavar="COLUMN=VALUE", help="With --from: rows to use (repeatable).")
+@click.option("--samples", is_flag=True, help="With --from: rows of the same size are samples; use their mean.")
 @click.option("--as", "shape", type=click.Choice(["line", "broken-line", "powers", "table"]),
-              help="With --from: the shape, in place of the one that cross-validation chooses.")  # fmt: skip
+              help="With --from: the shape of the times; replaces the choice by cross-validation.")  # fmt: skip
 @click.option(
     "--server",
     "scenario",
     type=FILE,
     metavar="YAML",
-    help="With --from: the server of a log of requests.",
+    help="With --from: a scenario of the server that wrote the request log.",
 )
 @click.option("--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...",
               help="Batch sizes to measure.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(3, 10_000), default=15, show_default=True,
-              help="Times each is measured.")  # fmt: skip
+              help="Measurements per batch size.")  # fmt: skip
 @click.option("--device", "where", type=click.Choice(["auto", "cuda", "cpu"]), default="auto", show_default=True,
-              help="Where a PyTorch module runs.")  # fmt: skip
+              help="Device that a PyTorch module runs on.")  # fmt: skip
 @click.option("--out", type=FOLDER, default=Path("."), metavar="DIR",
               help="Folder for the profiles.  [default: the current one]")  # fmt: skip
 @click.option("--name", metavar="NAME",
-              help="Of the profiles: NAME.service.yaml, NAME.link.yaml.  [default: the factory's]")  # fmt: skip
+              help="Name of the profiles: NAME.service.yaml, NAME.link.yaml.  [default: the factory's]")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace profiles that exist.")
 @click.option("--verify", "profile", type=PATH, metavar="PROFILE",
-              help="Drive the device with requests and compare measured with simulated figures.")  # fmt: skip
+              help="Send requests to the device, and compare measured with simulated figures.")  # fmt: skip
 @click.option(
     "--rate",
     "rates",
@@ -74,8 +74,8 @@ LOADS = (0.3, 0.7)  # shares of the profile's capacity at which --verify drives 
     help="Requests per second with --verify (repeatable).  [default: 30 % and 70 % of the capacity]",
 )
 @click.option("--seconds", type=click.FloatRange(0, 3600, min_open=True), default=5.0, show_default=True,
-              help="How long --verify drives each rate.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the arrivals with --verify.")
+              help="Duration of each rate with --verify.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of arrivals with --verify.")
 @JSON
 @QUIET
 @click.pass_context

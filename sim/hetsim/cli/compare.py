@@ -30,15 +30,15 @@ VERDICTS = {
               help="A metric to compare, or a set of them: usual, cluster, all (repeatable).")  # fmt: skip
 @BY
 @click.option("--baseline", metavar="NAME", help="Compare every policy with this one only.")
-@click.option("--best", metavar="METRIC", help="Select the best policy by a metric with a stated probability: makes as "
-              "many replications as that takes (--replications: those of the first stage).")  # fmt: skip
+@click.option("--best", metavar="METRIC", help="Select the best policy by a metric with a given probability: runs as "
+              "many replications as necessary (--replications: those of the first stage).")  # fmt: skip
 @click.option("--probability", type=Share(), metavar="SHARE",
-              help="With --best: that of having selected the best.  [default: 95%]")  # fmt: skip
+              help="With --best: probability that the best is selected.  [default: 95%]")  # fmt: skip
 @click.option("--delta", type=Share(), metavar="SHARE",
-              help="With --best: the difference, as a share of the mean, that is worth no further replication.  "
+              help="With --best: the difference, as a share of the mean, below which policies count as equal.  "
               "[default: 1%]")  # fmt: skip
 @click.option("--out", type=FOLDER, metavar="DIR",
-              help="Write the comparison, and tables and a picture of every policy, there.")  # fmt: skip
+              help="Write the comparison, and tables and a picture of every policy, to DIR.")  # fmt: skip
 @RUNNING
 def compare(
     scenario: str, policies: tuple[str, ...], metrics: tuple[str, ...], by: tuple[str, ...], baseline: str | None,
@@ -133,9 +133,9 @@ MAX_SETTINGS = 10
 @click.argument("a", type=PATH, metavar="RUN")
 @click.argument("b", type=PATH, metavar="RUN")
 @click.option("--metric", "column", type=click.Choice(COLUMNS), default="response", show_default=True,
-              help="What of each task is compared.")  # fmt: skip
-@click.option("--by", type=click.Choice(["class", "user"]), help="Gainers and losers by class or by user only.")
-@click.option("--top", type=Whole(min=1), default=10, show_default=True, metavar="N", help="Tasks that are listed.")
+              help="Column of the tasks to compare.")  # fmt: skip
+@click.option("--by", type=click.Choice(["class", "user"]), help="List gainers and losers by class or by user only.")
+@click.option("--top", type=Whole(min=1), default=10, show_default=True, metavar="N", help="Number of listed tasks.")
 @JSON
 @VERBOSITY
 def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool) -> None:

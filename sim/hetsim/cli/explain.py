@@ -16,7 +16,7 @@ MAX_STRETCHES = 25
 @click.argument("run", type=PATH, metavar="RUN")
 @click.argument("task", required=False)
 @click.option("--by", metavar="class|gpus|user",
-              help="Add up over the tasks of each class, number of GPUs asked for, or user.")  # fmt: skip
+              help="Add up the waits by class, by requested number of GPUs, or by user.")  # fmt: skip
 @JSON
 @VERBOSITY
 def explain(run: Path, task: str | None, by: str | None, as_json: bool) -> None:

@@ -26,7 +26,7 @@ README = "README.md"
 
 @click.command(short_help="Make a folder to start from: a scenario, its files, and the next commands.")
 @click.argument("folder", metavar="FOLDER", type=FOLDER)
-@click.option("--kind", type=click.Choice(list(KINDS)), help="What is in it; without it the kinds are listed.")
+@click.option("--kind", type=click.Choice(list(KINDS)), help="Contents of the folder; without it the kinds are listed.")
 @QUIET
 @VERBOSITY
 def new(folder: Path, kind: str | None, quiet: bool) -> None:
@@ -61,9 +61,9 @@ REGISTERED = {"traces": "trace", "clusters": "nodes", "arrivals": "arrivals"}
 
 @click.command("list", short_help="List policies, scenarios, metrics, trace formats, models and GPUs, ...")
 @click.argument("what", metavar="|".join(LISTS), type=click.Choice(LISTS))
-@click.option("--kind", type=click.Choice(POLICY_KINDS), help="Of policies, only these.")
-@click.option("--model", metavar="NAME", help="Of support: the language model, a name or {...} as in scenarios.")
-@click.option("--gpu", metavar="NAME", help="Of support: the GPU.")
+@click.option("--kind", type=click.Choice(POLICY_KINDS), help="List only policies of this kind.")
+@click.option("--model", metavar="NAME", help="With support: the language model, a name or {...} as in scenarios.")
+@click.option("--gpu", metavar="NAME", help="With support: the GPU.")
 @JSON
 @VERBOSITY
 def list_(what: str, kind: str | None, model: str | None, gpu: str | None, as_json: bool) -> None:

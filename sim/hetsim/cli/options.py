@@ -32,12 +32,12 @@ SCENARIO = click.argument("scenario", metavar="FILE|NAME")
 
 BY = click.option(
     "--by", multiple=True, metavar="class|gpus|user",
-    help="Also tell what became of each class, number of GPUs asked for, or user (repeatable).",
+    help="Also print figures by class, by requested number of GPUs, or by user (repeatable).",
 )  # fmt: skip
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 
-QUIET = click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors.")
+QUIET = click.option("-q", "--quiet", is_flag=True, help="Print only errors on stderr.")
 
 VERBOSITY = click.option(
     "-v",
@@ -45,7 +45,7 @@ VERBOSITY = click.option(
     is_flag=True,
     callback=lambda context, _, value: context.meta.update({VERBOSE: value}),
     expose_value=False,
-    help="Say more on stderr; show tracebacks.",
+    help="Print more on stderr; show tracebacks.",
 )
 
 

@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Run a scenario and print the figures that matter.")
 @SCENARIO
-@click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy: sjf, or sjf+predicted_wait.")
-@click.option("--out", type=FOLDER, metavar="DIR", help="Write tables, summary and a picture there.")
+@click.option("--policy", metavar="NAME", help="Replaces the scenario's whole policy: sjf, or sjf+predicted_wait.")
+@click.option("--out", type=FOLDER, metavar="DIR", help="Write tables, summary and a picture to DIR.")
 @click.option("--perfetto", type=TIMELINE, metavar="JSON",
-              help="Write what ran where and when, for Perfetto: run.json.gz (of the first replication).")  # fmt: skip
+              help="Write all launches as a trace for Perfetto: run.json.gz (of the first replication).")  # fmt: skip
 @click.option("--metric", "--metrics", "metrics", multiple=True, metavar="NAME",
-              help="A further metric (or a set: cluster, all) to print, or that of --batch-means or --plan-precision "
+              help="Another metric (or a set: cluster, all) to print, or the one of --batch-means or --plan-precision "
               "(repeatable).")  # fmt: skip
 @BY
 @click.option(
     "--batch-means",
     "batched",
     is_flag=True,
-    help="Intervals from one long run, by batches of its tasks; refused where it is too short for that.",
+    help="Compute intervals from one long run, by batches of its tasks; an error if the run is too short.",
 )
 @click.option(
     "--plan-precision",
     "precision",
     type=Share(),
     metavar="SHARE",
-    help="Say how many replications a precision such as 5% takes, from a pilot of ten (or --replications).",
+    help="Print how many replications a precision such as 5% requires, from ten pilot runs (or --replications).",
 )
 @RUNNING
 def run(

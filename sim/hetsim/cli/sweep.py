@@ -22,26 +22,26 @@ SHOWN_POINTS = 20
     "--over",
     multiple=True,
     metavar="KEY=VALUES",
-    help="A key and what to try: 8,16,32 or, for samples, a range: '10/s..900/s log' (repeatable).",
+    help="A key and its values: 8,16,32 or, for samples, a range: '10/s..900/s log' (repeatable).",
 )
-@click.option("--points", type=PATH, metavar="FILE.csv", help="Points from a table: a column a key, a row a point.")
-@click.option("--policy", "policies", multiple=True, metavar="NAME", help="Run each point under it (repeatable).")
+@click.option("--points", type=PATH, metavar="FILE.csv", help="Points from a table: columns are keys, rows are points.")
+@click.option("--policy", "policies", multiple=True, metavar="NAME", help="Policy of each point (repeatable).")
 @click.option("--sample", type=click.Choice(["grid", "random", "latin_hypercube", "sobol"]), default="grid",
-              show_default=True, help="All combinations, or --n points drawn from the ranges.")  # fmt: skip
-@click.option("--n", type=Whole(min=1), metavar="N", help="Points of a sample.")
-@click.option("--sample-seed", type=Whole(min=0), default=0, show_default=True, help="Of the sample.")
-@click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to keep and show (repeatable).")
-@click.option("--keep", multiple=True, metavar="NAME", help="Keep this and those of --metric alone (repeatable).")
-@click.option("--by-replication", is_flag=True, help="Print a row a replication (with --json).")
+              show_default=True, help="grid: all combinations; others: --n points drawn from the ranges.")  # fmt: skip
+@click.option("--n", type=Whole(min=1), metavar="N", help="Number of sampled points.")
+@click.option("--sample-seed", type=Whole(min=0), default=0, show_default=True, help="Seed of the sample.")
+@click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to store and show (repeatable).")
+@click.option("--keep", multiple=True, metavar="NAME", help="Store only this and those of --metric (repeatable).")
+@click.option("--by-replication", is_flag=True, help="Print one row per replication (with --json).")
 @click.option("--out", type=FOLDER, metavar="DIR",
-              help="Keep finished runs and tables there; an interrupted sweep goes on from it.")  # fmt: skip
-@click.option("--resume", is_flag=True, help="Go on with the sweep in --out: there must be one.")
+              help="Store finished runs and tables in DIR; an interrupted sweep continues from them.")  # fmt: skip
+@click.option("--resume", is_flag=True, help="Continue the sweep in --out, which must exist.")
 @click.option("--dry-run", is_flag=True, help="Print the points and an estimate of the time; write nothing.")
 @study_options(
     StudyKeywords,
-    replications={"help": "Of every point; adds intervals."},
-    cache={"help": "Keep finished runs there and look them up; without it in DIR/runs of --out."},
-    fresh={"help": "Make every run again, and replace the sweep in --out."},
+    replications={"help": "Runs of every point; adds intervals."},
+    cache={"help": "Store and reuse finished runs in DIR; without it in DIR/runs of --out."},
+    fresh={"help": "Repeat every run, and replace the sweep in --out."},
 )
 @TELLING
 def sweep(
@@ -160,7 +160,7 @@ def _best(outcome: Any) -> list[str]:
 @click.command(short_help="Put finished runs of several machines into one folder.")
 @click.argument("sources", nargs=-1, required=True, type=PATH, metavar="DIR...")
 @click.option("--into", required=True, type=FOLDER, metavar="DIR",
-              help="A cache, or the directory of a sweep; it may be one of the others.")  # fmt: skip
+              help="A cache, or the directory of a sweep; it may be one of the sources.")  # fmt: skip
 @QUIET
 @VERBOSITY
 def merge(sources: tuple[Path, ...], into: Path, quiet: bool) -> None:

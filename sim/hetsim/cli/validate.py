@@ -17,10 +17,10 @@ VALID = {"(?<=: )valid(?=;)": "good"}
 
 @click.command(short_help="Check scenarios without running them.")
 @click.argument("scenarios", nargs=-1, required=True, metavar="FILE|NAME...")
-@click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy.")
+@click.option("--policy", metavar="NAME", help="Replaces the scenario's whole policy.")
 @SET
 @study_options(external={})
-@click.option("--conformance", is_flag=True, help="Also try the scheduler on small systems, by the rules of policies.")
+@click.option("--conformance", is_flag=True, help="Also test the scheduler's conformance on small systems.")
 @QUIET
 @VERBOSITY
 def validate(
@@ -67,7 +67,7 @@ def _breaches(name: str, scenario: Any) -> list[Problem]:
 
 
 @click.command(short_help="Print the JSON Schema of scenario files.")
-@click.option("--file", type=SCHEMA, metavar="JSON", help="Write it to this file instead.")
+@click.option("--file", type=SCHEMA, metavar="JSON", help="Write the schema to this file instead.")
 @VERBOSITY
 def schema(file: Path | None) -> None:
     """Print the JSON Schema of scenario files, or write it to a file.

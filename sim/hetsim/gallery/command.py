@@ -34,9 +34,9 @@ VERDICTS = {
               help="Run only cases with these values on an axis (repeatable).")  # fmt: skip
 @click.option("--inputs", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="DIR",
               help="Folder with the files of an entry that do not ship.")  # fmt: skip
-@click.option("--recorded", "as_recorded", is_flag=True, help="Run nothing: show what came out last time.")
-@click.option("--record", is_flag=True, help="Keep what comes out next to the entry, for --recorded and the guide.")
-@click.option("--out", type=FOLDER, metavar="DIR", help="Write the comparison as CSV and pictures there.")
+@click.option("--recorded", "as_recorded", is_flag=True, help="Run nothing: show the last recorded results.")
+@click.option("--record", is_flag=True, help="Store the results next to the entry, for --recorded and the guide.")
+@click.option("--out", type=FOLDER, metavar="DIR", help="Write the comparison as CSV and pictures to DIR.")
 @WORKERS
 @TELLING
 def gallery(

@@ -1,6 +1,6 @@
 """`hetsim report --watch`: serves a page of results while they are written.
 
-Only this machine is served.  A request after a change of the directory makes the page anew; no file is written.
+Only this machine is served.  A request after a change of the directory makes the page again; no file is written.
 """
 
 import math

@@ -31,13 +31,13 @@ MAX_NAMED = 6  # assumptions that the first sentence names; the table below it h
 
 @click.command(short_help="Compare a scenario with the exact model that it matches.")
 @SCENARIO
-@click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy.")
+@click.option("--policy", metavar="NAME", help="Replaces the scenario's whole policy.")
 @study_options(
     LocalKeywords,
     seed={},
-    replications={"type": Whole(min=2, max=100_000), "help": "Independent runs; the scenario's own, or 10."},
+    replications={"type": Whole(min=2, max=100_000), "help": "Number of runs; by default the scenario's, or 10."},
 )
-@click.option("--predict-only", is_flag=True, help="Do not simulate.")
+@click.option("--predict-only", is_flag=True, help="Print the prediction without simulating.")
 @TELLING
 def theory(
     scenario: str, policy: str | None, predict_only: bool, as_json: bool, quiet: bool,

@@ -30,7 +30,7 @@ ONE_PIECE = (".zip", ".tar")  # suffixes of archives, which cannot be split into
 
 READING = together(
     click.argument("file", metavar="FILE"),
-    click.option("--format", "form", help="See `hetsim list traces`; without it, told from the file's first lines."),
+    click.option("--format", "form", help="A name of `hetsim list traces`; without it recognized by the first lines."),
     click.option("--option", "options", multiple=True, metavar="KEY=VALUE",
                  help="A parameter of the format's reader (repeatable)."),
     VERBOSITY,
@@ -42,10 +42,10 @@ def trace() -> None:
     """Inspect, map, check and convert traces (recorded tasks) and lists of nodes."""
 
 
-@trace.command(short_help="Say what is in a trace.")
+@trace.command(short_help="Summarize the contents of a trace.")
 @READING
 @JSON
-@click.option("--picture", type=PICTURE, metavar="PNG", help="Draw it there.")
+@click.option("--picture", type=PICTURE, metavar="PNG", help="Write a picture of the trace to PNG.")
 def inspect(
     file: str, form: str | None, options: tuple[str, ...], as_json: bool, picture: Path | None
 ) -> None:
@@ -67,12 +67,12 @@ def inspect(
         console.picture(picture, lambda: draw(table))
 
 
-@trace.command("map", short_help="Propose how the columns of a log map to what jobs are.")
+@trace.command("map", short_help="Propose how the columns of a log map to attributes of jobs.")
 @click.argument("file", metavar="FILE")
 @click.option("--format", "form", type=click.Choice(["csv", "parquet", "jsonl"]),
-              help="Without it, told from the file's name and first sign.")  # fmt: skip
-@click.option("--separator", metavar="SIGN", help="Of the columns of a CSV; told from its first line unless given.")
-@click.option("--mapping", type=YAML, metavar="YAML", help="Write it there.")
+              help="Form of the file; without it recognized by name and first character.")  # fmt: skip
+@click.option("--separator", metavar="SIGN", help="Separator of CSV columns; by default that of the first line.")
+@click.option("--mapping", type=YAML, metavar="YAML", help="Write the mapping to YAML.")
 @click.option("--force", is_flag=True, help="Replace YAML if it exists.")
 @JSON
 @VERBOSITY
@@ -120,11 +120,11 @@ def map_(
 @click.option(
     "--cluster",
     metavar="FORMAT:FILE",
-    help="The list of nodes that the trace was recorded on (see `hetsim list clusters`): replay it there.",
+    help="Replay the trace on the list of nodes that it was recorded on (see `hetsim list clusters`).",
 )
-@click.option("--policy", metavar="NAME", help="Instead of as_recorded, and of easy_backfill for simulated waits.")
-@click.option("--scenario", type=YAML, metavar="YAML", help="Write the scenario with what was inferred there.")
-@click.option("--page", type=PAGE, metavar="HTML", help="Write what it says of recorded waits there, with a picture.")
+@click.option("--policy", metavar="NAME", help="Replaces as_recorded, and easy_backfill for simulated waits.")
+@click.option("--scenario", type=YAML, metavar="YAML", help="Write the scenario with inferred rules to YAML.")
+@click.option("--page", type=PAGE, metavar="HTML", help="Write a page on the recorded waits, with a picture.")
 @click.option("--force", is_flag=True, help="Replace YAML and HTML if they exist.")
 @JSON
 def validate(
@@ -173,8 +173,8 @@ def validate(
 @trace.command(short_help="Say which scheduler made a log, as far as its starts tell.")
 @READING
 @click.option("--cluster", metavar="FORMAT:FILE", help="The list of nodes of the site (see `hetsim list clusters`).")
-@click.option("--scenario", type=YAML, metavar="YAML", help="Write the scenario of the log under that scheduler there.")
-@click.option("--page", type=PAGE, metavar="HTML", help="Write a page with all schedulers there.")
+@click.option("--scenario", type=YAML, metavar="YAML", help="Write the scenario of the log with that scheduler.")
+@click.option("--page", type=PAGE, metavar="HTML", help="Write a page with all schedulers to HTML.")
 @click.option("--force", is_flag=True, help="Replace YAML and HTML if they exist.")
 @JSON
 def identify(

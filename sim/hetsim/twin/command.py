@@ -33,38 +33,38 @@ LOCAL = "1970-01-02"  # origin of the times of a log with dates, so that they ar
 
 
 @click.command(short_help="Forecast a live cluster: when jobs start, when nodes are free, what if.")
-@click.option("--squeue", type=FILE, metavar="FILE", help="What squeue printed; see below for its format.")
-@click.option("--nodes", metavar="FILE", help="What scontrol show node printed (or FORMAT:FILE, hetsim list clusters).")
+@click.option("--squeue", type=FILE, metavar="FILE", help="Output of squeue; see below for its format.")
+@click.option("--nodes", metavar="FILE", help="Output of scontrol show node (or FORMAT:FILE, hetsim list clusters).")
 @click.option("--kueue", type=FILE, metavar="FILE",
-              help="Instead of --squeue and --history: Kueue's objects, as kubectl printed them and the --nodes.")
-@click.option("--fair-sharing", is_flag=True, help="With --kueue: its Configuration turns fair sharing on.")
+              help="Kueue's objects, printed by kubectl like the --nodes; replaces --squeue and --history.")
+@click.option("--fair-sharing", is_flag=True, help="With --kueue: its Configuration enables fair sharing.")
 @click.option("--history", metavar="FILE",
-              help="What sacct --parsable2 printed (or FORMAT:FILE, hetsim list traces; or a mapping, YAML).")
-@click.option("--now", metavar="DATE", help="When the snapshot was made; its latest time unless given.")
+              help="Output of sacct --parsable2 (or FORMAT:FILE, hetsim list traces; or a mapping, YAML).")
+@click.option("--now", metavar="DATE", help="Time of the snapshot; its latest time unless given.")
 @click.option("--hours", type=click.FloatRange(min=0, min_open=True, max=24 * 31), default=24.0, show_default=True,
-              help="How far to look ahead.")
+              help="Horizon of the forecast in hours.")
 @click.option("--samples", type=Whole(min=2, max=100_000), default=100, show_default=True, metavar="N")
 @click.option("--seed", type=Whole(min=0), default=0, show_default=True)
 @click.option("--look-back", type=Whole(min=0, max=1000), default=8, show_default=True, metavar="N",
-              help="Earlier snapshots of the history, to widen the intervals by their errors; 0: samples alone.")
+              help="Number of earlier snapshots whose errors widen the intervals; 0: samples only.")
 @click.option("--policy", metavar="NAME", show_default="easy_backfill, or slurm_multifactor with the rules",
-              help="How the cluster schedules; parameters as in '{name: sjf, discipline: skip}'. "
-              "identified: as its history shows (hetsim trace identify).")
+              help="The cluster's policy; parameters as in '{name: sjf, discipline: skip}'. "
+              "identified: inferred from the history (hetsim trace identify).")
 @click.option("--rules", type=click.Choice(["learned", "none"]), show_default="learned",
-              help="Caps, weights of priority and cycle as squeue (REASON, PRIORITY) and the history show them.")
+              help="learned: infer caps, priority weights and cycle from squeue (REASON, PRIORITY) and the history.")
 @click.option("--shadow", type=click.Path(path_type=Path), metavar="FOLDER",
-              help="Keep the forecast there, and print how earlier ones kept there came true.")
+              help="Store the forecast in FOLDER, and print the errors of earlier forecasts in it.")
 @SET
 @click.option("--site", type=FILE, metavar="YAML",
-              help="A file with site: (limits of partitions, quotas, ...) and, where --policy is not given, policy:, "
-              "such as hetsim trace convert makes of a slurm.conf.")
+              help="A file with site: (limits of partitions, quotas, ...) and, without --policy, policy:, "
+              "such as hetsim trace convert makes from a slurm.conf.")
 @click.option("--what-if", "changes", multiple=True, metavar="KEY.PATH=VALUE",
-              help="Forecast that too: a value of the scenario (policy=sjf, site...), or without=NODES (n[1-4],n7).")
+              help="Also forecast a change: a value of the scenario (policy=sjf, site...) or without=NODES (n[1-4]).")
 @click.option("--job", "only", multiple=True, metavar="ID", help="Print only this job (repeatable).")
 @click.option("--judge", type=Whole(min=1, max=1000), metavar="N",
-              help="Instead: stop the history at N instants, predict starts from there without rules, and compare with "
-              "the record.")
-@click.option("--page", type=PAGE, metavar="HTML", help="Write a page with a picture there.")
+              help="Instead: stop the history at N instants, predict starts from these without rules, and compare "
+              "with the record.")
+@click.option("--page", type=PAGE, metavar="HTML", help="Write a page with a picture to HTML.")
 @click.option("--force", is_flag=True, help="Replace HTML if it exists.")
 @TELLING
 def twin(

@@ -168,7 +168,7 @@ class MappedJobs:
 
     @cached_property
     def _instant(self) -> Instants:
-        """Reader of instants that are no target themselves, in the format of the arrival."""
+        """Reader of instants that are not targets, in the format of the arrival."""
         return Instants(self.made.form("arrival"), self.made.zone)
 
     # RowProblems -------------------------------------------------------------------------------------------------

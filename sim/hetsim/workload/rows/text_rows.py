@@ -164,7 +164,7 @@ def lines_of(path: Path) -> list[str]:
 
 
 def cells_of(lines: list[str]) -> list[tuple[int, list[str]]]:
-    """Return number (from 1) and cells of each line that is no blank or # line."""
+    """Return number (from 1) and cells of each line, except blank and # lines."""
     split = ((number, line.split()) for number, line in enumerate(lines, start=1))
     return [(number, cells) for number, cells in split if cells and not cells[0].startswith("#")]
 
