@@ -210,7 +210,6 @@ def _falling(stages: dict[str, dict[int, float]]) -> list[str]:
 
 
 def _sizes(text: str) -> list[int]:
-    """Parse at least two increasing batch sizes."""
     try:
         sizes = [int(part) for part in text.split(",")]
     except ValueError:

@@ -69,7 +69,6 @@ def _task(result: Any, task: str, as_json: bool) -> None:
 
 
 def _causes(table: Any) -> tuple[dict[str, float], float]:
-    """Return seconds of waiting by cause, and in total."""
     sums = table.groupby("cause", sort=False)["seconds"].sum()
     return {str(cause): float(seconds) for cause, seconds in sums.items()}, float(table["seconds"].sum())
 

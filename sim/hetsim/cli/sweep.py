@@ -145,7 +145,6 @@ def _lines(outcome: Any) -> list[str]:
 
 
 def _best(outcome: Any) -> list[str]:
-    """Return the best row for each metric shown, one line each."""
     rows = []
     for name in outcome.shown_metrics:
         if not has_direction(name) or not outcome.table[name].notna().any():

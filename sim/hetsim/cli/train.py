@@ -123,7 +123,6 @@ def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _reward(text: str | None) -> Any:
-    """Return a reward: a name, or a mapping in YAML."""
     if text is None or not text.lstrip().startswith("{"):
         return text
     from hetsim.scenario.file.document import parse_value

@@ -186,7 +186,6 @@ def _json(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> dict[str, A
 
 
 def _write(done: list[tuple[Entry, Outcome, pd.DataFrame]], out: Path, quiet: bool) -> None:
-    """Write CSV and pictures, each file atomically."""
     from hetsim.gallery.picture import bars
 
     out.mkdir(parents=True, exist_ok=True)

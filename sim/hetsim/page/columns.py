@@ -131,7 +131,6 @@ def _tick(times: list[np.ndarray], end: float) -> float:
 
 
 def _ticks(times: Any, tick: float) -> np.ndarray:
-    """Return times in ticks; -1 for no time."""
     return np.rint(np.nan_to_num(np.asarray(times, dtype=float) / tick, nan=-1.0)).astype(np.int64)
 
 

@@ -113,7 +113,7 @@ def regret_picture(found: Comparison | Sweep, metrics: list[str], to: Markup) ->
 
 
 def front_picture(found: Comparison | Sweep, metrics: list[str], to: Markup) -> str:
-    """Return a picture of the Pareto front of the first two unrelated metrics."""
+    """Return the Pareto front of the first two metrics of different kinds."""
     from hetsim import plots  # large: not before the folder has been read
 
     for one, other in combinations(metrics, 2):

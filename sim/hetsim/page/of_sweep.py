@@ -250,7 +250,6 @@ def again(found: Sweep, folder: str) -> tuple[str, str, str]:
 
 
 def _by_point(found: Sweep) -> tuple[list[int], list[list[str]]]:
-    """Return the points in order, and the policies of each point."""
     mine: dict[int, list[str]] = {}
     for point, label in zip(found.table["point"].tolist(), found.table["policy"].tolist(), strict=True):
         mine.setdefault(int(point), []).append(str(label))

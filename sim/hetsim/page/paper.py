@@ -101,7 +101,6 @@ def _check(target: Path) -> None:
 
 
 def _subject(outcome: Outcome) -> str:
-    """Return one line that states what was run."""
     if isinstance(outcome, Comparison):
         return overview.comparison_headline(outcome.runs)
     return outcome.title if isinstance(outcome, Sweep) else overview.headline(outcome)

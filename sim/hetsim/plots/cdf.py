@@ -68,7 +68,6 @@ def labeled(results: Any) -> dict[str, Result]:
 
 
 def _values(result: Result, column: str) -> tuple[np.ndarray, int]:
-    """Return sorted values of the window's tasks, and the count with unfinished tasks."""
     table = result.measured.tasks
     if column not in table.columns:
         raise UsageError(f'tasks have no column "{column}"{suggestion(column, table.columns)}')

@@ -216,7 +216,6 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
 
 
 def _busy_rows(figures: Figures) -> Iterator[list[str]]:
-    """Yield rows on the utilization of GPUs and cores that were allocated at all."""
     for kind, name in (("gpu", "GPU busy"), ("cpu", "CPU busy")):
         if figures.is_known(f"{kind}_utilization") and figures(f"{kind}_allocation")[0] > 0:
             busy, allocated = figures.text(f"{kind}_utilization"), figures.text(f"{kind}_allocation")

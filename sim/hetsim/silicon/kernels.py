@@ -257,7 +257,6 @@ class Builder:
         kernels.prefill += model.layers * (LENGTHS > 0) * prefill.at(heads, PROMPTS[:, None], LENGTHS)
 
     def _linear(self, kernels: Kernels) -> None:
-        """Add layers of gated linear attention."""
         model, tensor, linear = self.model, self.divided.tensor, self.model.linear
         assert linear is not None
         heads, values = max(1, linear.value_heads // tensor), linear.value_heads * linear.value_size
@@ -269,7 +268,6 @@ class Builder:
         kernels.prefill += linear.layers * (LENGTHS > 0) * prefill.at(heads, PROMPTS[:, None], LENGTHS)
 
     def _feed_forward(self, kernels: Kernels) -> None:
-        """Add feed-forward blocks, experts, and sums over the GPUs."""
         model, divided = self.model, self.divided
         dense = [(model.dense_intermediate or 0, model.dense_layers), (model.shared_intermediate, model.expert_layers)]
         if model.experts == 1:

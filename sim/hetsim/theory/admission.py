@@ -208,9 +208,8 @@ def token_bucket(rate: float, refill: float, depth: float) -> float:
     A rejected arrival finds less than one token in a bucket of `depth` that is filled at `refill` tokens per second.
 
     The number of missing tokens is the workload V of an M/D/1 with service 1 / refill that rejects jumps above
-    `depth`.  With G(x) = P(V ≤ x) / P(V = 0) of that queue, x in tokens, the loss is 1 - G / (1 + ρ G) at x = depth -
-    1,
-    ρ = rate / refill.  For a whole depth b this is the loss of M/D/1/b.  Exact, any load, any depth of at least 1.
+    `depth`.  With G(x) = P(V ≤ x) / P(V = 0) of that queue, x in tokens, the loss is 1 - G / (1 + ρ G) at
+    x = depth - 1, ρ = rate / refill.  For a whole depth b this is the loss of M/D/1/b.  Exact for any load, depth ≥ 1.
     Reference: Berger, Performance Analysis of a Rate-Control Throttle where Tokens and Jobs Queue (1991); Takács, The
     Time Dependence of a Single-Server Queue with Poisson Input and General Service Times (1962), for G.
     """

@@ -187,7 +187,6 @@ def _solve_banded(rate: float, per_item: float, fixed: float, max_batch: int, si
 
 
 def _poisson(mean: float, size: int) -> np.ndarray:
-    """Return the Poisson probabilities of 0 to size - 1."""
     from scipy.special import gammaln
 
     numbers = np.arange(size)

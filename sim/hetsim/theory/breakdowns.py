@@ -167,7 +167,6 @@ def mphc_setup(rate: float, service: PhaseType, servers: int, setup: PhaseType |
 
 
 def _wait_with_setup(rate: float, service: PhaseType, servers: int, setup: PhaseType) -> float:
-    """Return the mean wait, set-up included."""
     before, after, one = np.zeros(len(setup.start)), np.zeros(len(service.start)), np.eye(1)
     onward = np.block([[setup.onward, np.outer(setup.ends, service.start)], [np.outer(after, before), service.onward]])
     both = PhaseType(np.r_[setup.start, after], onward, np.r_[before, service.ends])

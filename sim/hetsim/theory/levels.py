@@ -165,7 +165,7 @@ def _map_phc(name: str, switch: Floats, arrive: Floats, service: PhaseType, serv
 def _map_levels(
     name: str, switch: Floats, arrive: Floats, service: PhaseType, servers: int, waited: Floats | None = None
 ) -> tuple[list, Level]:
-    """Return the levels up to all servers busy, and the level that all others equal.
+    """Return the levels up to all servers busy, and that of all higher levels.
 
     `waited`: first-phase probabilities of customers that had to wait, if not `service.start`.
     """

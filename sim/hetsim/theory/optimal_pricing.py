@@ -12,8 +12,7 @@ class Thresholds:
     """Maximum numbers of customers in an M/M/1 system at which an arrival joins.
 
     The arriving customer is counted.
-    individual  the choice of each customer for itself; social: the maximum welfare of all; revenue: the fee that earns
-    most
+    individual  the choice of each customer for itself; social: the maximum welfare; revenue: the fee that earns most
     welfare     reward minus cost of waiting, per second, under the social threshold
     welfare_individual  the same under the individual threshold
     toll        maximum fee at which customers join up to the social threshold (0 if both thresholds agree)

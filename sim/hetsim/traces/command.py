@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # replay on a list of nodes: gangs span nodes as recorded, and jobs that fit nowhere are skipped
 AS_FAR_AS_IT_GOES = {"unfit": "leave_out", "span": "recorded"}
 
-ONE_PIECE = (".zip", ".tar")  # suffixes of archives, which cannot be split into parts
+ONE_PIECE = (".zip", ".tar")  # suffixes of archives, which must be written at once
 
 READING = together(
     click.argument("file", metavar="FILE"),
@@ -245,7 +245,6 @@ def _tell_waits(
 
 
 def _in_yaml(file: str) -> bool:
-    """Return True for a scenario or a mapping, False for a log."""
     return Path(file).suffix in (".yaml", ".yml")
 
 

@@ -57,7 +57,6 @@ def _tokens(table: TaskTable) -> dict[str, Any]:
 
 
 def _spread(values: Any) -> dict[str, float | None]:
-    """Return mean and quantiles; None without values."""
     figures = [values.mean(), *np.quantile(values, [0, 0.5, 0.95, 1])] if len(values) else []
     return dict(zip(("mean", "min", "p50", "p95", "max"), map(float, figures) if figures else [None] * 5, strict=True))
 
@@ -116,7 +115,6 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 
 def _load_text(found: dict[str, Any]) -> list[str]:
-    """Return the load over time as bars of text."""
     load = found["load"]
     lines = []
     for key, name in (("gpus", "GPUs held"), ("cores", "cores held"), ("jobs", "submissions")):

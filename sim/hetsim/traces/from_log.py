@@ -117,7 +117,6 @@ def _named(
 
 
 def _kinds(table: TaskTable) -> np.ndarray:
-    """Return the GPU type of each job, the first of its possible types."""
     if table.devices is None:
         return np.full(len(table), "gpu", dtype=object)
     return np.array([str(one).split("|")[0] or "gpu" for one in table.devices.tolist()], dtype=object)

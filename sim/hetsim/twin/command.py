@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hetsim.workload.logs.history import JobHistory
     from hetsim.workload.readers.snapshot import Snapshot, SnapshotJob
 
-EARLIER_SAMPLES = 20  # for each earlier snapshot: its error depends little on the number of samples
+EARLIER_SAMPLES = 20  # samples per earlier snapshot: few, since other errors are larger
 # colors of what-if rows: jobs that start later (bad), and earlier (good)
 VERDICTS = {"never fits|(?<=  )[+](?!0.0 )[0-9.]+ h$": "bad", "(?<=  )-(?!0.0 )[0-9.]+ h$": "good"}
 Ruled = tuple[str, "Rules"]  # a policy, and the rules under which it decides

@@ -165,7 +165,6 @@ def _cells(done: list[Kept]) -> list[str]:
 
 
 def _read(path: Path) -> Kept:
-    """Read a forecast of the log."""
     try:
         text = read_stored(path)
         parse_json(path, text)  # refuses what is too large or too deep

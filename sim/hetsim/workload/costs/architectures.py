@@ -237,7 +237,6 @@ class Architecture(Frozen):
 
     @property
     def _projections(self) -> list[tuple[int, int]]:
-        """Inputs and outputs of the matrices of one attention layer."""
         latent, indexer, hidden = self.latent, self.indexer, self.hidden
         if latent is None:
             queries, keys = self.heads * self._head_size, self._kv_heads * self._head_size

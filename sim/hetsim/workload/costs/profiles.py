@@ -17,11 +17,10 @@ being small next to the rest.  Per sample and forward:
 Backward costs twice the forward pass (one product for the gradient of the inputs, one for that of the
 weights), so training does 3 × the forward operations, as is customary.
 
-Memory traffic of a step, each layer being a kernel of its own: a layer reads its weights once a step (a
-recurrent layer once a token, since each token is a kernel; an embedding reads the rows it copies), reads
-its input and writes its output.  Backward moves twice the forward traffic of activations and reads the
-weights again.  Then the gradients are written and read, and Adam reads and writes the weights and two
-moments: 8 × the weights.
+Memory traffic of a step, each layer being a kernel of its own: a layer reads its weights once a step (a recurrent layer
+once a token, since each token is a kernel; an embedding reads the rows it copies), reads its input and writes its
+output.  Backward moves twice the forward traffic of activations and reads the weights again.  Then the gradients are
+written and read, and Adam reads and writes the weights and two moments: 8 × the weights.
 
 GPU memory: for training the weights, their gradients and two moments, and all activations of the batch; for
 inference the weights and the largest input and output of a layer.  The frameworks' own needs come on top.

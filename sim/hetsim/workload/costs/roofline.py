@@ -7,23 +7,22 @@ arithmetic or by memory traffic,
 
 with e the efficiency reached and s the share of the device.
 
-`KernelLaunch` refines it for a GPU kernel with known thread blocks.  Stated assumptions: all blocks do the same
-work; blocks are dealt out one to each multiprocessor in turn; a multiprocessor has 1/n of the device's
-arithmetic and of its bandwidth; it reaches them if `warps_to_saturate` warps are resident, and
-proportionally less below that.  Then with B blocks resident on each of S multiprocessors (the occupancy)
+`KernelLaunch` refines it for a GPU kernel with known thread blocks.  Assumptions: all blocks do the same work; blocks
+are assigned to multiprocessors in turn; each of n multiprocessors has 1/n of the device's arithmetic and bandwidth; it
+reaches them if `warps_to_saturate` warps are resident, and proportionally less with fewer warps.  Then with B blocks
+resident on each of S multiprocessors (the occupancy)
 
     seconds = launch overhead + full waves · time of a full wave + time of the last, partial wave,
 
-where a wave of k blocks on the busiest multiprocessor takes k · max(flops, bytes of a block over 1/n of the
-peaks), divided by the saturation min(1, resident warps / warps_to_saturate).  The model knows neither
-caches, nor that one multiprocessor can draw somewhat more than its part of an otherwise idle memory;
-`efficiency` is there to calibrate.
+where a wave of k blocks on the busiest multiprocessor takes k · max(flops, bytes of a block over 1/n of the peaks),
+divided by the saturation min(1, resident warps / warps_to_saturate).  The model ignores caches, and that one
+multiprocessor can use somewhat more than 1/n of an otherwise idle memory; `efficiency` can be calibrated.
 
-`roofline_steps` makes the steps of a language model from figures of its architecture and its GPUs.
-Each kernel of a step is bound by arithmetic or by memory (Williams, Waterman and Patterson, Roofline, CACM 2009), and
-reaches a share of the peak, its efficiency.  With tensor parallelism each of `devices` GPUs has its part of every
-matrix, and each layer adds up partial results twice; a ring moves 2 (n - 1) / n of them over each link (Shoeybi et al.,
-Megatron-LM, 2019).  Work is thought to be divided evenly, and experts to be chosen evenly and independently.
+`roofline_steps` computes the step times of a language model from its architecture and its GPUs.  Each kernel of a step
+is bound by arithmetic or by memory (Roofline), and reaches a share of the peak, its efficiency.  With tensor
+parallelism each of `devices` GPUs has a part of every matrix, and each layer sums partial results twice; a ring moves
+2 (n - 1) / n of them over each link (Shoeybi et al., Megatron-LM, 2019).  Work is assumed to be divided evenly, and
+experts to be chosen uniformly and independently.
 """
 
 import math
@@ -244,10 +243,10 @@ def kernel_time(
 class Work(Frozen):
     """Work to be timed on any device: `{flops: 3 GFLOP, bytes: 200 MB, steps: 1000}`.
 
-    flops, bytes, `kernels` and `launch` are of one step.  A step of several kernels pays the launch
-    overhead for each; `launch_overhead` defaults to the device's.  With `launch`, a GPU is timed from its
-    thread blocks, and flops and bytes are those of all kernels of the step together, alike in their launch
-    line.  `share` is the share of the device that the work demands.
+    flops, bytes, `kernels` and `launch` are those of one step.  Each kernel of a step pays the launch overhead;
+    `launch_overhead` defaults to the device's.  With `launch`, a GPU's time is computed from thread blocks; flops and
+    bytes are then those of all kernels of the step together, which have the same launch configuration.  `share` is the
+    share of the device that the work requires.
     """
 
     flops: Operations

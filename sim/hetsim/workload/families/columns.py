@@ -51,7 +51,6 @@ def read_column(path: Path, column: str) -> Floats:
 
 
 def _parquet_cells(path: Path, column: str) -> Any:
-    """Read a column of a Parquet file; ScenarioError if Python cannot read its values."""
     import pyarrow as pa
     import pyarrow.parquet
 

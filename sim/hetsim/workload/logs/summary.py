@@ -88,7 +88,6 @@ def sizes(table: TaskTable) -> list[dict[str, Any]]:
 
 
 def _octaves(amount: np.ndarray) -> dict[str, np.ndarray]:
-    """Return masks of amounts, from each power of two to below the next."""
     classes = {"below 1": amount < 1, "1": (amount >= 1) & (amount < 2)}
     low = 2
     while low <= amount.max(initial=0.0):

@@ -136,7 +136,6 @@ class MappedJobs:
         return cell
 
     def _combined(self, target: str, source: CellSource, cells: dict[str, Any]) -> float | None:
-        """Return the difference, sum or product of columns."""
         parts = [self._cell(column, cells, target) for column in source.columns]
         if any(part is None for part in parts):
             return None

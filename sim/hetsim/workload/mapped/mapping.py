@@ -158,7 +158,6 @@ def _target(name: str) -> str:
 
 
 def _checked(value: Any, check: Callable[[str], object]) -> str:
-    """Return the text if `check` accepts it, which raises ValueError otherwise."""
     text = _text(value)
     check(text)
     return text

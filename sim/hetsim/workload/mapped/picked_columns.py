@@ -217,8 +217,6 @@ def _size(cell: Any) -> int:
 
 
 class _Table:
-    """Measured rows by batch size."""
-
     def __init__(self, columns: PickedColumns, samples: bool):
         self.columns, self.samples = columns, samples
         self.rows: dict[int, list[list[float]]] = {}

@@ -372,7 +372,6 @@ FURTHER = ("units", "time", "missing", "missing_values", "decimal", "separator",
 
 
 def _pair(key: str, value: Any) -> str:
-    """Return a key and its value on one line of YAML."""
     import yaml
 
     for unicode in (True, False):  # what cannot be seen is written as an escape, which YAML reads again

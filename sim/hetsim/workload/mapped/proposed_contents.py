@@ -100,7 +100,6 @@ class Contents:
             self.found.keys.setdefault("units", {})["time_limit"] = UNIT_OF[unit]
 
     def _seconds(self) -> np.ndarray | None:
-        """Return the run times of the jobs, if start and end are known."""
         if not {"start", "end"} <= set(self.chosen):
             return None
         low, high = (self.instants.get(self.chosen[one].name) for one in ("start", "end"))

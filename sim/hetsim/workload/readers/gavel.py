@@ -11,7 +11,7 @@ table lacks.  A type `..._unconsolidated` applies to jobs spread over more nodes
 
 `table_of(path)` reads the table only; `together` contains the pairs, as fractions of each job's speed alone: a pair of
 zeros means that the two jobs cannot share a GPU, and becomes None.  `cluster: {trace: {format: gavel_gpus, path: ...,
-gpus: {v100:  8}}}` makes nodes with GPUs that run two jobs at once; jobs on one GPU slow each other down as the table
+gpus: {v100: 8}}}` makes nodes with GPUs that run two jobs at once; jobs on one GPU slow each other down as the table
 states for their job types, which are the classes of the jobs; the policies `sharing` and `gandiva` form such pairs.
 Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
 Deep Learning Workloads (OSDI 2020).

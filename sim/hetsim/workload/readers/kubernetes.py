@@ -3,7 +3,7 @@
     kubectl get pods --all-namespaces -o json > pods.json
     kubectl get nodes -o json > nodes.json
 
-The list may be that of kubectl, a JSON list, or JSON lines of pods or of watch events ({"type": ..., "object":  POD}),
+The list may be that of kubectl, a JSON list, or JSON lines of pods or of watch events ({"type": ..., "object": POD}),
 of which the last event of a pod counts.  A pod occupies the requests of its containers together (or of one of its init
 containers, if that is more): cpu, memory, GPUs (nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915 or xe).  It arrived at
 its creationTimestamp, started with its first container (or at status.startTime) and ran until its last container

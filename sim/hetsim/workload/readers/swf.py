@@ -104,7 +104,6 @@ def _why_left_out(took: float, width: float, status: float) -> str:
 
 
 def _divided(log: JobLog, line: int, width: float, cores_per_node: int | None) -> tuple[int, float]:
-    """Return the number of nodes of a job, and its processors on each node."""
     if cores_per_node is None or width <= cores_per_node:
         return 1, width
     nodes = math.ceil(width / cores_per_node)

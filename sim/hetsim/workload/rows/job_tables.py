@@ -337,7 +337,6 @@ def _twice(keys: np.ndarray) -> np.ndarray:
 
 
 def _end_of(block: RowBlock) -> np.ndarray:
-    """Return the end time of each job; -inf if its start is unknown."""
     start = block.number("start") if "start" in block.numbers else np.full(len(block), np.nan)
     return np.nan_to_num(start, nan=-np.inf) + np.frombuffer(block.duration)
 

@@ -186,7 +186,6 @@ class JobTimes:
         self.log.first = min((float(np.min(block.arrival)) for block in self.log.blocks), default=self.log.first)
 
     def _come_again(self) -> bool:
-        """Return True if several jobs have the same id."""
         keys = array("q")
         for block in self.log.blocks:
             keys.extend(map(hash, block.ids if len(block.ids) == len(block) else block.names_of(len(block))))
