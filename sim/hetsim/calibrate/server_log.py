@@ -217,7 +217,7 @@ class _Search:
 
 @dataclass
 class _Found:
-    """Step times, constant per request, and the error on the fitted requests."""
+    """Fitted step times, constant time per request, and error on fitted requests."""
 
     times: StepTimes
     front_end: float

@@ -146,7 +146,7 @@ def _unit(before: int, after: int, size: int, stride: int = 1) -> list[nn.Module
 
 
 class Bottleneck(nn.Module):
-    """A residual block of three convolutions with a shortcut connection."""
+    """A residual block of three convolutions with a shortcut connection (ResNet-50)."""
 
     def __init__(self, before: int, width: int, stride: int):
         super().__init__()

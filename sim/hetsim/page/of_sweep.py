@@ -1,4 +1,4 @@
-"""The page about a sweep."""
+"""The page about a sweep: a scenario at many points, under one policy or several."""
 
 import csv
 import json

@@ -93,7 +93,7 @@ def lanes(
 
 
 def _unlike(result: Result) -> dict[str, str]:
-    """Return the type of accelerators, by name, on nodes with several types."""
+    """Return the type of each accelerator by name, on nodes with several types."""
     nodes = result.record.input.cluster.nodes
     mixed = [node for node in nodes if len({device.type.name for device in node.accelerators}) > 1]
     return {device.name: device.type.name for node in mixed for device in node.accelerators}

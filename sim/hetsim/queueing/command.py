@@ -1,4 +1,4 @@
-"""`hetsim theory`: queueing theory of a scenario, next to its simulation."""
+"""`hetsim theory`: queueing theory of a scenario, compared with its simulation."""
 
 from __future__ import annotations
 

@@ -19,35 +19,32 @@ from hetsim.scenario.readers import not_understood
 from hetsim.scenario.scenario import Scenario
 from hetsim.theory.levels import MAX_PHASES, PhaseType
 
+# Declarations (`queueing`) of schedulers: order of arrival, another order that does not depend on sizes (same means),
+# priorities, all at once, by size, remaining time or attained service, on devices that sleep when idle
 ORDER, BLIND = "order of arrival", "blind to sizes"
 PRIORITIES, SHARING = "priorities", "processor sharing"
 SHORTEST, REMAINING, ATTAINED = "shortest job first", "shortest remaining time first", "least attained service"
 ASLEEP = "order of arrival, asleep when idle"
-"""What schedulers declare (`queueing`): the order of arrival, another order that does not depend on sizes (the same
-means), priorities, all at once; by size, remaining time, attained service; on devices that sleep when idle."""
 
 # Declarations (`queueing`) of admission policies; a model reads the policy's parameters by its name
 OPEN, LIMIT, BUCKET, TRUNKS, TOLLS, WORK = (
     "open", "limit", "token bucket", "trunk reservation", "optimal pricing", "limit of work",
 )  # fmt: skip
 
-GREEDY = "greedy batches"  # what a batching policy declares if under it an idle device takes all waiting requests
-
-SHORTER, SHORTEST_LINE = "shorter of two lines", "shortest line"  # what routing policies declare
-
-UNTIL_THE_END = 0.002  # part of the measured time without arrivals at its end that is not told
+GREEDY = "greedy batches"  # declaration of batching policies: an idle device starts all waiting requests
+SHORTER, SHORTEST_LINE = "shorter of two lines", "shortest line"  # declarations of routing policies
+UNTIL_THE_END = 0.002  # share of the measured time without arrivals at its end that is not reported
 # declarations of placements: no task waits while an equal device is free; slow devices used when many wait
 CONSERVING, RESERVE = "work-conserving", "slow reserve"
 
-NEARLY = 0.1  # relative error up to which a prediction is near
-
-AT_ONCE = 1e-3  # patience below this part of a service is none
+NEARLY = 0.1  # relative error up to which a scenario nearly matches
+AT_ONCE = 1e-3  # patience below this fraction of a service counts as 0
 
 STABLE = "the load is below 1"
 
 
 class Assumption(NamedTuple):
-    """An assumption of a model, the key of the scenario for it, and its value."""
+    """An assumption of a model, the scenario key that decides it, and its value."""
 
     text: str
     holds: bool
@@ -58,7 +55,7 @@ class Assumption(NamedTuple):
 
 
 class PredictedRow(NamedTuple):
-    """A predicted figure: a metric of the simulator, of one class or all."""
+    """A predicted figure: a simulator metric, for one class or for all tasks."""
 
     metric: str
     value: float
@@ -76,7 +73,7 @@ class Match:
 
     @property
     def verdict(self) -> str:
-        """One of: matches, nearly (error at most `NEARLY`), approximation, none."""
+        """One of: matches, nearly (error ≤ `NEARLY`), approximation, none."""
         if any(not one.holds and not one.soft for one in self.assumptions):
             return "none"
         if not self.formula_error and not self.failed:

@@ -84,6 +84,7 @@ BY_SIZE = {declared.SHORTEST: "sjf", declared.REMAINING: "srtf", declared.ATTAIN
 BY_ADMISSION = {declared.LIMIT: "limit", declared.BUCKET: "bucket", declared.TRUNKS: "trunks", declared.TOLLS: "naor"}
 
 Solve = Callable[[Facts, str], Match]
+# Title and solver of each family; `hetsim.scenario.readers` has the keys that a family understands
 FAMILIES: dict[str, tuple[str, Solve]] = {
     "delay": ("G/G/c, first come, first served", stations.delay),
     "unlike": ("M/M/c of unlike servers", orders_and_devices.unlike),
@@ -109,5 +110,3 @@ FAMILIES: dict[str, tuple[str, Solve]] = {
     "batches": ("greedy batches, M/D^[1,b]/1", stations.greedy_services),
     "choices": ("the shorter of two lines", stations.shorter_lines),
 }
-"""By the names under which `hetsim.scenario.readers` has the keys that they understand: what each is called where it
-gives no figures, and how it is solved."""

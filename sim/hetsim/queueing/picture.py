@@ -1,4 +1,4 @@
-"""Theory and simulation in one picture."""
+"""Theory and simulation in one picture, against a key of the scenario."""
 
 from typing import Any
 

@@ -42,9 +42,9 @@ STAGES = (
 OVERHEAD = "overhead"
 ORDER = ("upload", "compute", "download", OVERHEAD)
 
+# Number of the cluster's own process; nodes follow.  Threads count from 1, since Perfetto draws a thread with the number
+# of its process first, as its main thread.
 CLUSTER = 1000
-"""Number of the cluster's own process; nodes follow.  Threads count from 1: a thread with the number of its process is
-taken for its main thread and drawn first."""
 
 MAX_NODES = 100  # number of nodes above which only the cluster has counters
 

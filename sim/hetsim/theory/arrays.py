@@ -1,4 +1,4 @@
-"""A model at many values of its arguments: arrays in, arrays out."""
+"""Evaluates a model at many values of its arguments: arrays in, arrays out."""
 
 import inspect
 from collections.abc import Callable

@@ -17,7 +17,7 @@ MAX_DENSE = 6000
 
 @dataclass(frozen=True)
 class BatchPrediction(Prediction):
-    """A batch server in steady state, with batch size and idle share."""
+    """Steady state of a batch server, with mean batch size and idle share."""
 
     batch_mean: float = math.nan
     idle: float = math.nan

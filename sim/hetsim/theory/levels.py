@@ -36,7 +36,7 @@ class Level(NamedTuple):
 
 
 class PhaseType(NamedTuple):
-    """The time until a chain of phases ends; it begins in phase i with `start[i]`."""
+    """The time until a chain of phases ends; the first phase is i with P = `start[i]`."""
 
     start: Floats
     onward: Floats  # rates from phase to phase; the diagonal is ignored
@@ -191,7 +191,7 @@ def _map_levels(
 
 
 def unlike_servers(rate: float, kinds: Sequence[tuple[float, int]]) -> Prediction:
-    """M/M/c of unlike servers: the first kind with a free one takes a customer.
+    """M/M/c of unlike servers: customers start on the first kind with a free server.
 
     kinds   mean service and number of servers of each kind, in order of preference, for example fastest first
 
@@ -200,7 +200,7 @@ def unlike_servers(rate: float, kinds: Sequence[tuple[float, int]]) -> Predictio
 
     Raises: UsageError: no steady state, or too many states.
     Reference: Gumbel, Waiting Lines with Heterogeneous Servers (1960); Singh, Two-Server Markovian Queues with
-    Balking:  Heterogeneous vs. Homogeneous Servers (1970).
+    Balking: Heterogeneous vs. Homogeneous Servers (1970).
     """
     positive(rate=rate)
     if not kinds:

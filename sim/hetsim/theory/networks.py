@@ -13,7 +13,7 @@ from hetsim.theory.queues import MAX_STATES, mmc
 
 
 class Station(NamedTuple):
-    """A queue of a network: mean exponential service time, and servers."""
+    """A queue of a network: mean exponential service time, and number of servers."""
 
     service_mean: float
     servers: int = 1
@@ -36,7 +36,7 @@ class Network:
     response_above: Tail | None = field(default=None, repr=False, compare=False)
 
     def response_tail(self, seconds: float) -> float:
-        """P(response > seconds), if exact: tandems of single servers."""
+        """Return P(response > seconds), if it is exact: for tandems of single servers."""
         return _at(self._tail(), seconds)
 
     def response_percentile(self, share: float) -> float:

@@ -47,7 +47,7 @@ class Prediction:
 
     @property
     def has_tails(self) -> bool:
-        """Return True if distributions are known, not only means."""
+        """True if distributions are known, not only means."""
         return self.wait_above is not None and self.response_above is not None
 
     def wait_tail(self, seconds: float) -> float:

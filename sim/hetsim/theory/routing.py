@@ -120,8 +120,7 @@ def power_of_choices(rate: float, service_mean: float, servers: int, choices: in
     """Power of d choices: a task joins the shortest of d queues drawn at random.
 
     rate      arrivals at all servers together
-    choices   number of distinct queues that are compared: up to 2, or with up to three servers all (join the shortest
-    queue)
+    choices   number of distinct queues that are compared: up to 2, or all of up to three (join the shortest queue)
 
     Poisson arrivals, exponential services, one server per queue, first come first served.  Exact for up to three
     servers, by solving the chain, and for one choice.  For more servers an approximation: the fixed point of infinitely

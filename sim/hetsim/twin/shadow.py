@@ -83,7 +83,7 @@ class ShadowLog:
 
     @property
     def judged(self) -> list[Kept]:
-        """Forecasts with known outcomes."""
+        """Stored forecasts whose outcomes are known."""
         return [one for one in self.forecasts if len(one.rows)]
 
     def pasts(self, horizon: float, policy: str = "") -> list[Past]:

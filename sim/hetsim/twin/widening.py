@@ -1,4 +1,4 @@
-"""How much wider forecast intervals must be, by the errors of earlier forecasts.
+"""Widens forecast intervals by the errors of earlier forecasts.
 
 A forecast of random run times and arrivals covers randomness, but not what is unknown about a site.  The errors of
 forecasts from earlier snapshots of the same history measure this: both ends of an interval are moved, outward or

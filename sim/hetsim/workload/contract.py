@@ -1,8 +1,8 @@
 """The contract of size distributions and of arrival processes.
 
-A longer run of a scenario begins like the shorter one.  So arrival processes use their generator in the same order
-whatever the limits, and a distribution is *prefix-consistent* unless its docstring says otherwise: from the same fresh
-generator, the first 100 of 200 draws are the 100 of 100 draws.
+A longer run of a scenario must begin like a shorter one.  Therefore arrival processes use their generator in the same
+order, whatever the limits, and a distribution is *prefix-consistent* unless its docstring states otherwise: from the
+same fresh generator, the first 100 of 200 draws equal 100 draws.
 """
 
 import math

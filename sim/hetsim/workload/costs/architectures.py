@@ -145,7 +145,7 @@ class Architecture(Frozen):
     output_gate: bool = False
     """Whether attention has an output gate of the size of its queries."""
     intermediate: Whole
-    """Intermediate size of the feed-forward block, or of each expert."""
+    """Intermediate size of the feed-forward block; in a mixture of experts, of each expert."""
     shared_intermediate: Count = 0
     """Intermediate size of all shared experts together; every token uses the shared experts."""
     dense_layers: Count = 0

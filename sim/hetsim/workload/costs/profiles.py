@@ -202,12 +202,12 @@ class Profile:
 
     @property
     def flops(self) -> int:
-        """Operations of one forward pass of each network on one sample."""
+        """Operations of one forward pass of all networks on one sample, added up."""
         return sum(passes.network.flops for passes in self._passes(self.kind))
 
     @property
     def bytes(self) -> int:
-        """Bytes moved by a forward pass of each network on one sample."""
+        """Bytes moved by one forward pass of all networks on one sample, added up."""
         networks = [passes.network for passes in self._passes(self.kind)]
         return sum(one.weight_traffic(1) + one.activation_traffic for one in networks)
 

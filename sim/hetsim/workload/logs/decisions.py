@@ -196,7 +196,7 @@ class Round:
 
 
 class FreeLevels:
-    """Free capacity over time, by node and by limit, for reservations."""
+    """Free capacity over time, by node and by limit, in which jobs get reservations."""
 
     def __init__(self, here: Round, limited: bool):
         ends = [(end, node, amount) for node in range(len(here.free)) for end, amount in here.ends(node)]
@@ -293,7 +293,7 @@ class Examined:
 
     @staticmethod
     def _turns(here: Round, heads: list[LoggedJob], waiting: list[LoggedJob]) -> Iterator[LoggedJob]:
-        """Yield the first job of the user with the least in use, and repeat."""
+        """Yield jobs in turns of users: next the first job of the user that uses least."""
         lines: dict[int, list[LoggedJob]] = {}
         for job in reversed(waiting):
             lines.setdefault(job.user, []).append(job)

@@ -62,7 +62,7 @@ class PlaceScore(Score):
 
 @dataclass
 class Identified:
-    """The rules and placements that explain a log, the best first."""
+    """The rules and placements that explain a log, from best to worst."""
 
     half: Explained  # inferred from the half that rules are fitted to
     cycle: float
@@ -221,8 +221,8 @@ def on_nodes(
 ) -> tuple[list[LoggedJob], list[float]] | None:
     """Assign jobs to the nodes that a placement chooses at their recorded starts.
 
-    None for a single node, or a job wider than any node.  `key`: the order of jobs that start at one instant.  A job that
-    fits on no node goes to the node with the most room, which is then overfull.
+    None for a single node, or a job wider than any node.  `key`: the order of jobs that start at one instant.  A job
+    that fits on no node goes to the node with the most room, which is then overfull.
     """
     if len(sizes) < 2 or any(job.amount > max(sizes) for job in logged):
         return None

@@ -79,7 +79,7 @@ def _merge_renamed(parts: NodeParts, start: np.ndarray, end: np.ndarray) -> None
 
 @dataclass
 class Capacity:
-    """The capacity of a cluster: stated, or as the log shows it."""
+    """The capacity of a cluster: stated, or inferred from the log."""
 
     amount: float
     stated: bool

@@ -56,7 +56,7 @@ def words_of(name: str) -> frozenset[str]:
 
 
 def by_words(target: str, name: str) -> bool:
-    """Return True if the words of a name indicate this target."""
+    """Return True if the words of a column's name indicate this target."""
     words = words_of(name)
     return any(one.match(words) for one in WORDS.get(target, ()))
 
@@ -74,7 +74,7 @@ BY_WORDS = 1000  # rank of a name that only matches by some words: behind all kn
 
 @dataclass
 class Proposal:
-    """Keys of a trace, with remarks: unsure, missing or not used."""
+    """Keys of a proposed trace, with remarks on uncertain, missing and unused columns."""
 
     keys: dict[str, Any]
     unsure: list[str] = field(default_factory=list)
@@ -175,7 +175,7 @@ def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) ->
 
 
 def choose(columns: list[Column]) -> ColumnChoice:
-    """Choose the column of each target: the possible one with the surest name."""
+    """Choose the column of each target: the possible column with the surest name."""
     pairs, unfit = [], dict[str, str]()
     for target, names in NAMES.items():
         for column in columns:
@@ -205,7 +205,7 @@ def choose(columns: list[Column]) -> ColumnChoice:
 
 
 def could_be(target: str, column: Column) -> bool:
-    """Return True if the contents of a column suit this target."""
+    """Return True if a column's contents are possible values of this target."""
     if not column.cells:
         return not column.blank or target in ("start", "end", "time_limit", "deadline")  # blank in the first rows
     for targets, kind, fits in FITS:

@@ -26,7 +26,7 @@ FORMATS = ("csv", "parquet", "jsonl")
 
 
 class FileRows:
-    """A file read as rows of cells."""
+    """A file as rows of cells, whatever its form."""
 
     names: list[str]  # of the columns
     word: str  # what row numbers count: lines of the file, or rows if it has no lines

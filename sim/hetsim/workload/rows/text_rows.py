@@ -1,4 +1,4 @@
-"""The common part of readers of plain text: lines, cells, times, tables, problems."""
+"""The common part of plain-text readers: lines, cells, times, tables, problems."""
 
 import csv
 import re
@@ -40,7 +40,7 @@ Types = Annotated[list[str], Field(min_length=1), BeforeValidator(_names)]
 
 
 class RowProblems:
-    """Problems of one file: the first ones are listed, the rest counted."""
+    """Problems of one file: the first are listed, the rest are counted."""
 
     def __init__(self, path: Path):
         self.file = str(path)
