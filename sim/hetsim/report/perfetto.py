@@ -42,8 +42,8 @@ STAGES = (
 OVERHEAD = "overhead"
 ORDER = ("upload", "compute", "download", OVERHEAD)
 
-# Number of the cluster's own process; nodes follow.  Threads count from 1, since Perfetto draws a thread with the number
-# of its process first, as its main thread.
+# Number of the cluster's own process; nodes follow.  Threads count from 1, since Perfetto draws a thread with the
+# number of its process first, as its main thread.
 CLUSTER = 1000
 
 MAX_NODES = 100  # number of nodes above which only the cluster has counters
