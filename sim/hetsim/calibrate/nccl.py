@@ -197,7 +197,7 @@ def leveled(rates: tuple[float, ...]) -> tuple[float, ...]:
 # `hetsim calibrate nccl`: a measured curve of NVLink or of a network.
 
 
-@click.command("nccl", short_help="Turn output of nccl-tests into a curve for a cluster.")
+@click.command("nccl", short_help="Convert output of nccl-tests into a bandwidth curve for a cluster.")
 @click.argument("file", metavar="FILE", type=PATH)
 @click.option("--in-place", is_flag=True, help="Take the columns measured in place, not those out of place.")
 @click.option("--as", "link", type=click.Choice(["nvlink", "network"]),

@@ -129,7 +129,7 @@ MAX_GROUPS = 12
 MAX_SETTINGS = 10
 
 
-@click.command(short_help="Say which tasks, groups and decisions differ between two runs.")
+@click.command(short_help="List the tasks, groups and decisions that differ between two runs.")
 @click.argument("a", type=PATH, metavar="RUN")
 @click.argument("b", type=PATH, metavar="RUN")
 @click.option("--metric", "column", type=click.Choice(COLUMNS), default="response", show_default=True,

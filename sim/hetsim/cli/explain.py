@@ -12,7 +12,7 @@ from hetsim.report import terminal
 MAX_STRETCHES = 25
 
 
-@click.command(short_help="Split a task's waiting by cause, and say how it ended.")
+@click.command(short_help="Split a task's waiting by cause, and print how it ended.")
 @click.argument("run", type=PATH, metavar="RUN")
 @click.argument("task", required=False)
 @click.option("--by", metavar="class|gpus|user",

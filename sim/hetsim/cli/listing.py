@@ -24,7 +24,7 @@ KINDS = {
 README = "README.md"
 
 
-@click.command(short_help="Make a folder to start from: a scenario, its files, and the next commands.")
+@click.command(short_help="Make a new scenario folder: a scenario, its files, and the next commands.")
 @click.argument("folder", metavar="FOLDER", type=FOLDER)
 @click.option("--kind", type=click.Choice(list(KINDS)), help="Contents of the folder; without it the kinds are listed.")
 @QUIET

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hetsim.results.many_runs.replications import Replications
 
 
-@click.command(short_help="Run a scenario and print the figures that matter.")
+@click.command(short_help="Run a scenario and print the main figures.")
 @SCENARIO
 @click.option("--policy", metavar="NAME", help="Replaces the scenario's whole policy: sjf, or sjf+predicted_wait.")
 @click.option("--out", type=FOLDER, metavar="DIR", help="Write tables, summary and a picture to DIR.")

@@ -16,7 +16,7 @@ from hetsim.results.declared import has_direction
 SHOWN_POINTS = 20
 
 
-@click.command(short_help="Run a scenario at many points; one table.")
+@click.command(short_help="Run a scenario at many points; print one table.")
 @SCENARIO
 @click.option(
     "--over",
@@ -156,7 +156,7 @@ def _best(outcome: Any) -> list[str]:
     return terminal.table(rows)
 
 
-@click.command(short_help="Put finished runs of several machines into one folder.")
+@click.command(short_help="Merge finished runs of several machines into one folder.")
 @click.argument("sources", nargs=-1, required=True, type=PATH, metavar="DIR...")
 @click.option("--into", required=True, type=FOLDER, metavar="DIR",
               help="A cache, or the directory of a sweep; it may be one of the sources.")  # fmt: skip

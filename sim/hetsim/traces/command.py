@@ -170,7 +170,7 @@ def validate(
     output.print(as_json)
 
 
-@trace.command(short_help="Say which scheduler made a log, as far as its starts tell.")
+@trace.command(short_help="Infer the scheduler of a log from its starts.")
 @READING
 @click.option("--cluster", metavar="FORMAT:FILE", help="The list of nodes of the site (see `hetsim list clusters`).")
 @click.option("--scenario", type=YAML, metavar="YAML", help="Write the scenario of the log with that scheduler.")

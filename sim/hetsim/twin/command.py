@@ -32,7 +32,7 @@ Ruled = tuple[str, "Rules"]  # a policy, and the rules under which it decides
 LOCAL = "1970-01-02"  # origin of the times of a log with dates, so that they are on the snapshot's clock
 
 
-@click.command(short_help="Forecast a live cluster: when jobs start, when nodes are free, what if.")
+@click.command(short_help="Forecast a live cluster: job starts, free nodes, effects of changes.")
 @click.option("--squeue", type=FILE, metavar="FILE", help="Output of squeue; see below for its format.")
 @click.option("--nodes", metavar="FILE", help="Output of scontrol show node (or FORMAT:FILE, hetsim list clusters).")
 @click.option("--kueue", type=FILE, metavar="FILE",
