@@ -33,7 +33,7 @@ class RequestClock:
 
 @dataclass(frozen=True)
 class ServiceProfile:
-    """Seconds by batch size of the stages of a service profile."""
+    """Stage times of a service profile, as functions of the batch size."""
 
     upload: FittedLine | StageTable
     compute: FittedLine | StageTable

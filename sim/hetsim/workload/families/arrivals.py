@@ -17,7 +17,7 @@ from hetsim.workload.families.sizes import Gamma, Hyperexponential
 
 
 class Renewal(ArrivalProcess):
-    """Independent gaps with mean 1 / `rate` and squared variation `scv`, from time 0.
+    """Independent gaps with mean 1 / `rate` and squared CV `scv`, from time 0.
 
     `family` is gamma, or hyperexponential with balanced means for scv > 1; auto is gamma for scv < 1, exponential for
     scv = 1 and hyperexponential for scv > 1.

@@ -29,7 +29,7 @@ class Limits:
 
 @dataclass
 class Order:
-    """Pairs of classes of a label by priority: first, second, passed, passed back."""
+    """Pairs of classes of a label by priority: first, second, jobs overtaken, and back."""
 
     kind: str
     pairs: list[tuple[str, str, int, int]]

@@ -27,8 +27,8 @@ WEIGHTS = {"PriorityWeightAge": "age", "PriorityWeightFairshare": "fair_share", 
            "PriorityWeightPartition": "partition", "PriorityWeightQOS": "service"}  # fmt: skip
 TIMES = {"PriorityMaxAge": ("max_age", "7-0"), "PriorityDecayHalfLife": ("half_life", "7-0"),
          "PriorityCalcPeriod": ("calc_period", "5")}  # fmt: skip
+# Defaults in SchedulerParameters: seconds, then numbers of jobs
 INTERVALS = {"bf_interval": 30, "bf_resolution": 60, "sched_interval": 60}
-# default values in SchedulerParameters: seconds, and numbers of jobs
 COUNTS = {"bf_max_job_test": 500, "bf_max_job_user": 0, "bf_job_part_count_reserve": 0, "default_queue_depth": 100}
 # Keys, of the file or of a partition, that affect when jobs start and that are not modeled
 NOT_MODELED = (
