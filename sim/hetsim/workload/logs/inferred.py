@@ -29,7 +29,7 @@ class Limits:
 
 @dataclass
 class Order:
-    """Pairs of classes of a label by priority: first, second, jobs overtaken, and back."""
+    """Pairs of classes by priority: first, second, jobs overtaken, and the reverse."""
 
     kind: str
     pairs: list[tuple[str, str, int, int]]
