@@ -254,7 +254,7 @@ def _compared_groups(found: Comparison) -> str:
 
 
 def _group_differences(found: Comparison, group: str, shown: list[str]) -> str:
-    """Return the paired differences of the metrics in each group, to the base."""
+    """Return paired differences to the base, by group, in the metrics shown."""
     names = [name for name in shown if name != TASK_COUNT]  # of which every policy gets the same
     table = found.differences_by(group, names)
     rows = list(dict.fromkeys(zip(table[group], table["policy"], strict=True)))

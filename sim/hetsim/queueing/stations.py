@@ -22,7 +22,7 @@ MAX_CLIENTS = 1_000_000  # states of closed loops that take about a second
 
 
 def delay(facts: Facts, _: str) -> Match:
-    """Match M/M/c, M/D/c, M/PH/c, M/G/1, GI/M/1 or MMPP/M/c; else nearly G/G/c."""
+    """Match the scenario to an exact model without loss, or else to G/G/c."""
     require(facts.arrivals(("poisson", "renewal", "deterministic", "mmpp", "piecewise_poisson")))
     moves = moves_data(facts)
     understood = sized_tasks(facts)
@@ -88,7 +88,7 @@ def _delay_system(facts: Facts, rate: float, law: Law, servers: int, phases: lev
 
 
 def _periodic(facts: Facts, arrivals: Any, law: Law) -> Match:
-    """Match M/M/c with a periodic arrival rate."""
+    """Match the scenario to M/M/c with a periodic arrival rate."""
     key, period, servers = "workload.0.arrivals", arrivals.period, facts.servers
     require(facts.suppose("the rate moves in a cycle", period is not None, f"{key}.period"),
           facts.suppose("the rate moves in steps", arrivals.between == "step", f"{key}.between"))  # fmt: skip
@@ -123,7 +123,7 @@ def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
 
 
 def closed(facts: Facts, _: str) -> Match:
-    """Match the machine repair model, or several closed loops with one service."""
+    """Match the scenario to the machine repair model, or to several closed loops."""
     entries = facts.model.workload
     loops: list[Any] = [entry.arrivals for entry in entries if getattr(entry.arrivals, "closed", False)]
     labels = [one.label for one in facts.customers]
@@ -166,7 +166,7 @@ def closed(facts: Facts, _: str) -> Match:
 
 
 def shorter_lines(facts: Facts, _: str) -> Match:
-    """Match replicas with one queue each, and a router by queue length."""
+    """Match the scenario to replicas with one queue each, and a router by length."""
     facts.arrivals()
     facts.open_door()
     facts.order(blind=False)
@@ -196,7 +196,7 @@ def shorter_lines(facts: Facts, _: str) -> Match:
 
 
 def greedy_services(facts: Facts, model: str) -> Match:
-    """Match greedy batch service on one device."""
+    """Match the scenario to greedy batch service on one device."""
     one = len(facts.model.workload) == 1
     facts.suppose("one service and nothing else", one, "workload", f"{len(facts.model.workload)} entries")
     facts.suppose("requests are served in batches", not facts.input.language, "workload.0.service.kind",

@@ -132,7 +132,7 @@ class PickedColumns:
         return TIME[unit]
 
     def times(self, name: str, factor: float, what: str) -> list[float]:
-        """Read times in units of `factor` seconds; `what` names times that must be > 0."""
+        """Read times in units of `factor` seconds; if `what` is given, they must be > 0."""
 
         def read(cell: Any) -> float:
             value = bounded(scaled(cell, factor))

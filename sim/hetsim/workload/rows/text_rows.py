@@ -205,7 +205,7 @@ def circle(predecessors: Sequence[Sequence[int]], ids: Sequence[Any] | np.ndarra
 
 
 class Twice(float):
-    """A local time that occurred twice in its zone, as the earlier instant."""
+    """The earlier instant of an ambiguous local time; `later` is the other instant."""
 
     later = 0.0
 
