@@ -52,7 +52,7 @@ class MeasuredSetting:
 
 @dataclass
 class StepProfile:
-    """A fit: shapes of both stages, seconds per context token, and remarks."""
+    """Fitted step times: shape of each stage, seconds per context token, and remarks."""
 
     what: str
     prefill: Shaped

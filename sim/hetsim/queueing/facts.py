@@ -73,7 +73,7 @@ class Match:
 
     @property
     def verdict(self) -> str:
-        """One of: matches, nearly (error ≤ `NEARLY`), approximation, none."""
+        """Verdict of the match: matches, nearly (error ≤ `NEARLY`), approximation or none."""
         if any(not one.holds and not one.soft for one in self.assumptions):
             return "none"
         if not self.formula_error and not self.failed:
@@ -82,7 +82,7 @@ class Match:
 
     @property
     def error(self) -> float:
-        """Relative error of the prediction: of its formula, and by failed assumptions."""
+        """Relative error of the prediction, from its formula and from failed assumptions."""
         return abs(self.formula_error) + max((one.error for one in self.failed), default=0.0)
 
     @property

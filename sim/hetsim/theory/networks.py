@@ -126,7 +126,7 @@ def _sum_above(rates: list[float]) -> Tail:
 
 
 class ClosedLoops(NamedTuple):
-    """Steady state of closed loops at one station: by class, and of a server."""
+    """Steady state of closed loops at one station: figures by class, and per server."""
 
     throughput: tuple[float, ...]
     response_mean: tuple[float, ...]

@@ -42,7 +42,7 @@ class Constant(Distribution, Generic[Q]):
 
 
 class Uniform(Distribution, Generic[Q]):
-    """Uniform in [low, high)."""
+    """Uniform distribution in [low, high)."""
 
     distribution: Literal["uniform"]
     low: Q
@@ -66,7 +66,7 @@ class Uniform(Distribution, Generic[Q]):
 
 
 class Exponential(Distribution, Generic[Q]):
-    """Exponential (memoryless) with the given mean."""
+    """Exponential distribution (memoryless) with the given mean."""
 
     distribution: Literal["exponential"]
     mean: Annotated[Q, ABOVE_ZERO]

@@ -25,7 +25,7 @@ from hetsim.workload.families.columns import read_column
 
 
 class Gamma(Distribution, Generic[Q]):
-    """Shape 1 / cv², scale mean · cv²; cv = 1/√k is the Erlang distribution, k stages."""
+    """Gamma distribution of shape 1 / cv², scale mean · cv²; cv = 1/√k is Erlang-k."""
 
     distribution: Literal["gamma"]
     mean: Annotated[Q, ABOVE_ZERO]
@@ -42,7 +42,7 @@ class Gamma(Distribution, Generic[Q]):
 
 
 class Lognormal(Distribution, Generic[Q]):
-    """The exponential of a normal variable.
+    """Lognormal distribution: the exponential of a normal variable.
 
     Given by `mean` and `cv` of the value itself, or by its `median` and `sigma`, the standard deviation of its
     logarithm: σ² = ln(1 + cv²), mean = median · exp(σ²/2).
@@ -84,7 +84,7 @@ class Lognormal(Distribution, Generic[Q]):
 
 
 class Weibull(Distribution, Generic[Q]):
-    """P(X > x) = exp(−(x / scale)^shape): a shape below 1 has a heavy tail.
+    """Weibull: P(X > x) = exp(−(x / scale)^shape); the tail is heavy for shape < 1.
 
     Given by `scale`, or by `mean` = scale · Γ(1 + 1/shape).
     """
@@ -325,7 +325,7 @@ class Empirical(Distribution, Generic[Q]):
 
 
 class Scipy(Distribution, Generic[Q]):
-    """loc + scale · X, where X is `scipy.stats.NAME(**parameters)`.
+    """Values loc + scale · X, where X is `scipy.stats.NAME(**parameters)`.
 
     `low` conditions on values ≥ low: lower values are cut off and the remaining density is scaled up.  A distribution
     that can be negative, such as norm, requires `low`.  `mean` and `scv` are those of scipy; with `low` they are
