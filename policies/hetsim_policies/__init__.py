@@ -74,6 +74,9 @@ MODULES: dict[str, str] = {
         admission.stations: ErlangWait MdpThreshold Naor TrunkReservation
         learning.learned: learned=LearnedAdmission
     """,
+    "scale": """
+        scaling.scalers: KeepAlive Predicted QueueKv TargetRequests
+    """,
     "predictor": """
         prediction.predictors: ar=Autoregressive Ewma HoltWinters LastValue Oracle
     """,

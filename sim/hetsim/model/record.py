@@ -117,8 +117,8 @@ class RunInput:
     batching: list[Any] = field(default_factory=list)
     """The batching policy of each service."""
     language: list[LanguageService] = field(default_factory=list)
-    iteration: list[tuple[Any, Any]] = field(default_factory=list)
-    """The batching and the routing policy of each language model."""
+    iteration: list[tuple[Any, Any, Any]] = field(default_factory=list)
+    """The batching, the routing and the scaling policy of each language model; None: it does not scale."""
     warnings: list[str] = field(default_factory=list)
     """Warnings that a reader of the results needs first: a load beyond every capacity, ..."""
     overloads: list[tuple[str, float, float]] = field(default_factory=list)

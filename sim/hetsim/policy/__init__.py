@@ -42,6 +42,7 @@ from hetsim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of
 from hetsim.policy.remaining import Progress, RemainingProblem
 from hetsim.policy.request_queue import BatchTimes, RequestQueue, Requests
 from hetsim.policy.routing import OpenReplicas, RoutedReplica, RoutedRequest, Routing, WantedReplica
+from hetsim.policy.scaling import RoleSignals, Scaling, ServiceSignals
 
 __all__ = [
     "Accept", "Admission", "Annotate", "Backfilling", "BatchReport", "BatchStep", "BatchTimes", "Batching", "Counter",

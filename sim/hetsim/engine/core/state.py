@@ -79,6 +79,8 @@ class RunState:
     """Tasks that will be seen again: deferred by admission, or a request or its response is on its way."""
     requests_left: int = 0
     """Requests that wait in queues, are in batches or on their way back, and those to come by the clock."""
+    ticking: int = 0
+    """Questions to scaling policies that come at equal intervals, whatever happens."""
     iterating: int = 0
     """Requests to language models that have arrived and not ended."""
 

@@ -74,6 +74,14 @@ class Replica(Holder):
         return self.requests.outstanding
 
     @property
+    def waiting(self) -> int:  # type: ignore[override]
+        return self.requests.outstanding - self.requests.size
+
+    @property
+    def kv_used(self) -> float:  # type: ignore[override]
+        return 1.0 - self.free_blocks / self.blocks
+
+    @property
     def idle(self) -> bool:
         return self.requests.idle and not self.periods.busy
 

@@ -91,8 +91,8 @@ def iterates(spec: PolicySpec) -> bool:
 
 def iteration_policies(
     streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem]
-) -> list[tuple[Any, Any]]:
-    """A batching and a routing policy for each language model that has requests."""
+) -> list[tuple[Any, Any, Any]]:
+    """A batching, a routing and perhaps a scaling policy for each language model that has requests."""
     policies, document = scenario.policies, scenario.document
     served = [stream for stream in streams if stream.language is not None and len(stream)]
     if policies.routing is not None and not any(hasattr(entry.service, "kind") for entry in scenario.model.workload):
@@ -116,7 +116,14 @@ def iteration_policies(
             problems.append(document.problem((*stream.path, "service", "batching"), text))
         routing = policies.routing_of.get(number, policies.routing or DEFAULT_ROUTING)
         policy = make_policy(spec, scenario, problems, _place(stream, spec, policies.of_service))
-        made.append((policy, make_policy(routing, scenario, problems, _place(stream, routing, policies.routing_of))))
+        router = make_policy(routing, scenario, problems, _place(stream, routing, policies.routing_of))
+        scaler = None
+        if (scale := policies.scale_of.get(number)) is not None:
+            place = (*stream.path, "service", "scale")
+            scaler = make_policy(scale, scenario, problems, place)
+            if scaler is not None and scaler.measures and stream.language.scale.every is None:
+                problems.append(document.problem(place, f"{scale.name} measures at equal intervals; give every"))
+        made.append((policy, router, scaler))
         if isinstance(policy, IterationPolicy):
             _note_overload(stream, spec, policy, scenario=scenario, context=context)
             if (joining := joining_problem(stream, policy)) is not None:

@@ -1,0 +1,169 @@
+"""The number of replicas of a service, by its counters or by forecast."""
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from hetsim.errors import refusal
+from hetsim.model.service import LanguageService
+from hetsim.model.units import Fraction, Positive, Seconds
+from hetsim.policy import Predictor, Scaling, ServiceSignals
+from hetsim_policies.prediction import Score, Series
+from hetsim_policies.prediction.predictors import HoltWinters
+
+
+def within(service: LanguageService, number: int) -> int:
+    """The number, or the bound of the service that it exceeds."""
+    bounds = service.scaling
+    return number if bounds is None else min(bounds.max_replicas, max(bounds.min_replicas, number))
+
+
+class TargetRequests(Scaling):
+    """Target requests: as many replicas as give each about so many requests.
+
+    Decides the number of replicas when a request comes or ends: unfinished requests divided by `target`, rounded up.
+    All that are lacking start at once, one at a time is drained.
+    Reference: Knative's autoscaler and Ray Serve scale by requests in flight (`target_ongoing_requests`).
+    Weakness: counts requests, not tokens; without `cooldown` replicas come and go with each burst.
+    Cost: O(replicas) a request.
+
+    target: requests that each replica should have.  cooldown: least time between two changes.
+    """
+
+    def __init__(self, target: Positive, cooldown: Seconds = 0.0):
+        self.target, self.cooldown = target, cooldown
+
+    def wanted(self, service: LanguageService, signals: ServiceSignals, now: float) -> Mapping[str, int]:
+        numbers = {}
+        for name, role in signals.roles.items():
+            number, have = within(service, math.ceil(role.outstanding / self.target)), role.replicas
+            if number != have and now < signals.changed_at + self.cooldown:
+                self.again = signals.changed_at + self.cooldown
+                if number > have:
+                    continue  # those that found no device stay wanted
+                number = have
+            elif number < have - 1:
+                self.again = now + self.cooldown
+            numbers[name] = max(number, have - 1)
+        return numbers
+
+
+class QueueKv(Scaling):
+    """Queue and KV cache: as many replicas as keep both at their targets.
+
+    Decides the number of replicas as Kubernetes' Horizontal Pod Autoscaler does with two metrics, which KEDA feeds from
+    the counters of a serving engine: each asks for (replicas × value / target), rounded up, unless the value is within
+    `tolerance` of its target; the larger one counts.  Downward counts the largest number of the last `stabilization`.
+    Reference: Kubernetes, Horizontal Pod Autoscaling (the algorithm); KEDA's scalers; vLLM production stack, which
+    scales by `vllm:num_requests_waiting`.
+    Weakness: acts once requests wait: replicas come a load too late.  What runs without waiting and fills little memory
+    keeps no more than `min` replicas.
+    Cost: O(replicas) a question.
+
+    waiting: target of requests that wait, per replica.  kv: target of the share of KV blocks in use.
+    tolerance: relative deviation from a target that changes nothing.
+    stabilization: seconds for which the number that was wanted once is kept.
+    """
+
+    def __init__(
+        self,
+        waiting: Positive = 4.0,
+        kv: Annotated[Fraction, Field(gt=0, le=1)] = 0.8,
+        tolerance: Annotated[Fraction, Field(ge=0)] = 0.1,
+        stabilization: Seconds = 300.0,
+    ):
+        self.waiting, self.kv, self.tolerance, self.stabilization = waiting, kv, tolerance, stabilization
+        self._advice: dict[str, deque[tuple[float, int]]] = {}
+
+    def wanted(self, service: LanguageService, signals: ServiceSignals, now: float) -> Mapping[str, int]:
+        numbers = {}
+        for name, role in signals.roles.items():
+            usage = role.waiting / self.waiting, role.ready * role.kv_used / self.kv
+            number = within(service, max(self._replicas(role.replicas, one) for one in usage))
+            advice = self._advice.setdefault(name, deque())
+            while advice and (advice[0][0] < now - self.stabilization or advice[-1][1] <= number):
+                advice.pop() if advice[-1][1] <= number else advice.popleft()
+            advice.append((now, number))
+            numbers[name] = number if number >= role.replicas else min(role.replicas, advice[0][1])
+        return numbers
+
+    def _replicas(self, have: int, usage: float) -> int:
+        """Replicas for a usage in replicas at their target."""
+        return have if have and abs(usage / have - 1.0) <= self.tolerance else math.ceil(usage)
+
+
+class Predicted(Scaling):
+    """Predicted: replicas for the request rate that is forecast for when they are ready.
+
+    Decides the number of replicas at equal intervals (`every` of the service): the rate of the last one goes to a
+    predictor, and the demand within the lead, as for the devices of `predictive`, is divided by what a replica serves.
+    Reference: Roy, Dubey, Gokhale, Efficient Autoscaling in the Cloud Using Predictive Models for Workload Forecasting
+    (2011).
+    Weakness: knows rates and not lengths; on a day unlike those before it is an autoscaler that reacts.
+    Cost: that of the predictor a question.
+
+    rate: requests per second that a replica should serve.  predictor: how the rate is forecast.
+    lead: how far ahead it is asked: the time until a replica is ready.  memory: seconds of which the mean is what is
+        measured now.
+    """
+
+    measures = True
+
+    def __init__(
+        self,
+        rate: Positive,
+        predictor: Callable[[], Predictor] | None = None,
+        lead: Annotated[Seconds, Field(ge=0)] = 60.0,
+        memory: Annotated[Seconds, Field(gt=0)] = 300.0,
+    ):
+        self.rate, self.lead, self.memory = rate, lead, memory
+        self._predictor = (HoltWinters if predictor is None else predictor)()
+        if self._predictor.knows_rates:
+            raise refusal("the true rates are given to the run's own scheduler only; name another predictor")
+        self._series: Series | None = None
+
+    def wanted(self, service: LanguageService, signals: ServiceSignals, now: float) -> Mapping[str, int]:
+        every = math.inf if service.scaling is None else service.scaling.every
+        if self._series is None:
+            self._series = Series(self._predictor, every, self.lead + every, score=Score(), memory=self.memory)
+        count = round(signals.arrival_rate * every)
+        self._series.note(count / self.rate, count)
+        self._series.measure(now)
+        number = math.ceil(self._series.demand - 1e-9)
+        return {name: max(number, role.outstanding > 0) for name, role in signals.roles.items()}
+
+
+class KeepAlive(Scaling):
+    """Keep alive: a replica leaves when it has been idle for so long, as in serverless.
+
+    Decides the number of replicas when a request comes or ends: as many as the unfinished requests need, and those that
+    have been idle for less than `keep`; the one that is idle for longest leaves first.  With `min: 0` a request that
+    finds no replica starts one and waits for its load, as do all that come meanwhile.
+    Reference: Shahrad et al., Serverless in the Wild (USENIX ATC 2020), whose yardstick is a fixed keep-alive; Fu et
+    al., ServerlessLLM (OSDI 2024).  With Poisson arrivals at rate L, a load of S and service in no time a share
+    1 / (L S + exp(L K)) of the requests starts a replica.
+    Weakness: pays K of idle devices for every gap, and a load for every gap that is longer.
+    Cost: O(replicas) a request.
+
+    keep: seconds for which an idle replica stays.
+    target: unfinished requests above which there is a further replica for each further so many; as many as a replica
+        runs at a time unless given.
+    """
+
+    follows_idle = True
+    longest_idle_first = True
+
+    def __init__(self, keep: Annotated[Seconds, Field(ge=0)] = 600.0, target: Positive | None = None):
+        self.keep, self.target = keep, target
+
+    def wanted(self, service: LanguageService, signals: ServiceSignals, now: float) -> Mapping[str, int]:
+        numbers = {}
+        for name, role in signals.roles.items():
+            ends = [since + self.keep for since in role.idle_since]
+            need = math.ceil(role.outstanding / (self.target or service.max_sequences))
+            numbers[name] = max(need, role.replicas - sum([end <= now for end in ends]))
+            self.again = min([self.again, *(end for end in ends if end > now)])
+        return numbers
