@@ -65,7 +65,7 @@ MODULES: dict[str, str] = {
         batching.fixed_rules: FixedSize SerialGreedy SizeOrTimeout TritonDynamic
     """,
     "routing": """
-        routing.routers: LeastOutstanding PowerOfTwo PrefixAffinity round_robin=RoundRobinRouting
+        routing.routers: Foresight LeastOutstanding PowerOfTwo PrefixAffinity round_robin=RoundRobinRouting Scored
     """,
     "admission": """
         admission.feedback: ClassShedding Dagor Gradient

@@ -9,7 +9,7 @@ import importlib
 import inspect
 import pickle
 from functools import cache, lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from hetsim.errors import RunError, UnknownName
 
@@ -158,7 +158,11 @@ def parameters(item: Any) -> dict[str, inspect.Parameter]:
 def _parameters(item: Any) -> dict[str, inspect.Parameter]:
     signature = inspect.signature(item, eval_str=True)
     kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    return {name: p for name, p in signature.parameters.items() if p.kind not in kinds}
+    own = {name: p for name, p in signature.parameters.items() if p.kind not in kinds}
+    names = getattr(item, "COMMON", ())  # what its kind has besides, as attributes of the class
+    hints = get_type_hints(item, include_extras=True) if names else {}
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return own | {n: inspect.Parameter(n, keyword, default=getattr(item, n), annotation=hints[n]) for n in names}
 
 
 @cache

@@ -1,10 +1,12 @@
 """The replica of a language model that serves a request."""
 
-from typing import Annotated
+import math
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
+from hetsim.model.units import NotNegative
 from hetsim.policy import Generation, OpenReplicas, Replica, RoutedReplica, RoutedRequest, Routing
 
 
@@ -21,6 +23,7 @@ class LeastOutstanding(Routing):
     """
 
     queueing = "shortest line"
+    signals = ("queue",)
 
     def choose(self, request: RoutedRequest, replicas: OpenReplicas, random: np.random.Generator) -> RoutedReplica:
         return replicas.least_loaded()
@@ -38,6 +41,7 @@ class PowerOfTwo(Routing):
     """
 
     queueing = "shorter of two lines"
+    signals = ("queue",)
 
     def choose(self, request: RoutedRequest, replicas: OpenReplicas, random: np.random.Generator) -> RoutedReplica:
         if (count := len(replicas)) == 1:
@@ -63,6 +67,8 @@ class PrefixAffinity(Routing):
         they count as what the fastest replica would serve in the same time.
     """
 
+    signals = ("queue", "prefix")
+
     def __init__(self, slack: Annotated[int, Field(ge=1)] = 8):
         self.slack = slack
 
@@ -74,6 +80,88 @@ class PrefixAffinity(Routing):
         return min(able, key=lambda one: (-one[0].cached(request), one[1]))[0]
 
 
+WEIGHTS = {"prefix": 3.0, "queue": 2.0, "kv": 2.0}
+
+
+class Scored(Routing):
+    """Scored: the replica with the largest weighted sum of scores from 0 to 1.
+
+    Decides which replica serves a request by signals of each, the first of equals:
+
+    prefix   the share of its prompt that is in the prefix cache there
+    queue    1 for the fewest requests that wait, 0 for the most
+    running  the same of all unfinished requests, for the speed of the replica
+    kv       the free share of KV blocks
+    Reference: the scheduler of llm-d (Kubernetes Gateway API Inference Extension), with its default weights; Qin et
+    al., Mooncake (FAST 2025).
+    Weakness: with signals of an age (`refresh`, `delay`) all requests of a moment go to the same replica.
+    Cost: O(replicas × blocks of the prefix) a request.
+
+    weights: what each score counts, by its name.
+    """
+
+    def __init__(self, weights: dict[Literal["prefix", "queue", "running", "kv"], NotNegative] | None = None):
+        self.weights = WEIGHTS if weights is None else weights
+        if not any(self.weights.values()):
+            raise ValueError("weights are all 0; give one of prefix, queue, running and kv a weight above 0")
+        named = {"queue": "waiting", "running": "queue"}
+        self.signals = tuple(named.get(name, name) for name, weight in self.weights.items() if weight)
+
+    def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
+        total = np.zeros(len(replicas))
+        for name, weight in self.weights.items():
+            total += weight * getattr(self, f"_{name}")(request, replicas)
+        return replicas[int(total.argmax())]
+
+    @staticmethod
+    def _prefix(request: Generation, replicas: OpenReplicas) -> np.ndarray:
+        return np.array([replica.cached(request) for replica in replicas]) / request.prompt
+
+    @staticmethod
+    def _kv(request: Generation, replicas: OpenReplicas) -> np.ndarray:
+        return 1.0 - np.array([replica.kv_used for replica in replicas])
+
+    @staticmethod
+    def _queue(request: Generation, replicas: OpenReplicas) -> np.ndarray:
+        return _fewest(np.array([replica.waiting for replica in replicas], float))
+
+    @staticmethod
+    def _running(request: Generation, replicas: OpenReplicas) -> np.ndarray:
+        return _fewest(replicas.loads)
+
+
+def _fewest(values: np.ndarray) -> np.ndarray:
+    """1 for the least of values, 0 for the greatest; 1 for all if they are equal."""
+    low, high = values.min(), values.max()
+    return (high - values) / (high - low) if high > low else np.ones(len(values))
+
+
+class Foresight(Routing):
+    """Foresight: the replica where the request is forecast to be served first.
+
+    Decides which replica serves a request by the exact forecast of each with it (`foresee`), on estimates: which of
+    them gives it its first token, or its answer, first.
+    Reference: none; the yardstick of routing.
+    Weakness: a real router has no such forecast; selfish: what the others lose does not count.
+    Cost: a forecast of each replica a request, linear in the requests there.
+
+    by: what is to come first: the first token, or the end of the answer.
+    """
+
+    signals = ("forecast",)
+
+    def __init__(self, by: Literal["first_token", "end"] = "end"):
+        self.by = by
+
+    def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
+        def comes(replica: Replica) -> float:
+            forecast = replica.foresee(request)
+            times = forecast.first_tokens if self.by == "first_token" else forecast.ends
+            return times.get(request.row, math.inf)
+
+        return min(replicas, key=comes)
+
+
 class RoundRobinRouting(Routing):
     """Round robin: the replicas take turns.
 
@@ -83,6 +171,8 @@ class RoundRobinRouting(Routing):
     that of cyclic splitting, well above one common queue's.
     Cost: O(1) a request.
     """
+
+    signals = ("queue",)
 
     def __init__(self) -> None:
         self._last = -1

@@ -3,7 +3,8 @@
 A `Timer` is fired by calling `timer.then(timer)`, which costs half of a SimPy Timeout.  SimPy's events, processes and
 resources work next to them in the same heap (`hetsim.engine.kernel.environment`), where a caller asks for them.
 
-Same-instant order is the heap's second key: FINISH < FAULT < ARRIVAL < TIMER, where TIMER is SimPy's NORMAL;
+Same-instant order is the heap's second key: READING (of routers' signals) < FINISH < FAULT < ARRIVAL < TIMER, where
+TIMER is SimPy's NORMAL;
 a round comes when the next entry is strictly later.  "Instant" means equal float.
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-FINISH, FAULT, ARRIVAL, TIMER = -3, -2, -1, 1
+READING, FINISH, FAULT, ARRIVAL, TIMER = -4, -3, -2, -1, 1
 INF = math.inf
 
 

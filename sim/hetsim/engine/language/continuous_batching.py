@@ -12,6 +12,7 @@ Cost: O(log members) a request and jump, O(block) where memory is tight.
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from hetsim.engine.core.policy_errors import call
 from hetsim.engine.core.recorder import pack_steps
@@ -80,6 +81,13 @@ class Replica(Holder):
     @property
     def kv_used(self) -> float:  # type: ignore[override]
         return 1.0 - self.free_blocks / self.blocks
+
+    def prefixes(self) -> frozenset[Any]:
+        if (cache := self.memory.cache) is None:
+            return frozenset()
+        if self.stage.under_way:
+            self.evict()
+        return frozenset([*cache.users, *cache.idle])
 
     @property
     def idle(self) -> bool:

@@ -102,6 +102,10 @@ class Holder:
     kv_used = 0.0
     """Share of its memory for requests that is taken."""
 
+    def prefixes(self) -> frozenset[Any]:
+        """Return the names of the prefixes that are cached."""
+        return frozenset()
+
     @property
     def idle(self) -> bool:
         """Return True if nothing is here, or on its way."""

@@ -18,6 +18,7 @@ from hetsim.engine.flight.launch import Resident
 from hetsim.engine.flight.links import Flow
 from hetsim.engine.residents.holder import Holder, HolderType, Owner
 from hetsim.engine.residents.scaling import Role, Scaler
+from hetsim.engine.residents.sight import Sight
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.plan import Placement
 from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST
@@ -49,6 +50,10 @@ class ReplicaSet:
         self.missing: list[bool] = []  # failed replicas that are not replaced yet: True for those that only prefill
         self.unmet: dict[str, int] = {}  # by role or type, replicas wanted besides, for which there were no devices
         self.lobby: dict[int, Any] = {}  # requests that no replica can take yet, by row
+        routing = self.fleet.routing
+        self.sight = None
+        if routing.refresh or routing.delay:
+            self.sight = Sight(self, self.clock, routing.refresh, routing.delay, "prefix" in routing.signals)
         self.scaler = None if self.service.scaling is None else Scaler(self.fleet, self)
 
     @property
@@ -63,12 +68,14 @@ class ReplicaSet:
             takes = OpenReplicas([replica for replica in replicas if replica.loaded and not replica.draining])
             for place, replica in enumerate(takes):
                 replica.loads, replica.place = takes.loads, place
-            self._open[apart] = takes
+            self._open[apart] = takes if self.sight is None else self.sight.open_to(takes)
         return self._open[apart]
 
     def send(self, request: Any, prefilled: bool) -> None:
         """Send a request to a replica, or let it wait for one; see `open_to`."""
-        open_, fleet = self.open_to(prefilled), self.fleet
+        open_, fleet, sight = self.open_to(prefilled), self.fleet, self.sight
+        if sight is not None:
+            sight.look(open_)
         if len(self.kinds) > 1:
             open_ = fleet.able(request, open_)
         if not open_:
@@ -77,6 +84,9 @@ class ReplicaSet:
         chosen = open_[0] if len(open_) == 1 else call(self.state, fleet.routing.choose, request, open_, fleet.random)
         if chosen not in open_:
             raise fleet.illegal(f"sends {request} to {chosen!r}, which is none of the replicas")
+        if sight is not None:
+            chosen = chosen.replica
+            sight.sent()
         chosen.enqueue(request)
 
     # Starts -------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from hetsim.model.faults import Faults
 from hetsim.model.randomness import JUDGED, RandomTree
 from hetsim.model.record import DecisionTime, RunInput
 from hetsim.model.tasks import Tasks
-from hetsim.policy import Admission, Batching, IterationPolicy, PlannedScheduler, PlanProblem, Scheduler
+from hetsim.policy import Admission, Batching, IterationPolicy, PlannedScheduler, PlanProblem, Routing, Scheduler
 from hetsim.scenario.building.cluster import build_cluster
 from hetsim.scenario.building.faults import build_faults, check_chances
 from hetsim.scenario.building.language_model import joining_problem
@@ -117,6 +117,8 @@ def iteration_policies(
         routing = policies.routing_of.get(number, policies.routing or DEFAULT_ROUTING)
         policy = make_policy(spec, scenario, problems, _place(stream, spec, policies.of_service))
         router = make_policy(routing, scenario, problems, _place(stream, routing, policies.routing_of))
+        if router is not None and (why := _without_age(router)) is not None:
+            problems.append(document.problem(_place(stream, routing, policies.routing_of), f"{routing.name}: {why}"))
         scaler = None
         if (scale := policies.scale_of.get(number)) is not None:
             place = (*stream.path, "service", "scale")
@@ -129,6 +131,15 @@ def iteration_policies(
             if (joining := joining_problem(stream, policy)) is not None:
                 problems.append(document.problem((*stream.path, "service", joining[0]), f"{spec.name}: {joining[1]}"))
     return made
+
+
+def _without_age(router: Routing) -> str | None:
+    """Why the signals of a router cannot have the age that it is given; None if they can."""
+    if "forecast" in router.signals and (router.refresh or router.delay):
+        return "a forecast is exact and of now; leave out refresh and delay"
+    if router.delay and not router.refresh and router.signals != ("queue",):
+        return "of what it looks at only numbers of requests can be followed with a delay; give refresh besides"
+    return None
 
 
 def _place(stream: TaskStream, spec: PolicySpec, own: dict[int, PolicySpec]) -> Path_:

@@ -79,7 +79,11 @@ class PolicySpec:
         values = {key: v if not isinstance(v, PolicySpec) else v.make if v.kind == "predictor" else v.make()
                   for key, v in self.parameters.items()}  # fmt: skip
         if inspect.isclass(item):
-            return item(**values)
+            common = {key: values.pop(key) for key in getattr(item, "COMMON", ()) if key in values}
+            policy = item(**values)
+            for key, value in common.items():
+                setattr(policy, key, value)
+            return policy
         return _list_scheduler()(item, **values) if self.kind == "scheduler" else item
 
     @property
