@@ -73,6 +73,7 @@ class Service(Owner):
         self.service, self.clock, self.routing = run.language[0], state.clock, routing
         self.scaling = run.iteration[0][2]
         self.random, self.requests, self.given_up = np.random.default_rng(7), {}, []
+        self.coming = SimpleNamespace(since=lambda time: 0)
         self.kinds = [HolderType(0, self.service.shape.modes[0], self.service.kinds[0])]
         self.residents = Residents(state)
         self.replicas = ReplicaSet(

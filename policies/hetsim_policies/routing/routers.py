@@ -100,40 +100,25 @@ class Scored(Routing):
     weights: what each score counts, by its name.
     """
 
+    signals = ("waiting", "kv", "prefix")
+
     def __init__(self, weights: dict[Literal["prefix", "queue", "running", "kv"], NotNegative] | None = None):
         self.weights = WEIGHTS if weights is None else weights
         if not any(self.weights.values()):
             raise ValueError("weights are all 0; give one of prefix, queue, running and kv a weight above 0")
-        named = {"queue": "waiting", "running": "queue"}
-        self.signals = tuple(named.get(name, name) for name, weight in self.weights.items() if weight)
 
     def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
         total = np.zeros(len(replicas))
         for name, weight in self.weights.items():
-            total += weight * getattr(self, f"_{name}")(request, replicas)
+            if name == "prefix":
+                total += weight * np.array([replica.cached(request) for replica in replicas]) / request.prompt
+            elif name == "kv":
+                total += weight * (1.0 - np.array([replica.kv_used for replica in replicas]))
+            else:
+                most = replicas.loads if name == "running" else np.array([float(one.waiting) for one in replicas])
+                spread = float(np.ptp(most))
+                total += weight * ((most.max() - most) / spread if spread else 1.0)
         return replicas[int(total.argmax())]
-
-    @staticmethod
-    def _prefix(request: Generation, replicas: OpenReplicas) -> np.ndarray:
-        return np.array([replica.cached(request) for replica in replicas]) / request.prompt
-
-    @staticmethod
-    def _kv(request: Generation, replicas: OpenReplicas) -> np.ndarray:
-        return 1.0 - np.array([replica.kv_used for replica in replicas])
-
-    @staticmethod
-    def _queue(request: Generation, replicas: OpenReplicas) -> np.ndarray:
-        return _fewest(np.array([replica.waiting for replica in replicas], float))
-
-    @staticmethod
-    def _running(request: Generation, replicas: OpenReplicas) -> np.ndarray:
-        return _fewest(replicas.loads)
-
-
-def _fewest(values: np.ndarray) -> np.ndarray:
-    """1 for the least of values, 0 for the greatest; 1 for all if they are equal."""
-    low, high = values.min(), values.max()
-    return (high - values) / (high - low) if high > low else np.ones(len(values))
 
 
 class Foresight(Routing):
@@ -154,12 +139,8 @@ class Foresight(Routing):
         self.by = by
 
     def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
-        def comes(replica: Replica) -> float:
-            forecast = replica.foresee(request)
-            times = forecast.first_tokens if self.by == "first_token" else forecast.ends
-            return times.get(request.row, math.inf)
-
-        return min(replicas, key=comes)
+        field = "first_tokens" if self.by == "first_token" else "ends"
+        return min(replicas, key=lambda one: getattr(one.foresee(request), field).get(request.row, math.inf))
 
 
 class RoundRobinRouting(Routing):

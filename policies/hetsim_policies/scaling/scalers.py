@@ -15,12 +15,6 @@ from hetsim_policies.prediction import Score, Series
 from hetsim_policies.prediction.predictors import HoltWinters
 
 
-def within(service: LanguageService, number: int) -> int:
-    """The number, or the bound of the service that it exceeds."""
-    bounds = service.scaling
-    return number if bounds is None else min(bounds.max_replicas, max(bounds.min_replicas, number))
-
-
 class TargetRequests(Scaling):
     """Target requests: as many replicas as give each about so many requests.
 
@@ -39,7 +33,7 @@ class TargetRequests(Scaling):
     def wanted(self, service: LanguageService, signals: ServiceSignals, now: float) -> Mapping[str, int]:
         numbers = {}
         for name, role in signals.roles.items():
-            number, have = within(service, math.ceil(role.outstanding / self.target)), role.replicas
+            number, have = signals.bounds.within(math.ceil(role.outstanding / self.target)), role.replicas
             if number != have and now < signals.changed_at + self.cooldown:
                 self.again = signals.changed_at + self.cooldown
                 if number > have:
@@ -82,7 +76,7 @@ class QueueKv(Scaling):
         numbers = {}
         for name, role in signals.roles.items():
             usage = role.waiting / self.waiting, role.ready * role.kv_used / self.kv
-            number = within(service, max(self._replicas(role.replicas, one) for one in usage))
+            number = signals.bounds.within(max(self._replicas(role.replicas, one) for one in usage))
             advice = self._advice.setdefault(name, deque())
             while advice and (advice[0][0] < now - self.stabilization or advice[-1][1] <= number):
                 advice.pop() if advice[-1][1] <= number else advice.popleft()
@@ -126,7 +120,7 @@ class Predicted(Scaling):
         self._series: Series | None = None
 
     def wanted(self, service: LanguageService, signals: ServiceSignals, now: float) -> Mapping[str, int]:
-        every = math.inf if service.scaling is None else service.scaling.every
+        every = signals.bounds.every
         if self._series is None:
             self._series = Series(self._predictor, every, self.lead + every, score=Score(), memory=self.memory)
         count = round(signals.arrival_rate * every)
@@ -154,7 +148,6 @@ class KeepAlive(Scaling):
     """
 
     follows_idle = True
-    longest_idle_first = True
 
     def __init__(self, keep: Annotated[Seconds, Field(ge=0)] = 600.0, target: Positive | None = None):
         self.keep, self.target = keep, target

@@ -81,6 +81,10 @@ class ScaleBounds:
     roles: tuple[Literal["prefill", "decode"], ...] = ("prefill", "decode")
     """Roles of a disaggregated service that scale; the others keep their number."""
 
+    def within(self, number: int) -> int:
+        """Return the number, or the bound that it exceeds."""
+        return min(self.max_replicas, max(self.min_replicas, number))
+
     def check(self) -> None:
         """Raise KeyProblem for bounds that contradict each other."""
         if self.max_replicas < self.min_replicas:

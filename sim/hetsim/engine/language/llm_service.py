@@ -143,7 +143,7 @@ class Fleet(ServiceCalls):
     def first_token(self, request: Generation) -> None:
         self.first_tokens[request.row] = time = self.clock._now + self.service.response_delay
         if (scaler := self.replicas.scaler) is not None:
-            scaler.signals.note(scaler.signals.first, time - request.arrival)
+            scaler.first.note(self.clock._now, time - request.arrival)
 
     def gave_way(self, request: Generation, kind: str) -> None:
         self.recorder.detail(STOPS)[request.row] += 1
@@ -169,9 +169,8 @@ class Fleet(ServiceCalls):
         else:
             self._delivered(request.task)
         if (scaler := self.replicas.scaler) is not None:
-            if request.output > 1 and not request.leaves:
-                first = self.first_tokens[row]
-                scaler.signals.note(scaler.signals.further, (now + back - first) / (request.output - 1))
+            if request.output > 1:
+                scaler.further.note(now, (now + back - self.first_tokens[row]) / (request.output - 1))
             scaler.changed()
 
     def _delivered(self, task: Task) -> None:

@@ -17,7 +17,7 @@ from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight.launch import Resident
 from hetsim.engine.flight.links import Flow
 from hetsim.engine.residents.holder import Holder, HolderType, Owner
-from hetsim.engine.residents.scaling import Role, Scaler
+from hetsim.engine.residents.scaling import Scaler
 from hetsim.engine.residents.sight import Sight
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.plan import Placement
@@ -51,9 +51,7 @@ class ReplicaSet:
         self.unmet: dict[str, int] = {}  # by role or type, replicas wanted besides, for which there were no devices
         self.lobby: dict[int, Any] = {}  # requests that no replica can take yet, by row
         routing = self.fleet.routing
-        self.sight = None
-        if routing.refresh or routing.delay:
-            self.sight = Sight(self, self.clock, routing.refresh, routing.delay, "prefix" in routing.signals)
+        self.sight = Sight(self, routing) if routing.refresh or routing.delay else None
         self.scaler = None if self.service.scaling is None else Scaler(self.fleet, self)
 
     @property
@@ -86,7 +84,7 @@ class ReplicaSet:
             raise fleet.illegal(f"sends {request} to {chosen!r}, which is none of the replicas")
         if sight is not None:
             chosen = chosen.replica
-            sight.sent()
+            sight.await_reading()
         chosen.enqueue(request)
 
     # Starts -------------------------------------------------------------------------------------------------
@@ -104,7 +102,7 @@ class ReplicaSet:
                 self._first(kind, number, key, False)
         self._note_lack()
         if self.scaler is not None:
-            self.scaler.begin()
+            self.scaler.await_tick()
 
     def _first(self, kind: HolderType, number: int, key: str, prefills_only: bool) -> None:
         # Those that scale are on whichever kind is free, the others on the one that is given for them.
@@ -239,41 +237,38 @@ class ReplicaSet:
         if self.scaler is not None:
             self.scaler.changed()
 
-    def bring(self, name: str, role: Role, wanted: int, only: HolderType | None) -> bool | None:
-        """Bring a role, or its replicas on one type, to this number; did that change any?  None: they are as many."""
-        missing = role.prefills in self.missing and only in (None, self.kinds[0])
-        kept = [replica for replica in role.kept if only in (None, replica.kind)]
-        have = len(kept) + missing * self.missing.count(role.prefills)
+    def bring(self, name: str, prefills: bool, wanted: int, only: HolderType | None) -> bool | None:
+        """Bring replicas, perhaps those of one type, to this number; None if they are as many, else whether any changed.
+        """
+        missing = self.missing.count(prefills) if only in (None, self.kinds[0]) else 0
+        kept = [one for one in (self.prefillers if prefills else self.replicas) if only in (None, one.kind)]
+        have = missing + sum([not one.draining for one in kept])
         if wanted <= have and self.unmet.pop(name, 0):
             self._note_lack()
         if wanted == have:
             return None
-        changed = []
         if wanted > have:
-            changed = [self._start(role.prefills, only) for _ in range(wanted - have)]
+            changed = [self._start(prefills, only) for _ in range(wanted - have)]
             self.unmet[name] = changed.count(False)
-            self._note_lack()
-        for _ in range(have - wanted):
-            if missing and role.prefills in self.missing:
-                self.missing.remove(role.prefills)
-                changed.append(True)
-                self._note_lack()
-            else:
-                changed.append(self._drain([replica for replica in kept if not replica.draining], wanted))
+        else:
+            for _ in range(gone := min(missing, have - wanted)):
+                self.missing.remove(prefills)
+            drained = [self._drain(kept, wanted) for _ in range(have - wanted - gone)]
+            changed = [gone > 0, *drained]
+        self._note_lack()
         return any(changed)
 
     def _drain(self, kept: list[Holder], wanted: int) -> bool:
-        """Drain the replica with the fewest requests, and of equals the newest unless the policy says otherwise.
+        """Drain the replica with the fewest requests, the newest of equals or the one that is idle for longest.
 
-        It releases its devices when it is idle.  False, with no change, if none would be left that has loaded its model
-        and any is wanted.
+        It releases its devices when it is idle.  False, with no change, if no other has loaded its model and any is
+        wanted.
         """
-        loaded = [replica for replica in kept if replica.loaded]
+        loaded = [replica for replica in kept if replica.loaded and not replica.draining]
         if len(loaded) < (2 if wanted else 1):
             return False
-        replica = min(reversed(loaded), key=lambda replica: replica.outstanding)
-        if self.fleet.scaling.longest_idle_first and (idle := [one for one in loaded if one.idle]):
-            replica = min(idle, key=lambda replica: replica.idle_since)
+        longest = self.fleet.scaling.follows_idle
+        replica = min(reversed(loaded), key=lambda one: (one.outstanding, one.idle_since if longest else 0.0))
         replica.draining = True
         self._open.clear()
         self.rested(replica)
