@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_llm import requests
+from test_llm import requests, scenario
 
+from hetsim import registry
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import PolicyError, ScenarioError
+from hetsim.model.ragged import Ragged
 from hetsim.model.record import COMPLETED
+from hetsim.model.service import ScaleBounds
+from hetsim.policy import OpenReplicas, RoleSignals, Scaling, ServiceSignals
+from hetsim.scenario.scenario import load
+from hetsim.testing import audit
+from hetsim_policies.prediction.predictors import LastValue
+from hetsim_policies.routing.routers import Scored
+from hetsim_policies.scaling.scalers import Predicted, QueueKv
 
 MOMENT = 1e-12  # a step in no time
 
@@ -93,3 +105,168 @@ def test_the_shortest_queue_with_an_age_start_by_start(refresh, delay, replicas)
         chosen.append(counts.index(min(counts)) + 1)
     assert record.place.tolist() == chosen
     assert record.start == pytest.approx(starts, abs=1e-9)
+
+
+# The other rules ------------------------------------------------------------------------------------------------
+
+BOUNDS = ScaleBounds(min_replicas=0, max_replicas=8, every=10.0)
+
+
+def signals(replicas=2, waiting=0, kv=0.0, rate=0.0, outstanding=0):
+    role = RoleSignals(replicas, replicas, {"g": replicas}, outstanding, waiting, kv, [])
+    return ServiceSignals({"replicas": role}, BOUNDS, rate, math.nan, math.nan, -math.inf)
+
+
+def test_queue_and_kv_as_kubernetes_by_hand():
+    """ceil(replicas × value / target), the larger of two; within a tenth nothing changes; down after the window."""
+    policy = QueueKv(waiting=4.0, kv=0.8, stabilization=30.0)
+
+    def ask(now, **values):
+        return policy.wanted(None, signals(**values), now)["replicas"]
+
+    assert ask(0, waiting=9) == 3  # 9 / 4 = 2.25
+    assert ask(10, replicas=3, waiting=13) == 3  # 3.25 is within 10 % of 3
+    assert ask(20, replicas=3, kv=0.99) == 4  # 3 × 0.99 / 0.8 = 3.7
+    assert ask(40, replicas=4, kv=0.2) == 4  # one replica would do, but 4 were wanted 20 s ago
+    assert ask(51, replicas=4, kv=0.2) == 1  # those that were wanted 31 s ago count no more
+    assert ask(60, replicas=0, waiting=1) == 1 and ask(61, replicas=8, waiting=90) == 8
+
+
+def test_predicted_replicas_by_hand():
+    """The last value, 4.2/s, keeps 4.2 replicas busy at 1/s each; a request that is there wants one."""
+    policy = Predicted(1.0, predictor=LastValue, lead=10.0)
+    assert policy.wanted(None, signals(rate=4.2), 10.0) == {"replicas": 5}
+    assert policy.wanted(None, signals(rate=0.0), 20.0) == {"replicas": 0}
+    assert policy.wanted(None, signals(rate=0.0, outstanding=1), 30.0) == {"replicas": 1}
+
+
+def test_questions_at_equal_intervals_by_hand():
+    """Four requests of 20 s each at 0 s; asked at 5, 10, ... s only: two wait at 5 s, which is one replica more."""
+    scale = {"name": "queue_kv", "max": 2, "waiting": 2, "every": "5 s", "stabilization": "0 s"}
+    service = {"scale": scale, "max_num_seqs": 1, "model": "1 GB", "step": {"fixed": "1 s"}}
+    record = requests([0.0, 0.0, 0.0, 0.0], [1] * 4, [20] * 4, service, gpus=2)
+    assert record.start.tolist() == [0.0, 20.0, 40.0, 60.0]  # all were sent to the first before
+    record = requests([0.0, 0.0, 0.0, 0.0, 7.0], [1] * 5, [20] * 5, service, gpus=2)
+    assert record.place.tolist() == [1, 1, 1, 1, 2] and record.start[4] == 7.0
+
+
+def test_both_roles_scale_to_zero_and_back():
+    """One replica of each role at 0 s; both leave 5 s after they have fallen idle and come back with the request of
+    100 s, which reads its prompt 1 s and decodes when a replica for that has loaded for another second."""
+    scale = {"name": "keep_alive", "min": 0, "max": 2, "keep": "5 s"}
+    apart = {"disaggregated": {"prefill": 1, "decode": 1}, "kv": {"per_token": "1 B"}, "step": {"fixed": "1 s"}}
+    record = requests([0.0, 100.0], [1, 1], [3, 3], {**apart, "scale": scale, "model": "1 GB"}, gpus=2)
+    assert (record.status == COMPLETED).all() and audit(record) == []
+    assert record.start.tolist() == [0.0, 101.0] and record.first_token.tolist() == pytest.approx([1.0, 102.0])
+    assert record.finish.tolist() == pytest.approx([3.0, 105.0], abs=1e-6)
+    assert np.isfinite(record.launches["upload_start"]).sum() == 2
+
+
+def test_one_role_alone_scales():
+    scale = {"name": "target_requests", "roles": "decode", "max": 3, "target": 1}
+    apart = {"disaggregated": {"prefill": 1, "decode": 1}, "kv": {"per_token": "1 B"}, "step": {"fixed": "1 s"}}
+    record = requests([0.0, 2.0, 4.0], [1] * 3, [40] * 3, {**apart, "scale": scale, "model": "1 GB"}, gpus=4)
+    assert (record.status == COMPLETED).all() and len(set(record.place.tolist())) > 1 and audit(record) == []
+
+
+class ByType(Scaling):
+    """A policy of one's own: one replica more on the second type while anything waits."""
+
+    def wanted(self, service, signals, now):
+        return {"a": 1, "b": min(1, signals.roles["replicas"].outstanding // 3)}
+
+
+class Wrong(Scaling):
+    answer: object = None
+
+    def wanted(self, service, signals, now):
+        return self.answer
+
+
+def test_a_policy_of_ones_own_by_type(monkeypatch):
+    monkeypatch.setitem(registry._registered, "scale", {"by_type": ByType, "wrong": Wrong})
+    nodes = [{"gpus": {"type": name, "count": 2, "pcie": {"upload": "1 GB/s"}}} for name in "ab"]
+    service = {"scale": {"name": "by_type", "max": 2}, "device": "a", "model": "1 GB", "max_num_seqs": 1,
+               "also_on": [{"device": "b", "step": {"fixed": "1 s"}}], "step": {"fixed": "1 s"}}  # fmt: skip
+    record = requests([0.0, 0.0, 0.0, 5.0], [1] * 4, [9] * 4, service, nodes=nodes)
+    assert record.mode.tolist() == [0, 0, 0, 1]  # the last one goes to the replica on b, loaded at 1 s
+    for answer, said in (({"c": 1}, "by replicas, a, b"), ({"a": -1}, "whole numbers"), ([1], "whole numbers"),
+                         ({"a": 3, "b": 0}, "from 1 to 2")):  # fmt: skip
+        Wrong.answer = answer
+        with pytest.raises(PolicyError, match=said):
+            requests([0.0], [1], [1], service | {"scale": {"name": "wrong", "max": 2}}, nodes=nodes)
+
+
+APART = {"disaggregated": {"prefill": 1, "decode": 1}, "kv": {"per_token": "1 B"}}
+
+
+@pytest.mark.parametrize(("service", "said"), [
+    ({"autoscale": {"max": 2, "target": 1}}, "autoscale: autoscale is now a policy: scale: {name: target_requests"),
+    ({"scale": {"name": "keep_alive", "min": 3, "max": 2}}, "scale.max: at most 2 replicas and at least 3 contradict"),
+    ({"scale": {"name": "keep_alive", "max": 2, "kep": "1 s"}}, 'scale.kep: scale "keep_alive" has no parameter "kep"'),
+    ({"scale": {"name": "keep", "max": 2}}, 'scale.name: unknown scale "keep"'),
+    ({"scale": {"name": "queue_kv", "max": 2, "every": "0 s"}}, "scale.every: the time between"),
+    ({"scale": {"name": "predicted", "max": 2, "rate": 1}}, "scale: predicted measures at equal intervals"),
+    ({"scale": {"name": "queue_kv", "max": 2, "roles": "decode"}}, "scale.roles: roles are those of disaggregated"),
+    (APART | {"scale": {"name": "queue_kv", "min": 0, "max": 2, "roles": "decode"}},
+     "scale.min: prefill keeps 1 replicas, which need one of the other role"),
+    (APART | {"scale": {"name": "queue_kv", "min": 2, "max": 2}}, "disaggregated.prefill: 1 replicas at the start"),
+    ({"scale": {"name": "keep_alive", "max": 2}, "replicas": 2}, "replicas: scale says how many"),
+    ({"routing": {"name": "scored", "weights": {"cpu": 1}}}, "routing.weights.cpu"),
+    ({"routing": {"name": "scored", "weights": {"kv": 0}}}, "routing: scored: weights are all 0"),
+    ({"routing": {"name": "scored", "delay": "1 s"}}, "routing: scored: of what it looks at only numbers of requests"),
+    ({"routing": {"name": "foresight", "refresh": "1 s"}}, "routing: foresight: a forecast is exact and of now"),
+    ({"routing": {"name": "least_outstanding", "refresh": "-1 s"}}, "routing.refresh"),
+])  # fmt: skip
+def test_bad_input_with_its_place(service, said):
+    with pytest.raises(ScenarioError) as error:
+        load(scenario({"model": "1 MB", **service}, gpus=4)).build()
+    assert said in str(error.value)
+
+
+def test_bad_input_with_its_line(tmp_path):
+    text = (
+        "name: a\ncluster: {nodes: [{gpus: {type: g, count: 2}}]}\nworkload:\n  - name: chat\n"
+        "    arrivals: {process: all_at_once, count: 1}\n    tokens: {prompt: 1, output: 1}\n    service:\n"
+        "      kind: llm\n      step: {fixed: 1 ms}\n      scale: {name: keep_alive, min: 2, max: 1}\n"
+    )
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(ScenarioError, match=r"a\.yaml:10:\d+: workload\.0\.service\.scale\.max: at most 1"):
+        load(tmp_path / "a.yaml")
+
+
+# Routers ----------------------------------------------------------------------------------------------------------
+
+
+class One:
+    def __init__(self, cached, waiting, kv_used):
+        self.waiting, self.kv_used, self.outstanding, self.speed = waiting, kv_used, waiting, 1.0
+        self.cached = lambda request: cached
+
+
+def test_scores_by_hand():
+    """Prefix 0.5, 0, 0 of the prompt; queue 0, 1/2, 1; free KV 0.5, 0.9, 0.1: with 3, 2, 2 it is 2.5, 2.8, 2.2."""
+    ones = OpenReplicas([One(50, 4, 0.5), One(0, 2, 0.1), One(0, 0, 0.9)])
+    request = SimpleNamespace(prompt=100, row=0)
+    for weights, place in ((None, 1), ({"prefix": 1.0}, 0), ({"queue": 1.0}, 2), ({"running": 1.0, "kv": 0.1}, 2)):
+        assert Scored(weights).choose(request, ones, None) is ones[place]
+
+
+def test_scored_sees_prefixes_of_the_last_reading():
+    """All prompts begin alike.  At 1 s both replicas look empty, so the first one takes it; the prefix is there from
+    the reading at 10 s on, after which all go there, whatever waits."""
+    routing = {"name": "scored", "weights": {"prefix": 3, "queue": 2}, "refresh": "10 s"}
+    service = {"replicas": 2, "prefix_cache": True, "kv": {"tokens": 8192}, "routing": routing, "max_num_seqs": 1}
+    run = load(scenario(service, {"arrivals": {"process": "all_at_once", "count": 4}}, gpus=2)).build()
+    run.tasks.arrival = np.array([1.0, 2.0, 11.0, 11.5])
+    run.tasks.extra["prompt_tokens"], run.tasks.extra["output_tokens"] = np.full(4, 600), np.full(4, 2)
+    run.tasks.hash_ids = Ragged.from_rows([(7,)] * 4)
+    record = Simulation(run, check=True).run()
+    assert record.place.tolist() == [1] * 4 and record.cached_tokens.tolist()[2:] == [512, 512]
+
+
+def test_foresight_routes_to_the_earlier_answer():
+    """A long answer and a short one are there; two requests are on each replica, and only a forecast tells."""
+    service = {"replicas": 2, "max_num_seqs": 1, "step": {"fixed": "1 s"}, "routing": "foresight"}
+    record = requests([0.0, 0.0, 1.0, 1.5], [1] * 4, [90, 3, 3, 3], service, gpus=2)
+    assert record.place.tolist() == [1, 2, 2, 2] and record.start.tolist() == pytest.approx([0.0, 0.0, 3.0, 6.0])
