@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from test_llm import requests, scenario
 
+import hetsim as hs
 from hetsim import registry
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import PolicyError, ScenarioError
 from hetsim.model.ragged import Ragged
 from hetsim.model.record import COMPLETED
 from hetsim.model.service import ScaleBounds
+from hetsim.results.one_run.result import Result
 from hetsim.policy import OpenReplicas, RoleSignals, Scaling, ServiceSignals
 from hetsim.scenario.scenario import load
 from hetsim.testing import audit
@@ -270,3 +272,44 @@ def test_foresight_routes_to_the_earlier_answer():
     service = {"replicas": 2, "max_num_seqs": 1, "step": {"fixed": "1 s"}, "routing": "foresight"}
     record = requests([0.0, 0.0, 1.0, 1.5], [1] * 4, [90, 3, 3, 3], service, gpus=2)
     assert record.place.tolist() == [1, 2, 2, 2] and record.start.tolist() == pytest.approx([0.0, 0.0, 3.0, 6.0])
+
+
+# Classes and metrics ----------------------------------------------------------------------------------------------
+
+
+def test_classes_have_limits_and_priorities_of_their_own():
+    """Each request takes 3 steps of 1 s; the second one comes first, by its priority, and waits 0 s, the first 3 s: of
+    1 s to the first token and of 2 s, the service's, one is kept; of 5 s both."""
+    classes = [{"class": "now", "weight": 1, "ttft": "LIMIT", "priority": 1}, {"class": "later", "weight": 1}]
+    for limit, kept in (("0.9 s", 0), ("1 s", 1), ("5 s", 1)):
+        classes[0]["ttft"] = limit
+        service = {"max_num_seqs": 1, "step": {"fixed": "1 s"}, "slo": {"ttft": "2 s"}}
+        entry = {"classes": classes, "arrivals": {"process": "all_at_once", "count": 40}, "tokens": {"prompt": 1, "output": 3}}
+        result = hs.run(scenario(service, entry, policy={"batching": {"name": "continuous", "order": "priority"}}))
+        tasks = result.tasks
+        now = tasks["class"] == "now"
+        assert tasks["start"][now].max() < tasks["start"][~now].min() and not tasks["met_deadline"][~now].any()
+        assert tasks["met_deadline"][now].sum() == (kept if limit != "5 s" else 2)
+
+
+@pytest.mark.parametrize(("entry", "service"), [({"ttft": "1 s"}, {"compute": {"fixed": "1 s"}, "max_batch": 1})])
+def test_limits_of_classes_are_those_of_language_models(entry, service):
+    data = scenario({}, {"arrivals": {"process": "all_at_once", "count": 1}, **entry})
+    data["workload"][0]["service"] = service
+    del data["workload"][0]["tokens"]
+    with pytest.raises(ScenarioError, match="ttft: limits of classes are of requests to a language model"):
+        load(data)
+
+
+def test_cold_starts_and_the_cost_of_idle_gpus_by_hand():
+    """As in the path by hand above: the requests of 0, 3, 4.5, 26 and 41.5 s wait for a load, five of six.  The GPU is
+    held from 0 to 25 s, 26 to 41 s and 41.5 to 46.5 s, 45 s, and computes for no time: at 1 a second that is 45."""
+    service = {"scale": {"name": "keep_alive", "min": 0, "max": 1, "keep": "10 s"}, "model": "5 GB",
+               "step": {"fixed": f"{MOMENT} s"}}  # fmt: skip
+    data = scenario(service, {"tokens": {"prompt": 1, "output": 1}, "arrivals": {"process": "all_at_once", "count": 6}})
+    data["cluster"]["prices"] = {"g": "1/s"}
+    run = load(data).build()
+    run.tasks.arrival = np.array([0.0, 3.0, 4.5, 15.0, 26.0, 41.5])
+    result = Result(Simulation(run, check=True).run())
+    assert result.metric("cold_start_fraction") == pytest.approx(5 / 6)
+    assert result.metric("cost_held_idle") == pytest.approx(45)

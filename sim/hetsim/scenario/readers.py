@@ -153,7 +153,7 @@ workload
     retrials, returns: clients.retry.wait.jitter
     forks: together
     none: after
-    none: clients.give_up_after clients.count clients.retry.budget
+    none: clients.give_up_after clients.count clients.retry.budget ttft tpot
 workload.training
     plan, plan-training: batch buckets chunks data efficiency experts micro_batch passes pipeline recomputation schedule
     plan, plan-training: sequence_parallel sharded_optimizer steps@ tensor widths
