@@ -86,12 +86,9 @@ WEIGHTS = {"prefix": 3.0, "queue": 2.0, "kv": 2.0}
 class Scored(Routing):
     """Scored: the replica with the largest weighted sum of scores from 0 to 1.
 
-    Decides which replica serves a request by signals of each, the first of equals:
-
-    prefix   the share of its prompt that is in the prefix cache there
-    queue    1 for the fewest requests that wait, 0 for the most
-    running  the same of all unfinished requests, for the speed of the replica
-    kv       the free share of KV blocks
+    Decides which replica serves a request by scores of each: `prefix`, the share of its prompt in the prefix cache
+    there; `queue`, 1 for the fewest requests that wait and 0 for the most; `running`, the same of all unfinished ones
+    for the speed of the replica; `kv`, the free share of KV blocks.
     Reference: the scheduler of llm-d (Kubernetes Gateway API Inference Extension), with its default weights; Qin et
     al., Mooncake (FAST 2025).
     Weakness: with signals of an age (`refresh`, `delay`) all requests of a moment go to the same replica.
@@ -115,17 +112,16 @@ class Scored(Routing):
             elif name == "kv":
                 total += weight * (1.0 - np.array([replica.kv_used for replica in replicas]))
             else:
-                most = replicas.loads if name == "running" else np.array([float(one.waiting) for one in replicas])
-                spread = float(np.ptp(most))
-                total += weight * ((most.max() - most) / spread if spread else 1.0)
+                loads = replicas.loads if name == "running" else np.array([float(one.waiting) for one in replicas])
+                spread = float(np.ptp(loads))
+                total += weight * ((loads.max() - loads) / spread if spread else 1.0)
         return replicas[int(total.argmax())]
 
 
 class Foresight(Routing):
     """Foresight: the replica where the request is forecast to be served first.
 
-    Decides which replica serves a request by the exact forecast of each with it (`foresee`), on estimates: which of
-    them gives it its first token, or its answer, first.
+    Decides which replica serves a request by the exact forecast of each with it (`foresee`), on estimates.
     Reference: none; the yardstick of routing.
     Weakness: a real router has no such forecast; selfish: what the others lose does not count.
     Cost: a forecast of each replica a request, linear in the requests there.

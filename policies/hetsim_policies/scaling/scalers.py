@@ -16,10 +16,9 @@ from hetsim_policies.prediction.predictors import HoltWinters
 
 
 class TargetRequests(Scaling):
-    """Target requests: as many replicas as give each about so many requests.
+    """Target requests: unfinished requests divided by those of a replica.
 
-    Decides the number of replicas when a request comes or ends: unfinished requests divided by `target`, rounded up.
-    All that are lacking start at once, one at a time is drained.
+    Decides the number of replicas: all that are lacking start at once, one at a time is drained.
     Reference: Knative's autoscaler and Ray Serve scale by requests in flight (`target_ongoing_requests`).
     Weakness: counts requests, not tokens; without `cooldown` replicas come and go with each burst.
     Cost: O(replicas) a request.
@@ -48,13 +47,11 @@ class TargetRequests(Scaling):
 class QueueKv(Scaling):
     """Queue and KV cache: as many replicas as keep both at their targets.
 
-    Decides the number of replicas as Kubernetes' Horizontal Pod Autoscaler does with two metrics, which KEDA feeds from
-    the counters of a serving engine: each asks for (replicas × value / target), rounded up, unless the value is within
-    `tolerance` of its target; the larger one counts.  Downward counts the largest number of the last `stabilization`.
-    Reference: Kubernetes, Horizontal Pod Autoscaling (the algorithm); KEDA's scalers; vLLM production stack, which
-    scales by `vllm:num_requests_waiting`.
-    Weakness: acts once requests wait: replicas come a load too late.  What runs without waiting and fills little memory
-    keeps no more than `min` replicas.
+    Decides the number of replicas as Kubernetes' Horizontal Pod Autoscaler does with two metrics that KEDA feeds: each
+    asks for (replicas × value / target), rounded up, unless the value is within `tolerance` of its target; the larger
+    number counts, and downward the largest of the last `stabilization`.
+    Reference: Kubernetes, Horizontal Pod Autoscaling; KEDA's scalers.
+    Weakness: acts once requests wait, so replicas come a load too late.
     Cost: O(replicas) a question.
 
     waiting: target of requests that wait, per replica.  kv: target of the share of KV blocks in use.
@@ -90,10 +87,10 @@ class QueueKv(Scaling):
 
 
 class Predicted(Scaling):
-    """Predicted: replicas for the request rate that is forecast for when they are ready.
+    """Predicted: replicas for the request rate that is forecast.
 
-    Decides the number of replicas at equal intervals (`every` of the service): the rate of the last one goes to a
-    predictor, and the demand within the lead, as for the devices of `predictive`, is divided by what a replica serves.
+    Decides the number of replicas at equal intervals (`every`): the rate of the last one goes to a predictor, and the
+    demand within the lead, as for the devices of `predictive`, is divided by what a replica serves.
     Reference: Roy, Dubey, Gokhale, Efficient Autoscaling in the Cloud Using Predictive Models for Workload Forecasting
     (2011).
     Weakness: knows rates and not lengths; on a day unlike those before it is an autoscaler that reacts.
@@ -131,20 +128,17 @@ class Predicted(Scaling):
 
 
 class KeepAlive(Scaling):
-    """Keep alive: a replica leaves when it has been idle for so long, as in serverless.
+    """Keep alive: a replica leaves when it has been idle for `keep` (serverless).
 
-    Decides the number of replicas when a request comes or ends: as many as the unfinished requests need, and those that
-    have been idle for less than `keep`; the one that is idle for longest leaves first.  With `min: 0` a request that
-    finds no replica starts one and waits for its load, as do all that come meanwhile.
-    Reference: Shahrad et al., Serverless in the Wild (USENIX ATC 2020), whose yardstick is a fixed keep-alive; Fu et
-    al., ServerlessLLM (OSDI 2024).  With Poisson arrivals at rate L, a load of S and service in no time a share
-    1 / (L S + exp(L K)) of the requests starts a replica.
-    Weakness: pays K of idle devices for every gap, and a load for every gap that is longer.
+    Decides the number of replicas: as many as the unfinished requests need, and those that have been idle for less than
+    `keep`; the one that is idle for longest leaves first.  With `min: 0` a request that finds none starts one and waits
+    for its load, as do all that come meanwhile.
+    Reference: Shahrad et al., Serverless in the Wild (USENIX ATC 2020), whose yardstick is a fixed keep-alive.
+    Weakness: pays for idle devices in every gap, and a load after every longer one.
     Cost: O(replicas) a request.
 
     keep: seconds for which an idle replica stays.
-    target: unfinished requests above which there is a further replica for each further so many; as many as a replica
-        runs at a time unless given.
+    target: unfinished requests of each replica; as many as it runs at a time unless given.
     """
 
     follows_idle = True

@@ -70,7 +70,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleBounds:
-    """From `min` to `max` replicas of each role that scales, and when its policy is asked."""
+    """From `min` to `max` replicas of each role that scales."""
 
     min_replicas: Whole = field(default=1, metadata={"alias": "min"})
     """Fewest replicas."""

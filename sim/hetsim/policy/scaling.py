@@ -1,4 +1,4 @@
-"""Scaling: how many replicas a service should have, by what an operator's counters say.
+"""Scaling: how many replicas a service should have, by an operator's counters.
 
 The engine starts and drains replicas, and keeps to `min` and `max` of the service.
 """
@@ -11,7 +11,7 @@ from hetsim.model.service import LanguageService, ScaleBounds
 
 
 class RoleSignals(NamedTuple):
-    """Counters of the replicas of one role: `replicas`, or apart `prefill` and `decode`.
+    """Counters of a role's replicas: of `replicas`, or of `prefill` and `decode`.
 
     `replicas` counts those that serve, load or are missing after a failure, `ready` those that take requests; one that
     drains is neither.  `outstanding` requests are those that the role has to serve, `waiting` those of them in no
@@ -29,7 +29,7 @@ class RoleSignals(NamedTuple):
 
 
 class ServiceSignals(NamedTuple):
-    """Counters of a service, by role and of the last window: the time since the last question (`every`), or 60 s.
+    """Counters of a service, by role and of the last window: `every`, or 60 s.
 
     `ttft` and `tpot` are means of first tokens that came and of answers that ended in the window, NaN without any;
     `arrival_rate` is in requests per second.  `changed_at`: when replicas were started or drained last, or -inf.
@@ -49,15 +49,19 @@ class Scaling:
     policy_kind: ClassVar[str] = "scale"
 
     follows_idle: ClassVar[bool] = False
-    """True if it is also asked when a replica falls idle, and the replica that is idle for longest drains first."""
+    """True if it is asked when a replica falls idle; then the longest idle one drains first."""
 
     measures: ClassVar[bool] = False
     """True if it has to be asked at equal intervals, so that `every` must be given."""
 
     again: float = math.inf
-    """When it is to be asked next at the latest, set by `wanted`.  It counts if the answer changes anything, or asks for
-    no change."""
+    """When it is to be asked next at the latest, set by `wanted`.
+
+    It counts if the answer changes anything, or asks for no change."""
 
     def wanted(self, service: LanguageService, signals: ServiceSignals, now: float) -> Mapping[str, int]:
-        """Return the wanted number of replicas by role, or by type of device; what is not named stays."""
+        """Return the wanted numbers of replicas by role, or by type of device.
+
+        What is not named stays as it is.
+        """
         raise NotImplementedError

@@ -238,8 +238,7 @@ class ReplicaSet:
             self.scaler.changed()
 
     def bring(self, name: str, prefills: bool, wanted: int, only: HolderType | None) -> bool | None:
-        """Bring replicas, perhaps those of one type, to this number; None if they are as many, else whether any changed.
-        """
+        """Bring replicas, or those of one type, to a number; None: nothing to do."""
         missing = self.missing.count(prefills) if only in (None, self.kinds[0]) else 0
         kept = [one for one in (self.prefillers if prefills else self.replicas) if only in (None, one.kind)]
         have = missing + sum([not one.draining for one in kept])
@@ -259,7 +258,7 @@ class ReplicaSet:
         return any(changed)
 
     def _drain(self, kept: list[Holder], wanted: int) -> bool:
-        """Drain the replica with the fewest requests, the newest of equals or the one that is idle for longest.
+        """Drain the replica with the fewest requests, the newest or longest idle one.
 
         It releases its devices when it is idle.  False, with no change, if no other has loaded its model and any is
         wanted.

@@ -1,4 +1,4 @@
-"""What a scaling policy is shown of the replicas of a service, and when it is asked."""
+"""Questions to the scaling policy of a service, and the counters that it is shown."""
 
 import math
 from array import array
@@ -36,15 +36,15 @@ class Scaler:
     """Asks the scaling policy of a service and carries out what it wants."""
 
     fleet: Any
-    of: Any
-    """The set of replicas."""
+    replicas: Any
+    """Their set."""
 
     def __post_init__(self) -> None:
         self.state, self.clock, self.policy = self.fleet.state, self.fleet.clock, self.fleet.scaling
-        self.bounds, self.changed_at, self.ticks, self.due = self.of.service.scaling, -math.inf, 0, math.inf
-        self.apart = bool(self.of.service.prefillers)
+        self.bounds, self.changed_at, self.ticks, self.due = self.replicas.service.scaling, -math.inf, 0, math.inf
+        self.apart = bool(self.replicas.service.prefillers)
         self.roles = {role: role == "prefill" for role in (self.bounds.roles if self.apart else ("replicas",))}
-        self.kinds = {} if self.apart else {kind.mode.type.name: kind for kind in self.of.kinds}
+        self.kinds = {} if self.apart else {kind.mode.type.name: kind for kind in self.replicas.kinds}
         self.first, self.further = Noted(), Noted()  # times to first tokens, and for further ones
         self.timer, self.tick = Later(self.ask), Later(self._ticked)
 
@@ -63,7 +63,7 @@ class Scaler:
             self.await_tick()
 
     def changed(self, idle: bool = False) -> None:
-        """Ask as a request comes or ends, devices come free, or a replica falls idle."""
+        """Ask as a request comes or ends, or a device or a replica falls idle."""
         if self.bounds.every == math.inf and (not idle or self.policy.follows_idle):
             self.ask()
 
@@ -71,13 +71,13 @@ class Scaler:
         """Ask the policy now, and bring the replicas to the numbers that it wants."""
         policy, now, bounds = self.policy, self.clock._now, self.bounds
         policy.again = math.inf
-        wanted = call(self.state, policy.wanted, self.of.service, self._signals(now), now)
+        wanted = call(self.state, policy.wanted, self.replicas.service, self._signals(now), now)
         self._check(wanted)
         done = []
         for name, number in wanted.items():
             kind = self.kinds.get(name)
             number = bounds.within(number) if kind is None else number
-            done.append(self.of.bring(name, self.roles.get(name, False), number, kind))
+            done.append(self.replicas.bring(name, self.roles.get(name, False), number, kind))
         done = [change for change in done if change is not None]
         if any(done):
             self.changed_at = now
@@ -93,12 +93,12 @@ class Scaler:
         return ServiceSignals(roles, self.bounds, rate, *means, self.changed_at)
 
     def _of_role(self, prefills: bool) -> RoleSignals:
-        replicas = self.of.prefillers if prefills else self.of.replicas
+        replicas = self.replicas.prefillers if prefills else self.replicas.replicas  # of the role
         kept = [replica for replica in replicas if not replica.draining]
         ready = [replica for replica in kept if replica.loaded]
-        lobby = sum([not self.apart or (one.source is None) is prefills for one in self.of.lobby.values()])
+        lobby = sum([not self.apart or (one.source is None) is prefills for one in self.replicas.lobby.values()])
         return RoleSignals(
-            len(kept) + self.of.missing.count(prefills), len(ready),
+            len(kept) + self.replicas.missing.count(prefills), len(ready),
             by_type=Counter([replica.kind.mode.type.name for replica in kept]),
             outstanding=sum([replica.outstanding for replica in replicas]) + lobby,
             waiting=sum([replica.waiting for replica in replicas]) + lobby,

@@ -1,4 +1,4 @@
-"""What the router of a service sees of its replicas, where signals have an age.
+"""Replicas as the router of a service sees them, where signals have an age.
 
 With `refresh` all signals are read at multiples of it, before anything else happens at that instant, and are what the
 router sees until the next reading.  With `delay` a reading is seen so much later; without `refresh` numbers of requests
@@ -50,12 +50,12 @@ class Followed:
 class Sight:
     """The replicas of a service as its router sees them."""
 
-    of: Any
-    """The set of replicas."""
+    replicas: Any
+    """Their set."""
     routing: Routing
 
     def __post_init__(self) -> None:
-        self.clock, self.refresh, self.delay = self.of.clock, self.routing.refresh, self.routing.delay
+        self.clock, self.refresh, self.delay = self.replicas.clock, self.routing.refresh, self.routing.delay
         self.seen: dict[Any, SeenReplica] = {}
         self.coming: deque[tuple[float, SeenReplica, tuple[Any, ...]]] = deque()  # readings, and when they are seen
         self.timer = Later(self._read_all)
@@ -92,7 +92,7 @@ class Sight:
             self.clock.at(count * self.refresh, READING, self.timer)
 
     def _read_all(self) -> None:
-        self.seen = {replica: self.seen[replica] for replica in self.of.all if replica in self.seen}
+        self.seen = {replica: self.seen[replica] for replica in self.replicas.all if replica in self.seen}
         self.read(list(self.seen.values()))
-        if not all(replica.idle for replica in self.of.all):
+        if not all(replica.idle for replica in self.replicas.all):
             self.await_reading()

@@ -42,7 +42,7 @@ def aborted_count(run: Measured) -> float:
 
 @metric(unit="share", better="less", sets=("tokens", "groups", "group_rows"), hide_if_zero=True, title="cold starts")
 def cold_start_fraction(run: Measured) -> float:
-    """Share of started requests to language models that waited while their replica loaded its model."""
+    """Share of started requests that waited while their replica loaded its model."""
     frame = run.result.launches
     if not run.result.record.input.language or not len(frame):
         return math.nan

@@ -92,7 +92,7 @@ def iterates(spec: PolicySpec) -> bool:
 def iteration_policies(
     streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem]
 ) -> list[tuple[Any, Any, Any]]:
-    """A batching, a routing and perhaps a scaling policy for each language model that has requests."""
+    """Make the policies of each language model that has requests."""
     policies, document = scenario.policies, scenario.document
     served = [stream for stream in streams if stream.language is not None and len(stream)]
     if policies.routing is not None and not any(hasattr(entry.service, "kind") for entry in scenario.model.workload):
@@ -134,7 +134,7 @@ def iteration_policies(
 
 
 def _without_age(router: Routing) -> str | None:
-    """Why the signals of a router cannot have the age that it is given; None if they can."""
+    """Say why the signals of a router cannot have their age; None if they can."""
     if "forecast" in router.signals and (router.refresh or router.delay):
         return "a forecast is exact and of now; leave out refresh and delay"
     if router.delay and not router.refresh and router.signals != ("queue",):

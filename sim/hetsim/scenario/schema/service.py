@@ -33,7 +33,7 @@ class ReplicasOn(Model):
 
 @keys_of(ScaleBounds, roles=Annotated[tuple[Literal["prefill", "decode"], ...], Field(min_length=1), ONE_NAME])
 class ScaleSpec(Mirror):
-    """The policy of how many replicas there are: its name and parameters, and their bounds."""
+    """The policy of how many replicas there are, with its parameters and bounds."""
 
     model_config = ConfigDict(extra="allow")
     FIRST: ClassVar = ("name",)
