@@ -26,6 +26,8 @@ from hetsim.testing.audit import audit
 
 STEP = {"fixed": "10 ms", "per_sequence": "1 ms", "per_prompt_token": "0.1 ms", "per_context_token": "0.01 ms"}
 
+SCALE = {"name": "target_requests", "min": 1}
+
 
 def scenario(service=None, entry=None, gpus=1, memory=None, nodes=None, **more):
     """One replica of a small model, requests of fixed length unless the entry says otherwise."""
@@ -329,7 +331,7 @@ def test_a_cold_replica_loads_the_model_first():
 
 
 def test_scaling_up_and_down_loses_nobody():
-    scale = {"scale": {"name": "target_requests", "min": 1, "max": 4, "target": 8, "cooldown": "2 s"}, "model": "4 GB", "max_num_seqs": 16}
+    scale = {"scale": SCALE | {"max": 4, "target": 8, "cooldown": "2 s"}, "model": "4 GB", "max_num_seqs": 16}
     rng = np.random.default_rng(1)
     arrival = sorted([*rng.uniform(0, 60, 120), *rng.uniform(20, 30, 300)])
     record = requests(arrival, [50] * 420, rng.geometric(1 / 40, 420), scale, gpus=4)
@@ -406,7 +408,7 @@ def drawn_service(random):
     if form == 0:
         service["replicas"] = 2
     elif form == 1:
-        scale = {"name": "target_requests", "min": 1, "max": 3, "target": float(random.choice([1, 4])), "cooldown": "0.1 s"}
+        scale = SCALE | {"max": 3, "target": float(random.choice([1, 4])), "cooldown": "0.1 s"}
         service |= {"scale": scale, "model": "50 MB"}
     else:
         service["disaggregated"] = {"prefill": 1, "decode": int(random.integers(1, 3))}

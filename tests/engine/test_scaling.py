@@ -16,10 +16,11 @@ from hetsim.errors import PolicyError, ScenarioError
 from hetsim.model.ragged import Ragged
 from hetsim.model.record import COMPLETED
 from hetsim.model.service import ScaleBounds
-from hetsim.results.one_run.result import Result
 from hetsim.policy import OpenReplicas, RoleSignals, Scaling, ServiceSignals
+from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import load
 from hetsim.testing import audit
+from hetsim_policies import CATALOGUE
 from hetsim_policies.prediction.predictors import LastValue
 from hetsim_policies.routing.routers import Scored
 from hetsim_policies.scaling.scalers import Predicted, QueueKv
@@ -171,6 +172,19 @@ def test_one_role_alone_scales():
     assert (record.status == COMPLETED).all() and len(set(record.place.tolist())) > 1 and audit(record) == []
 
 
+OWN = {"predicted": {"rate": 2, "every": "3 s"}, "queue_kv": {"every": "3 s"}, "target_requests": {"target": 3}}
+
+
+@pytest.mark.parametrize("name", CATALOGUE["scale"])
+def test_every_scaling_policy_serves_all_requests(name):
+    rng = np.random.default_rng(3)
+    arrivals = [*np.sort(rng.uniform(0, 60, 80)), *np.sort(rng.uniform(300, 320, 60))]
+    scale = {"name": name, "min": 0, "max": 3, **OWN.get(name, {})}
+    record = requests(arrivals, [50] * 140, rng.geometric(1 / 30, 140), {"scale": scale, "model": "1 GB"}, gpus=3)
+    assert (record.status == COMPLETED).all() and audit(record) == []
+    assert np.isfinite(record.launches["upload_start"]).sum() >= 1
+
+
 class ByType(Scaling):
     """A policy of one's own: one replica more on the second type while anything waits."""
 
@@ -192,7 +206,7 @@ def test_a_policy_of_ones_own_by_type(monkeypatch):
                "also_on": [{"device": "b", "step": {"fixed": "1 s"}}], "step": {"fixed": "1 s"}}  # fmt: skip
     record = requests([0.0, 0.0, 0.0, 5.0], [1] * 4, [9] * 4, service, nodes=nodes)
     assert record.mode.tolist() == [0, 0, 0, 1]  # the last one goes to the replica on b, loaded at 1 s
-    for answer, said in (({"c": 1}, "by replicas, a, b"), ({"a": -1}, "whole numbers"), ([1], "whole numbers"),
+    for answer, said in (({"c": 1}, "by replicas, a, b"), ({"a": -1}, "numbers of replicas"), ([1], "asked for"),
                          ({"a": 3, "b": 0}, "from 1 to 2")):  # fmt: skip
         Wrong.answer = answer
         with pytest.raises(PolicyError, match=said):
@@ -207,7 +221,7 @@ APART = {"disaggregated": {"prefill": 1, "decode": 1}, "kv": {"per_token": "1 B"
     ({"scale": {"name": "keep_alive", "min": 3, "max": 2}}, "scale.max: at most 2 replicas and at least 3 contradict"),
     ({"scale": {"name": "keep_alive", "max": 2, "kep": "1 s"}}, 'scale.kep: scale "keep_alive" has no parameter "kep"'),
     ({"scale": {"name": "keep", "max": 2}}, 'scale.name: unknown scale "keep"'),
-    ({"scale": {"name": "queue_kv", "max": 2, "every": "0 s"}}, "scale.every: the time between"),
+    ({"scale": {"name": "queue_kv", "max": 2, "every": "0 s"}}, "scale.every: "),
     ({"scale": {"name": "predicted", "max": 2, "rate": 1}}, "scale: predicted measures at equal intervals"),
     ({"scale": {"name": "queue_kv", "max": 2, "roles": "decode"}}, "scale.roles: roles are those of disaggregated"),
     (APART | {"scale": {"name": "queue_kv", "min": 0, "max": 2, "roles": "decode"}},
@@ -284,7 +298,8 @@ def test_classes_have_limits_and_priorities_of_their_own():
     for limit, kept in (("0.9 s", 0), ("1 s", 1), ("5 s", 1)):
         classes[0]["ttft"] = limit
         service = {"max_num_seqs": 1, "step": {"fixed": "1 s"}, "slo": {"ttft": "2 s"}}
-        entry = {"classes": classes, "arrivals": {"process": "all_at_once", "count": 40}, "tokens": {"prompt": 1, "output": 3}}
+        entry = {"classes": classes, "arrivals": {"process": "all_at_once", "count": 40}}
+        entry |= {"tokens": {"prompt": 1, "output": 3}}
         result = hs.run(scenario(service, entry, policy={"batching": {"name": "continuous", "order": "priority"}}))
         tasks = result.tasks
         now = tasks["class"] == "now"
@@ -297,7 +312,7 @@ def test_limits_of_classes_are_those_of_language_models(entry, service):
     data = scenario({}, {"arrivals": {"process": "all_at_once", "count": 1}, **entry})
     data["workload"][0]["service"] = service
     del data["workload"][0]["tokens"]
-    with pytest.raises(ScenarioError, match="ttft: limits of classes are of requests to a language model"):
+    with pytest.raises(ScenarioError, match="ttft: limits of classes are for requests to a language model"):
         load(data)
 
 

@@ -51,7 +51,8 @@ WRONG = {
         LLM + "      gpus: 2\n" + MODEL.replace("NAME", "k"), "17:5: workload.1.service.replicas", "replica 1 of 1",
     ),
     "scale": (
-        LLM + "      scale: {name: target_requests, min: 3, max: 5, target: 4}\n", "12:15: workload.0.service.scale.min", "3 of 3",
+        LLM + "      scale: {name: target_requests, min: 3, max: 5, target: 4}\n",
+        "12:15: workload.0.service.scale.min", "3 of 3",
     ),
     "decoding": (
         LLM + KV + "      disaggregated: {prefill: 2, decode: 1}\n",

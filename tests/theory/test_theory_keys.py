@@ -452,7 +452,7 @@ OTHERWISE = {
     "policy.placement": "the long form has it with the scheduler",
     "policy.routing": "among replicas of language models, of which no model is exact",
     "workload.gpu_time.parameters.": "keys by the name of a parameter",
-    **dict.fromkeys(("workload.ttft", "workload.tpot"), "limits of requests to a language model, as slo of the service"),
+    **dict.fromkeys(("workload.ttft", "workload.tpot"), "limits of requests to a language model"),
     "workload.pipeline": "a file of layers, refused as a whole", "workload.training": "refused as a whole",
     "workload.service.upload.": "measured times, as of compute", "workload.service.download.": "the same",
     "workload.service.compute.quantiles": "another form of samples",

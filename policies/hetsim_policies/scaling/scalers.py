@@ -7,12 +7,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hetsim.errors import refusal
 from hetsim.model.service import LanguageService
 from hetsim.model.units import Fraction, Positive, Seconds
 from hetsim.policy import Predictor, Scaling, ServiceSignals
-from hetsim_policies.prediction import Score, Series
-from hetsim_policies.prediction.predictors import HoltWinters
+from hetsim_policies.prediction.predictors import Ewma
 
 
 class TargetRequests(Scaling):
@@ -72,59 +70,43 @@ class QueueKv(Scaling):
     def wanted(self, service: LanguageService, signals: ServiceSignals, now: float) -> Mapping[str, int]:
         numbers = {}
         for name, role in signals.roles.items():
-            usage = role.waiting / self.waiting, role.ready * role.kv_used / self.kv
-            number = signals.bounds.within(max(self._replicas(role.replicas, one) for one in usage))
+            have, usage = role.replicas, (role.waiting / self.waiting, role.ready * role.kv_used / self.kv)
+            near = [have > 0 and abs(one / have - 1.0) <= self.tolerance for one in usage]
+            asked = [have if stays else math.ceil(one) for one, stays in zip(usage, near, strict=True)]
+            number = signals.bounds.within(max(asked))
             advice = self._advice.setdefault(name, deque())
             while advice and (advice[0][0] < now - self.stabilization or advice[-1][1] <= number):
                 advice.pop() if advice[-1][1] <= number else advice.popleft()
             advice.append((now, number))
-            numbers[name] = number if number >= role.replicas else min(role.replicas, advice[0][1])
+            numbers[name] = number if number >= have else min(have, advice[0][1])
         return numbers
-
-    def _replicas(self, have: int, usage: float) -> int:
-        """Replicas for a usage in replicas at their target."""
-        return have if have and abs(usage / have - 1.0) <= self.tolerance else math.ceil(usage)
 
 
 class Predicted(Scaling):
     """Predicted: replicas for the request rate that is forecast.
 
-    Decides the number of replicas at equal intervals (`every`): the rate of the last one goes to a predictor, and the
-    demand within the lead, as for the devices of `predictive`, is divided by what a replica serves.
+    Decides the number of replicas at equal intervals (`every`): a predictor observes the rate of the last one, and what
+    it expects after `lead` is divided by what a replica serves.
     Reference: Roy, Dubey, Gokhale, Efficient Autoscaling in the Cloud Using Predictive Models for Workload Forecasting
     (2011).
-    Weakness: knows rates and not lengths; on a day unlike those before it is an autoscaler that reacts.
+    Weakness: knows rates and not lengths; a day unlike those before it is met too late.
     Cost: that of the predictor a question.
 
-    rate: requests per second that a replica should serve.  predictor: how the rate is forecast.
-    lead: how far ahead it is asked: the time until a replica is ready.  memory: seconds of which the mean is what is
-        measured now.
+    rate: requests per second that a replica should serve.  lead: the time until a replica is ready.
+    predictor: how the rate is forecast; ewma unless given.
     """
 
     measures = True
 
-    def __init__(
-        self,
-        rate: Positive,
-        predictor: Callable[[], Predictor] | None = None,
-        lead: Annotated[Seconds, Field(ge=0)] = 60.0,
-        memory: Annotated[Seconds, Field(gt=0)] = 300.0,
-    ):
-        self.rate, self.lead, self.memory = rate, lead, memory
-        self._predictor = (HoltWinters if predictor is None else predictor)()
-        if self._predictor.knows_rates:
-            raise refusal("the true rates are given to the run's own scheduler only; name another predictor")
-        self._series: Series | None = None
+    def __init__(self, rate: Positive, predictor: Callable[[], Predictor] | None = None, lead: Seconds = 60.0):
+        self.rate, self.lead, self.predictor = rate, lead, (Ewma if predictor is None else predictor)()
+        if self.predictor.knows_rates:
+            raise ValueError("the true rates are for the run's own scheduler only; name another predictor")
 
     def wanted(self, service: LanguageService, signals: ServiceSignals, now: float) -> Mapping[str, int]:
-        every = signals.bounds.every
-        if self._series is None:
-            self._series = Series(self._predictor, every, self.lead + every, score=Score(), memory=self.memory)
-        count = round(signals.arrival_rate * every)
-        self._series.note(count / self.rate, count)
-        self._series.measure(now)
-        number = math.ceil(self._series.demand - 1e-9)
-        return {name: max(number, role.outstanding > 0) for name, role in signals.roles.items()}
+        self.predictor.observe(now, signals.arrival_rate)
+        number = math.ceil(self.predictor.forecast(self.lead) / self.rate - 1e-9)
+        return {name: max(number, role.outstanding > 0, 0) for name, role in signals.roles.items()}
 
 
 class KeepAlive(Scaling):

@@ -90,8 +90,6 @@ class ScaleBounds:
         if self.max_replicas < self.min_replicas:
             text = f"at most {self.max_replicas} replicas and at least {self.min_replicas} contradict each other"
             raise KeyProblem("max", text)
-        if not self.every > 0:
-            raise KeyProblem("every", "the time between two questions must be above 0")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -83,11 +83,10 @@ class Replica(Holder):
         return 1.0 - self.free_blocks / self.blocks
 
     def prefixes(self) -> frozenset[Any]:
-        if (cache := self.memory.cache) is None:
-            return frozenset()
+        """Return the names of the prefixes that are cached."""
         if self.stage.under_way:
             self.evict()
-        return frozenset([*cache.users, *cache.idle])
+        return frozenset() if (cache := self.memory.cache) is None else frozenset([*cache.users, *cache.idle])
 
     @property
     def idle(self) -> bool:

@@ -44,8 +44,7 @@ class Owner:
     requests: dict[int, Any]
     """Requests that have come and not ended, by row."""
     routing: Any
-    scaling: Any
-    """The scaling policy, where the number of replicas is not fixed."""
+    scaling: Any  # its policy, where the number of replicas is not fixed
     random: np.random.Generator
     replicas: Any
     """The set of its replicas, which stands above."""
@@ -89,22 +88,16 @@ class Holder:
         self.loading_from = math.nan
         self.idle_since = state.clock._now  # where replicas scale, when it fell idle last
         self.flows: list[Flow] = []  # the model on its way to the devices
-        self.loads = np.empty(1)  # the loads of all open replicas, with its own at `place`
-        self.place = 0
+        self.loads: Any = np.empty(1)  # the loads of all open replicas, with its own at `place`
+        self.place: Any = 0
 
     @property
     def outstanding(self) -> int:
         """Requests sent here that have not ended; `loads` follows it."""
         raise NotImplementedError
 
-    waiting = 0
-    """Those of them that are not served yet."""
-    kv_used = 0.0
-    """Share of its memory for requests that is taken."""
-
-    def prefixes(self) -> frozenset[Any]:
-        """Return the names of the prefixes that are cached."""
-        return frozenset()
+    waiting = 0  # those of them that are not served yet
+    kv_used = 0.0  # share of its memory for requests that is taken
 
     @property
     def idle(self) -> bool:

@@ -109,11 +109,10 @@ class Scaler:
     def _check(self, wanted: Any) -> None:
         """Raise PolicyError for an answer that cannot be carried out."""
         names = [*self.roles, *self.kinds]
-        is_known = isinstance(wanted, Mapping) and all(
+        if not isinstance(wanted, Mapping) or not all(
             name in names and type(number) is int and number >= 0 for name, number in wanted.items()
-        )
-        if not is_known:
-            raise self.fleet.illegal(f"wants {wanted!r}; whole numbers of replicas by {', '.join(names)} were asked for")
+        ):
+            raise self.fleet.illegal(f"wants {wanted!r}; asked for were numbers of replicas by {', '.join(names)}")
         total, low, high = sum(wanted.values()), self.bounds.min_replicas, self.bounds.max_replicas
         if not wanted.keys().isdisjoint(self.kinds) and not low <= total <= high:
             raise self.fleet.illegal(f"wants {total} replicas on all types; from {low} to {high} were asked for")

@@ -8,10 +8,8 @@ replica has anything to do: the last one has found all of them idle.
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
-
-import numpy as np
 
 from hetsim.engine.kernel.clock import READING, Later
 from hetsim.policy.routing import OpenReplicas, Routing
@@ -23,65 +21,45 @@ class SeenReplica:
     def __init__(self, replica: Any):
         self.replica = replica
         self.number, self.speed, self.blocks = replica.number, replica.speed, getattr(replica, "blocks", 0)
-        self.outstanding, self.waiting, self.kv_used = 0, 0, 0.0
-        self.names: frozenset[Any] = frozenset()  # prefixes in its cache
+        self.outstanding, self.waiting, self.kv_used, self.prefixes = 0, 0, 0.0, frozenset[Any]()
 
     def cached(self, request: Any) -> int:
         """Tokens at the beginning of a prompt that were in its prefix cache."""
         size = self.replica.service.prefix_block
         names = request.hashes[: request.prompt // size] if size else ()
-        return size * next((count for count, name in enumerate(names) if name not in self.names), len(names))
+        return size * next((count for count, name in enumerate(names) if name not in self.prefixes), len(names))
 
 
-@dataclass(eq=False)
-class Followed:
-    """Where replicas note their loads, of which each change is read."""
-
-    loads: np.ndarray
-    seen: list[SeenReplica]
-    sight: Any
-
-    def __setitem__(self, place: int, load: float) -> None:
-        self.loads[place] = load
-        self.sight.read([self.seen[place]])
-
-
-@dataclass(eq=False)
 class Sight:
-    """The replicas of a service as its router sees them."""
+    """The replicas of a service as its router sees them; `replicas` is their set."""
 
-    replicas: Any
-    """Their set."""
-    routing: Routing
-
-    def __post_init__(self) -> None:
-        self.clock, self.refresh, self.delay = self.replicas.clock, self.routing.refresh, self.routing.delay
+    def __init__(self, replicas: Any, routing: Routing):
+        self.replicas, self.clock = replicas, replicas.clock
+        self.refresh, self.delay, self.prefixes = routing.refresh, routing.delay, "prefix" in routing.signals
         self.seen: dict[Any, SeenReplica] = {}
         self.coming: deque[tuple[float, SeenReplica, tuple[Any, ...]]] = deque()  # readings, and when they are seen
         self.timer = Later(self._read_all)
 
     def open_to(self, replicas: OpenReplicas) -> OpenReplicas:
         """Those replicas as they are seen."""
-        seen = [self.seen.setdefault(replica, SeenReplica(replica)) for replica in replicas]
-        if not self.refresh:
-            for replica in replicas:
-                replica.loads = Followed(replicas.loads, seen, self)
-        return OpenReplicas(seen)
+        for replica in replicas if not self.refresh else ():
+            replica.loads, replica.place = self, replica  # where it notes each change
+        return OpenReplicas([self.seen.setdefault(replica, SeenReplica(replica)) for replica in replicas])
+
+    def __setitem__(self, replica: Any, load: float) -> None:
+        self._read([replica])
 
     def look(self, replicas: OpenReplicas) -> None:
         """Bring those replicas, as they are seen, to what is seen now."""
         while self.coming and self.coming[0][0] <= self.clock._now:
             _, seen, values = self.coming.popleft()
-            seen.outstanding, seen.waiting, seen.kv_used, seen.names = values
+            seen.outstanding, seen.waiting, seen.kv_used, seen.prefixes = values
         replicas.loads[:] = [(seen.outstanding + 1) / seen.speed for seen in replicas]
 
-    def read(self, replicas: list[SeenReplica]) -> None:
-        """Read these replicas, to be seen later."""
-        time, prefixes = self.clock._now + self.delay, "prefix" in self.routing.signals
-        for seen in replicas:
-            one = seen.replica
-            names = one.prefixes() if prefixes else seen.names
-            self.coming.append((time, seen, (one.outstanding, one.waiting, one.kv_used, names)))
+    def _read(self, replicas: Iterable[Any]) -> None:
+        for one in replicas:
+            signals = one.outstanding, one.waiting, one.kv_used, one.prefixes() if self.prefixes else frozenset()
+            self.coming.append((self.clock._now + self.delay, self.seen[one], signals))
 
     def await_reading(self) -> None:
         """Go on reading at multiples of `refresh`, as a replica has something to do."""
@@ -92,7 +70,8 @@ class Sight:
             self.clock.at(count * self.refresh, READING, self.timer)
 
     def _read_all(self) -> None:
-        self.seen = {replica: self.seen[replica] for replica in self.replicas.all if replica in self.seen}
-        self.read(list(self.seen.values()))
-        if not all(replica.idle for replica in self.replicas.all):
+        there = self.replicas.all
+        self.seen = {replica: self.seen[replica] for replica in there if replica in self.seen}
+        self._read(self.seen)
+        if not all(replica.idle for replica in there):
             self.await_reading()

@@ -247,7 +247,8 @@ def _draw(
         modes, refused, time, known_time=time if means is None else np.broadcast_to(means, time.shape), demand=demand,
         shape=context.modes.shape(modes, stopping, preemptible) if modes else -1,
         error=estimate_error(demand, n, stream("estimates", *label)), columns=columns,
-        extra=_labels(demand, n) if served is None else served.extra | _own_limits(demand, n), partition=ways.partition, work=ways.work,
+        extra=_labels(demand, n) if served is None else served.extra | _own_limits(demand, n),
+        partition=ways.partition, work=ways.work,
     )  # fmt: skip
 
 

@@ -158,6 +158,8 @@ class LanguageModel(Profiled, Replicas):
     @model_validator(mode="before")
     @classmethod
     def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, dict) and "autoscale" in value:
+            raise KeyProblem("autoscale", "autoscale is now a policy: scale: {name: target_requests, min: 1, ...}")
         merged = included(value, cls.SECTION, cls, info)
         return _estimated(merged, info) if isinstance(merged, dict) else merged
 

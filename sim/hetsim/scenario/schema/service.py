@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 
 from hetsim.errors import KeyProblem
 from hetsim.model.service import ResultCache, ScaleBounds, Service
@@ -31,7 +31,10 @@ class ReplicasOn(Model):
     """Devices of one node that each replica is on, as many as elsewhere unless given."""
 
 
-@keys_of(ScaleBounds, roles=Annotated[tuple[Literal["prefill", "decode"], ...], Field(min_length=1), ONE_NAME])
+ROLES = Annotated[tuple[Literal["prefill", "decode"], ...], Field(min_length=1), ONE_NAME]
+
+
+@keys_of(ScaleBounds, every=Annotated[Seconds, Field(gt=0)], roles=ROLES)
 class ScaleSpec(Mirror):
     """The policy of how many replicas there are, with its parameters and bounds."""
 
@@ -55,14 +58,6 @@ class Replicas(Model):
     """Adds and gives up replicas with the load."""
     routing: PolicyName = None
     """A policy of which replica serves a request, for this service: a name, or name and parameters."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _successor(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "autoscale" in value:
-            text = "autoscale is now a policy: scale: {name: target_requests, ...}, with the same keys"
-            raise KeyProblem("autoscale", text)
-        return value
 
     def one_count(self, *others: str) -> None:
         """Raise KeyProblem where several keys say how many replicas there are."""

@@ -420,7 +420,7 @@ class WorkloadEntry(Demand):
             raise KeyProblem("tokens", "these are of requests to a language model (service: {kind: llm, ...})")
         for key in ("ttft", "tpot"):
             if not hasattr(self.service, "kind") and any(getattr(one, key) for one in self._levels):
-                raise KeyProblem(key, "limits of classes are of requests to a language model (service: {kind: llm, ...})")
+                raise KeyProblem(key, "limits of classes are for requests to a language model (kind: llm)")
 
     def _check_times(self) -> None:
         """Each class needs a time on some device, from keys that fit together."""
