@@ -20,6 +20,7 @@ from hetsim.policy import OpenReplicas, RoleSignals, Scaling, ServiceSignals
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import load
 from hetsim.testing import audit
+from hetsim.testing.conformance import fingerprint
 from hetsim_policies import CATALOGUE
 from hetsim_policies.prediction.predictors import LastValue
 from hetsim_policies.routing.routers import Scored
@@ -328,3 +329,21 @@ def test_cold_starts_and_the_cost_of_idle_gpus_by_hand():
     result = Result(Simulation(run, check=True).run())
     assert result.metric("cold_start_fraction") == pytest.approx(5 / 6)
     assert result.metric("cost_held_idle") == pytest.approx(45)
+
+
+def test_a_fork_in_mid_flight_ends_with_the_same_bytes():
+    """Scaling policies, readings of signals that are on their way and questions to come are copied, too."""
+    for name, routing in (("queue_kv", {"refresh": "0.7 s", "delay": "0.2 s"}), ("keep_alive", {"delay": "0.4 s"})):
+        scale = {"name": name, "min": 0, "max": 3, **OWN.get(name, {"keep": "2 s", "target": 2})}
+        service = {"model": "1 GB", "scale": scale, "routing": {"name": "least_outstanding", **routing}}
+        entry = {"arrivals": {"process": "poisson", "rate": "2/s"}, "count": 60}
+        build = load(scenario(service, entry, gpus=3, horizon="1 min")).build
+        whole, run = fingerprint(Simulation(build()).run()), Simulation(build())
+        clock = run.state.clock
+        for at in (3.0, 8.0, 14.1):
+            clock.end, end = at, clock.end
+            while run.advance():
+                pass
+            clock.end = end
+            assert fingerprint(run.fork().run()) == whole
+        assert fingerprint(run.run()) == whole
