@@ -16,7 +16,7 @@ from hetsim.errors import PolicyError, ScenarioError
 from hetsim.model.ragged import Ragged
 from hetsim.model.record import COMPLETED
 from hetsim.model.service import ScaleBounds
-from hetsim.policy import OpenReplicas, RoleSignals, Scaling, ServiceSignals
+from hetsim.policy import OpenReplicas, Scaling, ServiceSignals
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import load
 from hetsim.testing import audit
@@ -117,7 +117,7 @@ BOUNDS = ScaleBounds(min_replicas=0, max_replicas=8, every=10.0)
 
 
 def signals(replicas=2, waiting=0, kv=0.0, rate=0.0, outstanding=0):
-    role = RoleSignals(replicas, replicas, {"g": replicas}, outstanding, waiting, kv, [])
+    role = SimpleNamespace(replicas=replicas, ready=replicas, waiting=waiting, kv_used=kv, outstanding=outstanding)
     return ServiceSignals({"replicas": role}, BOUNDS, rate, math.nan, math.nan, -math.inf)
 
 

@@ -4,28 +4,49 @@ The engine starts and drains replicas, and keeps to `min` and `max` of the servi
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from hetsim.model.service import LanguageService, ScaleBounds
 
 
-class RoleSignals(NamedTuple):
+class RoleSignals:
     """Counters of a role's replicas: of `replicas`, or of `prefill` and `decode`.
 
-    `replicas` counts those that serve, load or are missing after a failure, `ready` those that take requests; one that
-    drains is neither.  `outstanding` requests are those that the role has to serve, `waiting` those of them in no
-    replica's steps yet; both include what no replica can take yet.  `kv_used` is the share of KV blocks in use of the
-    ready replicas, `idle_since` since when each of them has had nothing to do, where that is so, sorted.
+    `replicas` is the number of those that serve, load or are missing after a failure, `ready` of those that take
+    requests; one that drains is neither.  `outstanding` requests are those that the role has to serve, `waiting` those
+    of them in no replica's steps yet; both include what no replica can take yet.  All are counted when looked at.
     """
 
-    replicas: int
-    ready: int
-    by_type: Mapping[str, int]
-    outstanding: int
-    waiting: int
-    kv_used: float
-    idle_since: Sequence[float]
+    def __init__(self, there: Sequence[Any], missing: int, lobby: int):
+        self._there, self._lobby = there, lobby
+        self._kept = [replica for replica in there if not replica.draining]
+        self._ready = [replica for replica in self._kept if replica.loaded]
+        self.replicas, self.ready = len(self._kept) + missing, len(self._ready)
+
+    @property
+    def outstanding(self) -> int:
+        return sum([replica.outstanding for replica in self._there]) + self._lobby
+
+    @property
+    def waiting(self) -> int:
+        return sum([replica.waiting for replica in self._there]) + self._lobby
+
+    @property
+    def by_type(self) -> Mapping[str, int]:
+        """Replicas that serve or load, by type of device."""
+        return Counter([replica.kind.mode.type.name for replica in self._kept])
+
+    @property
+    def kv_used(self) -> float:
+        """Share of the KV blocks of the ready replicas that is in use; 0 without any."""
+        return sum([replica.kv_used for replica in self._ready]) / max(1, self.ready)
+
+    @property
+    def idle_since(self) -> list[float]:
+        """Since when each ready replica has been idle, of those that are, sorted."""
+        return sorted([replica.idle_since for replica in self._ready if replica.idle])
 
 
 class ServiceSignals(NamedTuple):

@@ -3,7 +3,6 @@
 import math
 from array import array
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -93,18 +92,9 @@ class Scaler:
         return ServiceSignals(roles, self.bounds, rate, *means, self.changed_at)
 
     def _of_role(self, prefills: bool) -> RoleSignals:
-        replicas = self.replicas.prefillers if prefills else self.replicas.replicas  # of the role
-        kept = [replica for replica in replicas if not replica.draining]
-        ready = [replica for replica in kept if replica.loaded]
-        lobby = sum([not self.apart or (one.source is None) is prefills for one in self.replicas.lobby.values()])
-        return RoleSignals(
-            len(kept) + self.replicas.missing.count(prefills), len(ready),
-            by_type=Counter([replica.kind.mode.type.name for replica in kept]),
-            outstanding=sum([replica.outstanding for replica in replicas]) + lobby,
-            waiting=sum([replica.waiting for replica in replicas]) + lobby,
-            kv_used=sum([replica.kv_used for replica in ready]) / max(1, len(ready)),
-            idle_since=sorted([replica.idle_since for replica in ready if replica.idle]),
-        )  # fmt: skip
+        every, lobby = self.replicas, self.replicas.lobby.values()
+        count = sum([(one.source is None) is prefills for one in lobby]) if self.apart else len(lobby)
+        return RoleSignals(every.prefillers if prefills else every.replicas, every.missing.count(prefills), count)
 
     def _check(self, wanted: Any) -> None:
         """Raise PolicyError for an answer that cannot be carried out."""
