@@ -123,7 +123,8 @@ def iteration_policies(
         if (scale := policies.scale_of.get(number)) is not None:
             place = (*stream.path, "service", "scale")
             scaler = make_policy(scale, scenario, problems, place)
-            if scaler is not None and scaler.measures and stream.language.scale.every is None:
+            bounds = stream.language.scale
+            if scaler is not None and scaler.measures and bounds is not None and bounds.every is None:
                 problems.append(document.problem(place, f"{scale.name} measures at equal intervals; give every"))
         made.append((policy, router, scaler))
         if isinstance(policy, IterationPolicy):
