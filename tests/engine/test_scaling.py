@@ -23,7 +23,7 @@ from hetsim.testing import audit
 from hetsim.testing.conformance import fingerprint
 from hetsim_policies import CATALOGUE
 from hetsim_policies.prediction.predictors import LastValue
-from hetsim_policies.routing.routers import Scored
+from hetsim_policies.routing.routers import LeastOutstanding, Scored
 from hetsim_policies.scaling.scalers import Predicted, QueueKv
 
 MOMENT = 1e-12  # a step in no time
@@ -287,6 +287,26 @@ def test_foresight_routes_to_the_earlier_answer():
     service = {"replicas": 2, "max_num_seqs": 1, "step": {"fixed": "1 s"}, "routing": "foresight"}
     record = requests([0.0, 0.0, 1.0, 1.5], [1] * 4, [90, 3, 3, 3], service, gpus=2)
     assert record.place.tolist() == [1, 2, 2, 2] and record.start.tolist() == pytest.approx([0.0, 0.0, 3.0, 6.0])
+
+
+class Looks(LeastOutstanding):
+    """The shortest queue, which looks at a forecast of the true replica too."""
+
+    def choose(self, request, replicas, random):
+        assert all(one.replica.foresee(request).ends[request.row] > one.replica.now for one in replicas)
+        return super().choose(request, replicas, random)
+
+
+def test_a_forecast_leaves_old_signals_alone(monkeypatch):
+    rng = np.random.default_rng(2)
+    arrivals, tokens = np.cumsum(rng.exponential(0.5, 40)), rng.geometric(0.1, 40)
+    monkeypatch.setitem(registry._registered, "routing", {"looks": Looks})
+    places = []
+    for name in ("least_outstanding", "looks"):
+        service = {"replicas": 2, "max_num_seqs": 1, "routing": {"name": name, "delay": "0.4 s"}}
+        record = requests(arrivals, [1] * 40, tokens, service | {"step": {"fixed": "0.1 s"}}, gpus=2)
+        places.append(record.place.tolist())
+    assert places[0] == places[1] and len(set(places[0])) == 2
 
 
 # Classes and metrics ----------------------------------------------------------------------------------------------
