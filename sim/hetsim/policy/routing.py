@@ -78,17 +78,12 @@ class Routing:
     """Base of routing policies: the replica for a request; one object a service."""
 
     policy_kind: ClassVar[str] = "routing"
-    COMMON: ClassVar[tuple[str, ...]] = ("refresh", "delay")
-    """Parameters of every router, set after it is made."""
-
-    refresh: Seconds = 0.0
-    """All signals are read at multiples of this and seen until the next reading; 0: they are always current."""
-    delay: Seconds = 0.0
-    """How much later what was read is seen."""
-
+    COMMON: ClassVar[tuple[str, ...]] = ("refresh", "delay")  # parameters of every router, set after it is made
+    refresh: Seconds = 0.0  # signals are read at multiples of this and seen until the next reading; 0: always current
+    delay: Seconds = 0.0  # how much later a reading is seen
+    # What it looks at: of `queue` (numbers of requests), `waiting`, `kv`, `prefix` and `forecast`; empty: it does not
+    # say.  Without `refresh` only the queue can be delayed, and forecasts have no age.
     signals: tuple[str, ...] = ()
-    """What it looks at: of `queue` (requests, `outstanding`), `waiting`, `kv`, `prefix` and `forecast`; empty: it does
-    not say.  Without `refresh` only the queue can be delayed, and forecasts have no age."""
     queueing: ClassVar[str] = ""
     """The queueing model that it makes of replicas, by its name in `hetsim.queueing`; empty: none."""
 

@@ -68,17 +68,12 @@ class Scaling:
     """Base of scaling policies: the number of replicas; one object a service."""
 
     policy_kind: ClassVar[str] = "scale"
-
+    # True if it is asked when a replica falls idle, too; then the longest idle one drains first
     follows_idle: ClassVar[bool] = False
-    """True if it is asked when a replica falls idle; then the longest idle one drains first."""
-
-    measures: ClassVar[bool] = False
-    """True if it has to be asked at equal intervals, so that `every` must be given."""
-
+    measures: ClassVar[bool] = False  # True if it has to be asked at equal intervals, so that `every` must be given
+    # When it is to be asked next at the latest, set by `wanted`; it counts if the answer changes anything, or asks for
+    # no change
     again: float = math.inf
-    """When it is to be asked next at the latest, set by `wanted`.
-
-    It counts if the answer changes anything, or asks for no change."""
 
     def wanted(self, service: LanguageService, signals: ServiceSignals, now: float) -> Mapping[str, int]:
         """Return the wanted numbers of replicas by role, or by type of device.

@@ -11,8 +11,7 @@ from hetsim.engine.core.policy_errors import call
 from hetsim.engine.kernel.clock import TIMER, Later
 from hetsim.policy.scaling import RoleSignals, ServiceSignals
 
-WINDOW = 60.0
-"""Seconds of the counters' window where a policy is not asked at equal intervals."""
+WINDOW = 60.0  # seconds of the counters' window where a policy is not asked at equal intervals
 
 
 class Noted:
@@ -35,8 +34,7 @@ class Scaler:
     """Asks the scaling policy of a service and carries out what it wants."""
 
     fleet: Any
-    replicas: Any
-    """Their set."""
+    replicas: Any  # their set
 
     def __post_init__(self) -> None:
         self.state, self.clock, self.policy = self.fleet.state, self.fleet.clock, self.fleet.scaling

@@ -19,8 +19,7 @@ from hetsim.scenario.file.problems import translate
 DEFAULT_SCHEDULER = "fcfs"
 PARTS = registry.POLICY_PARTS
 KEYS = (*PARTS, "decisions")
-BOUNDS = frozenset({"min", "max", "every", "roles"})
-"""Keys of `scale:` that are not the policy's (`hetsim.scenario.schema.service.ScaleSpec`)."""
+BOUNDS = frozenset({"min", "max", "every", "roles"})  # keys of `scale:` that are not the policy's (`ScaleSpec`)
 
 
 @keys_of(DecisionTime)
