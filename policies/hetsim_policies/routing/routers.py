@@ -89,8 +89,7 @@ class Scored(Routing):
     Decides which replica serves a request by scores of each: `prefix`, the share of its prompt in the prefix cache
     there; `queue`, 1 for the fewest requests that wait and 0 for the most; `running`, the same of all unfinished ones
     for the speed of the replica; `kv`, the free share of KV blocks.
-    Reference: the scheduler of llm-d (Kubernetes Gateway API Inference Extension), with its default weights; Qin et
-    al., Mooncake (FAST 2025).
+    Reference: the scheduler of llm-d (Kubernetes Gateway API Inference Extension), with its default weights.
     Weakness: with signals of an age (`refresh`, `delay`) all requests of a moment go to the same replica.
     Cost: O(replicas × blocks of the prefix) a request.
 

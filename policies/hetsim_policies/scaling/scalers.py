@@ -3,12 +3,9 @@
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Annotated
-
-from pydantic import Field
 
 from hetsim.model.service import LanguageService
-from hetsim.model.units import Fraction, Positive, Seconds
+from hetsim.model.units import Fraction, Positive, Seconds, Share
 from hetsim.policy import Predictor, Scaling, ServiceSignals
 from hetsim_policies.prediction.predictors import Ewma
 
@@ -45,24 +42,19 @@ class TargetRequests(Scaling):
 class QueueKv(Scaling):
     """Queue and KV cache: as many replicas as keep both at their targets.
 
-    Decides the number of replicas as Kubernetes' Horizontal Pod Autoscaler does with two metrics that KEDA feeds: each
-    asks for (replicas × value / target), rounded up, unless the value is within `tolerance` of its target; the larger
-    number counts, and downward the largest of the last `stabilization`.
+    Decides as Kubernetes' Horizontal Pod Autoscaler does with two metrics that KEDA feeds: each asks for replicas ×
+    value / target, rounded up, unless it is within `tolerance` of its target; the larger number counts, and downward
+    the largest of the last `stabilization`.
     Reference: Kubernetes, Horizontal Pod Autoscaling; KEDA's scalers.
     Weakness: acts once requests wait, so replicas come a load too late.
     Cost: O(replicas) a question.
 
     waiting: target of requests that wait, per replica.  kv: target of the share of KV blocks in use.
-    tolerance: relative deviation from a target that changes nothing.
-    stabilization: seconds for which the number that was wanted once is kept.
+    tolerance: relative deviation from a target that changes nothing.  stabilization: how long a number is kept.
     """
 
     def __init__(
-        self,
-        waiting: Positive = 4.0,
-        kv: Annotated[Fraction, Field(gt=0, le=1)] = 0.8,
-        tolerance: Annotated[Fraction, Field(ge=0)] = 0.1,
-        stabilization: Seconds = 300.0,
+        self, waiting: Positive = 4.0, kv: Share = 0.8, tolerance: Fraction = 0.1, stabilization: Seconds = 300.0
     ):
         self.waiting, self.kv, self.tolerance, self.stabilization = waiting, kv, tolerance, stabilization
         self._advice: dict[str, deque[tuple[float, int]]] = {}
@@ -87,8 +79,7 @@ class Predicted(Scaling):
 
     Decides the number of replicas at equal intervals (`every`): a predictor observes the rate of the last one, and what
     it expects after `lead` is divided by what a replica serves.
-    Reference: Roy, Dubey, Gokhale, Efficient Autoscaling in the Cloud Using Predictive Models for Workload Forecasting
-    (2011).
+    Reference: Roy, Dubey, Gokhale, Efficient Autoscaling in the Cloud Using Predictive Models (2011).
     Weakness: knows rates and not lengths; a day unlike those before it is met too late.
     Cost: that of the predictor a question.
 
@@ -112,20 +103,18 @@ class Predicted(Scaling):
 class KeepAlive(Scaling):
     """Keep alive: a replica leaves when it has been idle for `keep` (serverless).
 
-    Decides the number of replicas: as many as the unfinished requests need, and those that have been idle for less than
-    `keep`; the one that is idle for longest leaves first.  With `min: 0` a request that finds none starts one and waits
-    for its load, as do all that come meanwhile.
+    Decides the number of replicas: as many as unfinished requests need, and those that have been idle for less than
+    `keep`; the longest idle one leaves first.  With `min: 0` a request that finds none starts one.
     Reference: Shahrad et al., Serverless in the Wild (USENIX ATC 2020), whose yardstick is a fixed keep-alive.
     Weakness: pays for idle devices in every gap, and a load after every longer one.
     Cost: O(replicas) a request.
 
-    keep: seconds for which an idle replica stays.
-    target: unfinished requests of each replica; as many as it runs at a time unless given.
+    keep: how long an idle replica stays.  target: requests of a replica; as many as it runs at a time unless given.
     """
 
     follows_idle = True
 
-    def __init__(self, keep: Annotated[Seconds, Field(ge=0)] = 600.0, target: Positive | None = None):
+    def __init__(self, keep: Seconds = 600.0, target: Positive | None = None):
         self.keep, self.target = keep, target
 
     def wanted(self, service: LanguageService, signals: ServiceSignals, now: float) -> Mapping[str, int]:

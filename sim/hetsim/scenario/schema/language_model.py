@@ -275,20 +275,16 @@ class LanguageModel(Profiled, Replicas):
     def _check_roles(self) -> None:
         """Raise KeyProblem for roles that cannot scale as they should."""
         apart, scale = self.disaggregated, self.scale
-        if scale is None:
-            return
-        if apart is None:
-            if "roles" in scale.model_fields_set:
-                raise KeyProblem("scale.roles", "roles are those of disaggregated replicas, and these do everything")
-            return
-        for role in ("prefill", "decode"):
-            number, key = getattr(apart, role), f"disaggregated.{role}"
-            if role not in scale.roles and not scale.min_replicas:
+        if scale is not None and apart is None and "roles" in scale.model_fields_set:
+            raise KeyProblem("scale.roles", "roles are those of disaggregated replicas, and these do everything")
+        for role in ("prefill", "decode") if scale is not None and apart is not None else ():
+            number, low, high = getattr(apart, role), scale.min_replicas, scale.max_replicas
+            if role not in scale.roles and not low:
                 text = f"{role} keeps {number} replicas, which need one of the other role; let min be at least 1"
                 raise KeyProblem("scale.min", f"{text}, or scale both")
-            if role in scale.roles and not scale.min_replicas <= number <= scale.max_replicas:
-                bounds = f"{scale.min_replicas} to {scale.max_replicas}"
-                raise KeyProblem(key, f"{number} replicas at the start are not within scale ({bounds})")
+            if role in scale.roles and not low <= number <= high:
+                text = f"{number} replicas at the start are not within scale ({low} to {high})"
+                raise KeyProblem(f"disaggregated.{role}", text)
 
     def _check_slo(self) -> None:
         """Raise KeyProblem for a limit that the shortest step exceeds."""
