@@ -275,9 +275,11 @@ class LanguageModel(Profiled, Replicas):
     def _check_roles(self) -> None:
         """Raise KeyProblem for roles that cannot scale as they should."""
         apart, scale = self.disaggregated, self.scale
-        if scale is not None and apart is None and "roles" in scale.model_fields_set:
+        if scale is None:
+            return
+        if apart is None and "roles" in scale.model_fields_set:
             raise KeyProblem("scale.roles", "roles are those of disaggregated replicas, and these do everything")
-        for role in ("prefill", "decode") if scale is not None and apart is not None else ():
+        for role in ("prefill", "decode") if apart is not None else ():
             number, low, high = getattr(apart, role), scale.min_replicas, scale.max_replicas
             if role not in scale.roles and not low:
                 text = f"{role} keeps {number} replicas, which need one of the other role; let min be at least 1"
