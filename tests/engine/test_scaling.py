@@ -12,7 +12,7 @@ from test_llm import requests, scenario
 import hetsim as hs
 from hetsim import registry
 from hetsim.engine.simulation import Simulation
-from hetsim.errors import PolicyError, ScenarioError
+from hetsim.errors import PolicyError, RunError, ScenarioError
 from hetsim.model.ragged import Ragged
 from hetsim.model.record import COMPLETED
 from hetsim.model.service import ScaleBounds
@@ -152,6 +152,51 @@ def test_questions_at_equal_intervals_by_hand():
     assert record.start.tolist() == [0.0, 20.0, 40.0, 60.0]  # all were sent to the first before
     record = requests([0.0, 0.0, 0.0, 0.0, 7.0], [1] * 5, [20] * 5, service, gpus=2)
     assert record.place.tolist() == [1, 1, 1, 1, 2] and record.start[4] == 7.0
+
+
+def test_a_reading_comes_before_all_else_of_its_instant():
+    """Read at 1 s: the first one's, before the second arrives then.  Read at 2 s: one that ends then is still there."""
+    routing = {"name": "least_outstanding", "refresh": "1 s"}
+    service = {"replicas": 2, "max_num_seqs": 1, "step": {"fixed": "1 s"}, "routing": routing}
+    assert requests([0.0, 1.0], [1, 1], [5, 5], service, gpus=2).place.tolist() == [1, 2]
+    assert requests([0.0, 2.5], [1, 1], [2, 1], service, gpus=2).place.tolist() == [1, 2]
+
+
+def test_the_longest_idle_replica_leaves_first():
+    """The second, loaded at 2.5 s, serves the request of 3 s until 11 s, the first the other two until 5 s: it leaves at
+    15 s, and at 16 s only the second is there."""
+    scale = {"name": "keep_alive", "min": 0, "max": 2, "keep": "10 s", "target": 1}
+    service = {"scale": scale, "model": "1 GB", "max_num_seqs": 1, "step": {"fixed": "1 s"}}
+    record = requests([0.0, 1.5, 3.0, 16.0], [1] * 4, [3, 1, 8, 1], service, gpus=2)
+    assert record.place.tolist() == [1, 1, 2, 2] and record.start.tolist() == [1.0, 4.0, 3.0, 16.0]
+
+
+class Watches(Scaling):
+    def __init__(self):
+        self.seen = []
+
+    def wanted(self, service, signals, now):
+        self.seen.append((now, signals.arrival_rate, signals.ttft, signals.tpot))
+        return {"replicas": 0}
+
+
+def test_counters_of_the_last_window_by_hand(monkeypatch):
+    """One after the other: first tokens 1 s and 3 s after the arrivals at 1 s and 2 s, and 1 s after that at 12 s."""
+    monkeypatch.setitem(registry._registered, "scale", {"watches": Watches})
+    service = {"scale": {"name": "watches", "max": 1, "every": "10 s"}, "max_num_seqs": 1, "step": {"fixed": "1 s"}}
+    run = load(scenario(service, {"arrivals": {"process": "all_at_once", "count": 3}}, horizon="31 s")).build()
+    run.tasks.arrival = np.array([1.0, 2.0, 12.0])
+    run.tasks.extra["prompt_tokens"], run.tasks.extra["output_tokens"] = np.ones(3, int), np.full(3, 3)
+    Simulation(run, check=True).run()
+    expected = [(10.0, 0.2, 2.0, 1.0), (20.0, 0.1, 1.0, 1.0), (30.0, 0.0, math.nan, math.nan)]
+    assert run.iteration[0][2].seen == [pytest.approx(one, nan_ok=True) for one in expected]
+
+
+def test_questions_alone_do_not_keep_a_run_alive(monkeypatch):
+    monkeypatch.setitem(registry._registered, "scale", {"watches": Watches})
+    service = {"scale": {"name": "watches", "min": 0, "max": 1, "every": "10 s"}, "model": "1 GB"}
+    with pytest.raises(RunError, match="1 requests to language models wait, and nothing will ever happen"):
+        requests([1.0], [1], [1], service)
 
 
 def test_both_roles_scale_to_zero_and_back():
