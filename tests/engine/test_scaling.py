@@ -163,8 +163,8 @@ def test_a_reading_comes_before_all_else_of_its_instant():
 
 
 def test_the_longest_idle_replica_leaves_first():
-    """The second, loaded at 2.5 s, serves the request of 3 s until 11 s, the first the other two until 5 s: it leaves at
-    15 s, and at 16 s only the second is there."""
+    """The second, loaded at 2.5 s, serves the request of 3 s until 11 s, the first the other two until 5 s: it leaves
+    at 15 s, and at 16 s only the second is there."""
     scale = {"name": "keep_alive", "min": 0, "max": 2, "keep": "10 s", "target": 1}
     service = {"scale": scale, "model": "1 GB", "max_num_seqs": 1, "step": {"fixed": "1 s"}}
     record = requests([0.0, 1.5, 3.0, 16.0], [1] * 4, [3, 1, 8, 1], service, gpus=2)
