@@ -10,6 +10,7 @@ import test_conformance
 import test_llm
 import test_prediction
 import test_properties
+import test_scaling
 import test_shipped_scenarios
 import tiers
 
@@ -48,6 +49,7 @@ def test_it_runs_every_policy(kind):
             name.split()[0] for name in tried(test_batching_policies.test_two_services_of_each_policy_share_a_gpu)
         },
         "routing": tried(test_llm.test_every_router_serves_everybody),
+        "scale": tried(test_scaling.test_every_scaling_policy_serves_all_requests),
         "admission": tried(test_admission.test_every_admission_policy_keeps_every_invariant),
         "predictor": tried(test_prediction.test_every_predictor_keeps_the_rules),
     }[kind]

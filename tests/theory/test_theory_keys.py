@@ -437,8 +437,8 @@ def test_there_is_a_case_of_all_that_changes_nothing():
     assert {next(iter(case)) for case in without} == NO_CHANGE.keys() and len(without) == 39
 
 LANGUAGE = (
-    "also_on autoscale disaggregated drift engine front_end gpu kv max_num_batched_tokens max_output_tokens "
-    "memory_share model. preemption prefix_cache replicas routing slo step.decode step.per_context_token "
+    "also_on disaggregated drift engine front_end gpu kv max_num_batched_tokens max_output_tokens "
+    "memory_share model. preemption prefix_cache replicas routing scale scale. slo step.decode step.per_context_token "
     "step.per_prompt_token step.prefill step.roofline tensor_parallel uncertain"
 )
 OTHERWISE = {
@@ -452,6 +452,7 @@ OTHERWISE = {
     "policy.placement": "the long form has it with the scheduler",
     "policy.routing": "among replicas of language models, of which no model is exact",
     "workload.gpu_time.parameters.": "keys by the name of a parameter",
+    **dict.fromkeys(("workload.ttft", "workload.tpot"), "limits of requests to a language model"),
     "workload.pipeline": "a file of layers, refused as a whole", "workload.training": "refused as a whole",
     "workload.service.upload.": "measured times, as of compute", "workload.service.download.": "the same",
     "workload.service.compute.quantiles": "another form of samples",

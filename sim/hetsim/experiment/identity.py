@@ -231,7 +231,7 @@ def _specs(scenario: Scenario) -> list[PolicySpec]:
     """All policies of a scenario, those inside others too."""
     policies = scenario.policies
     first = [policies.scheduler, policies.admission, policies.batching, policies.routing]
-    todo = [*first, *policies.of_service.values(), *policies.routing_of.values()]
+    todo = [*first, *policies.of_service.values(), *policies.routing_of.values(), *policies.scale_of.values()]
     specs = []
     while todo:
         if (spec := todo.pop()) is not None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from hetsim.model.service import LanguageService
 from hetsim.model.tasks import Mode
+from hetsim.model.units import Seconds
 
 
 class RoutedRequest(Protocol):
@@ -77,6 +78,12 @@ class Routing:
     """Base of routing policies: the replica for a request; one object a service."""
 
     policy_kind: ClassVar[str] = "routing"
+    COMMON: ClassVar[tuple[str, ...]] = ("refresh", "delay")  # parameters of every router, set after it is made
+    refresh: Seconds = 0.0  # signals are read at multiples of this and seen until the next reading; 0: always current
+    delay: Seconds = 0.0  # how much later a reading is seen
+    # What it looks at: of `queue` (numbers of requests), `waiting`, `kv`, `prefix` and `forecast`; empty: it does not
+    # say.  Without `refresh` only the queue can be delayed, and forecasts have no age.
+    signals: tuple[str, ...] = ()
     queueing: ClassVar[str] = ""
     """The queueing model that it makes of replicas, by its name in `hetsim.queueing`; empty: none."""
 

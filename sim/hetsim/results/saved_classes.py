@@ -13,7 +13,7 @@ from hetsim.model import step_times as steps
 from hetsim.model import tasks as task
 from hetsim.workload.costs import measured_training, roofline
 
-VERSION = 5
+VERSION = 6
 """Of the files of `record/`.  Older versions are read; version 0 states none."""
 _TABLE: dict[type, str] = {
     record.RunInput: "run: name cluster tasks random horizon warmup policy services language warnings grace traces "
@@ -55,9 +55,9 @@ _TABLE: dict[type, str] = {
     service.Service: "service: name shape rows per_item slo noise alike bytes_in bytes_out cache request_delay "
         "response_delay about policy_key",
     service.ResultCache: "result_cache: size evict hit",
-    service.Autoscaling: "autoscaling: least=min_replicas most=max_replicas target cooldown",
+    service.ScaleBounds: "autoscaling: least=min_replicas most=max_replicas every roles",
     service.LanguageService: "language_service: name shape rows kinds block token_bytes budget=max_num_batched_tokens "
-        "max_sequences max_output swap scaling=autoscale prefix_block ttft tpot request_delay response_delay "
+        "max_sequences max_output swap scaling prefix_block ttft tpot request_delay response_delay "
         "key",
     service.ReplicaKind: "replica_kind: step blocks weights replicas prefillers",
     steps.LinearSteps: "linear_steps: fixed per_sequence per_prompt_token per_context_token decode prefill",
@@ -76,6 +76,7 @@ CLASSES = {
 _DERIVED = {"nodes", "limited", "scattered", "unit", "bare", "_known"}
 READERS: dict[int, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
     0: lambda tag, fields: {name: value for name, value in fields.items() if name not in _DERIVED},
+    5: lambda tag, fields: {name: value for name, value in fields.items() if name not in ("target", "cooldown")},
     4: lambda tag, fields: {name: value for name, value in fields.items() if name != "timeout"},  # of clients by now
 }
 """By version: from a tag and its fields the fields that the next version has, where some went or changed."""

@@ -153,7 +153,7 @@ workload
     retrials, returns: clients.retry.wait.jitter
     forks: together
     none: after
-    none: clients.give_up_after clients.count clients.retry.budget
+    none: clients.give_up_after clients.count clients.retry.budget ttft tpot
 workload.training
     plan, plan-training: batch buckets chunks data efficiency experts micro_batch passes pipeline recomputation schedule
     plan, plan-training: sequence_parallel sharded_optimizer steps@ tensor widths
@@ -172,7 +172,8 @@ workload.service
     none: compute.per_prompt_token compute.per_output_token cache
     none: gpu tensor_parallel engine uncertain drift drift.cv also_on memory_share kv max_num_batched_tokens
     none: step.per_sequence step.per_prompt_token step.per_context_token step.decode step.prefill step.roofline
-    none: max_output_tokens preemption prefix_cache disaggregated autoscale front_end slo
+    none: max_output_tokens preemption prefix_cache disaggregated front_end slo
+    none: scale scale.name scale.min scale.max scale.every scale.roles
     none: model.name model.config
 
 # Policies: the parameters of those that declare a model (`queueing`).

@@ -66,6 +66,7 @@ class RunState:
     ended: int = 0
     deferred: int = 0  # tasks that return later: deferred by admission, or a request or response in transit
     requests_left: int = 0  # requests in queues, in batches, in transit back, or with known arrival times to come
+    ticking: int = 0  # questions to scaling policies at equal intervals that are to come
     iterating: int = 0  # requests to language models that have arrived and not ended
 
     rounds: int = 0

@@ -40,6 +40,17 @@ def aborted_count(run: Measured) -> float:
     return run.count(ABORTED)
 
 
+@metric(unit="share", better="less", sets=("tokens", "groups", "group_rows"), hide_if_zero=True, title="cold starts")
+def cold_start_fraction(run: Measured) -> float:
+    """Share of started requests that waited while their replica loaded its model."""
+    frame = run.result.launches
+    if not run.result.record.input.language or not len(frame):
+        return math.nan
+    ends = run.series("batch").map(frame.set_index("launch")["upload_end"]).to_numpy()
+    started = ~np.isnan(run.column("start")) & ~np.isnan(run.column("prompt_tokens").astype(float))
+    return float((run.column("arrival") < ends)[started].mean()) if started.any() else math.nan
+
+
 def _of_gaps(label: str) -> Metric:
     def value(run: Measured) -> float:
         gaps, weights = run.result.token_gaps

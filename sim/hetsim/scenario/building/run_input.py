@@ -16,7 +16,7 @@ from hetsim.model.faults import Faults
 from hetsim.model.randomness import JUDGED, RandomTree
 from hetsim.model.record import DecisionTime, RunInput
 from hetsim.model.tasks import Tasks
-from hetsim.policy import Admission, Batching, IterationPolicy, PlannedScheduler, PlanProblem, Scheduler
+from hetsim.policy import Admission, Batching, IterationPolicy, PlannedScheduler, PlanProblem, Routing, Scheduler
 from hetsim.scenario.building.cluster import build_cluster
 from hetsim.scenario.building.faults import build_faults, check_chances
 from hetsim.scenario.building.language_model import joining_problem
@@ -91,8 +91,8 @@ def iterates(spec: PolicySpec) -> bool:
 
 def iteration_policies(
     streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem]
-) -> list[tuple[Any, Any]]:
-    """A batching and a routing policy for each language model that has requests."""
+) -> list[tuple[Any, Any, Any]]:
+    """Make the policies of each language model that has requests."""
     policies, document = scenario.policies, scenario.document
     served = [stream for stream in streams if stream.language is not None and len(stream)]
     if policies.routing is not None and not any(hasattr(entry.service, "kind") for entry in scenario.model.workload):
@@ -116,12 +116,31 @@ def iteration_policies(
             problems.append(document.problem((*stream.path, "service", "batching"), text))
         routing = policies.routing_of.get(number, policies.routing or DEFAULT_ROUTING)
         policy = make_policy(spec, scenario, problems, _place(stream, spec, policies.of_service))
-        made.append((policy, make_policy(routing, scenario, problems, _place(stream, routing, policies.routing_of))))
+        router = make_policy(routing, scenario, problems, _place(stream, routing, policies.routing_of))
+        if router is not None and (why := _without_age(router)) is not None:
+            problems.append(document.problem(_place(stream, routing, policies.routing_of), f"{routing.name}: {why}"))
+        scaler = None
+        if (scale := policies.scale_of.get(number)) is not None:
+            place = (*stream.path, "service", "scale")
+            scaler = make_policy(scale, scenario, problems, place)
+            bounds = stream.language.scale
+            if scaler is not None and scaler.measures and bounds is not None and bounds.every is None:
+                problems.append(document.problem(place, f"{scale.name} measures at equal intervals; give every"))
+        made.append((policy, router, scaler))
         if isinstance(policy, IterationPolicy):
             _note_overload(stream, spec, policy, scenario=scenario, context=context)
             if (joining := joining_problem(stream, policy)) is not None:
                 problems.append(document.problem((*stream.path, "service", joining[0]), f"{spec.name}: {joining[1]}"))
     return made
+
+
+def _without_age(router: Routing) -> str | None:
+    """Say why the signals of a router cannot have their age; None if they can."""
+    if "forecast" in router.signals and (router.refresh or router.delay):
+        return "a forecast is exact and of now; leave out refresh and delay"
+    if router.delay and not router.refresh and router.signals != ("queue",):
+        return "of what it looks at only numbers of requests can be followed with a delay; give refresh besides"
+    return None
 
 
 def _place(stream: TaskStream, spec: PolicySpec, own: dict[int, PolicySpec]) -> Path_:
