@@ -67,6 +67,9 @@ MODULES: dict[str, str] = {
     "routing": """
         routing.routers: LeastOutstanding PowerOfTwo PrefixAffinity round_robin=RoundRobinRouting
     """,
+    "eviction": """
+        evictions: Lru
+    """,
     "admission": """
         admission.feedback: ClassShedding Dagor Gradient
         admission.limits: AcceptAll Codel HeadCodel QueueLimit TokenBucket UtilizationThreshold

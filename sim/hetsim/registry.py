@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from hetsim.errors import RunError, UnknownName
 
 Item = TypeVar("Item")
-POLICY_PARTS = ("scheduler", "placement", "admission", "batching", "routing")
+POLICY_PARTS = ("scheduler", "placement", "admission", "batching", "routing", "eviction")
 """Kinds that the `policy:` of a scenario has as keys."""
 POLICY_KINDS = (*POLICY_PARTS, "predictor")
 OTHER_KINDS = ("reward", "observation", "metric")
@@ -81,8 +81,8 @@ def register(name: str, item: Item, kind: str = "scheduler") -> Item:
     Parameters:
         name: how scenarios call it.
         item: a class, or the function of an order, a placement rule, a reward or an observation.
-        kind: scheduler, placement, admission, batching, routing or predictor; or reward or observation of an
-            environment.
+        kind: scheduler, placement, admission, batching, routing, eviction or predictor; or reward or observation of
+            an environment.
     Returns: the item.
     Raises: UnknownName: there is no such kind.
     """

@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fabric:
-    """Rates of racks' uplinks (bytes/s each way), and how phases of jobs meet."""
+    """Rates of racks' uplinks and stores (bytes/s), and how phases of jobs meet."""
 
     uplinks: dict[str, float] = field(default_factory=dict)
     contention: Literal["random", "aligned", "interleaved", "none"] = "random"
+    stores: dict[str, float] = field(default_factory=dict)
 
 
 NO_KEY = {"key": False}
@@ -47,6 +48,8 @@ REQUIRED, OPTIONAL = {"required": True}, {"optional": True}
 MILLI = 1_000
 WHOLE = 1_000_000
 MAX_DEVICES = 2_000_000
+PLACES = ("gpu", "host", "disk")
+"""Where nodes may have the weights of models; stores have names of their own."""
 
 
 def millicores(cores: float) -> int:
@@ -278,6 +281,16 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
+class Disk:
+    """A node's disk, from which replicas load models."""
+
+    read: BytesPerSecond = field(metadata=REQUIRED)
+    """Bytes per second that it reads, shared by all loads from it."""
+    size: Bytes = field(default=math.inf, metadata=OPTIONAL)
+    """Bytes of models for which it has room; no limit unless given."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSpec:
     """`count` equal nodes: cores, memory, accelerators, switches and network."""
 
@@ -312,6 +325,14 @@ class NodeSpec:
     """Partitions (virtual clusters) to which they belong; rules stand under `site`."""
     driver_cores: Whole = 0
     """Cores that drive each accelerator of a node and run no tasks."""
+    disk: Disk | None = None
+    """The disk of each node, for models; none unless given."""
+    keep: Bytes = field(default=math.inf, metadata=OPTIONAL)
+    """Host memory of each node for models that replicas have loaded; no limit unless given."""
+
+    def room(self, place: str) -> float:
+        """Bytes of models that its `disk` or `host` memory holds; 0 without a disk."""
+        return self.keep if place == "host" else 0.0 if self.disk is None else self.disk.size
 
     @property
     def drivers(self) -> int:

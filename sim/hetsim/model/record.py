@@ -119,6 +119,8 @@ class RunInput:
     language: list[LanguageService] = field(default_factory=list)
     iteration: list[tuple[Any, Any]] = field(default_factory=list)
     """The batching and the routing policy of each language model."""
+    eviction: Any = None
+    """The policy of which model gives way where host memory or a disk has no room, where anything is kept."""
     warnings: list[str] = field(default_factory=list)
     """Warnings that a reader of the results needs first: a load beyond every capacity, ..."""
     overloads: list[tuple[str, float, float]] = field(default_factory=list)

@@ -88,6 +88,31 @@ class Autoscaling:
             raise KeyProblem("max", text)
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaStart:
+    """How a replica starts: the places of its weights by preference, and fixed times.
+
+    The last place has them always; host memory and disks before it keep what comes through them.
+    """
+
+    fixed: Seconds = 0.0
+    """Time before the weights begin to load: container, process, engine."""
+    warm: Seconds | None = None
+    """The same on a node where the service has had a replica; fixed unless given."""
+    sources: tuple[str, ...] = field(default=("host",), metadata={"alias": "from"})
+    """Where weights come from, by preference: gpu (of a replica there, over nvlink), host, disk, or a store's name."""
+    share: bool = False
+    """True if a replica joins a load of the same model that is under way on its node."""
+
+    def check(self) -> None:
+        """Raise KeyProblem for places that contradict each other."""
+        twice = next((place for n, place in enumerate(self.sources) if place in self.sources[:n]), None)
+        if twice is not None:
+            raise KeyProblem("from", f"{twice} stands there twice: it would be asked for what it has not got")
+        if self.sources[-1] == "gpu":
+            raise KeyProblem("from", "the first replica finds no other: name host, disk or a store behind it")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplicaKind:
     """Replicas on one type of device: step times, KV blocks, weights, first count.
@@ -127,6 +152,8 @@ class LanguageService:
     """True if preempted sequences are copied to the host instead of computed again."""
     autoscale: Autoscaling | None = None
     """Adds and gives up replicas with the load."""
+    start: ReplicaStart = ReplicaStart()
+    """How replicas start."""
     prefix_block: int = 0
     """Tokens that one of a request's `hash_ids` stands for, where prefixes are kept; 0: they are not."""
     ttft: Seconds = math.inf

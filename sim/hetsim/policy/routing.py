@@ -1,10 +1,11 @@
-"""Routing: the replica for a request, and where lacking replicas start.
+"""Routing: the replica for a request, where lacking replicas start, and which model gives way to theirs.
 
 Nothing here depends on the kind of service; replicas of language models show more of themselves, and of their requests
 (`hetsim.policy.iterating`).
 """
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -85,4 +86,28 @@ class Routing:
 
         request: a `RoutedRequest`; of language models a `Generation`.
         """
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class KeptModel:
+    """A model in the host memory of a node, or on its disk: that of the service `name`.
+
+    `loaded`: when it came there; `used`: when a load from there began last, or it came; `uses`: how many have.
+    """
+
+    name: str
+    size: int
+    loaded: float
+    used: float
+    uses: int = 0
+
+
+class Eviction:
+    """Base of eviction policies: which model gives way to one that is being loaded."""
+
+    policy_kind: ClassVar[str] = "eviction"
+
+    def victim(self, kept: Sequence[KeptModel], now: float) -> KeptModel:
+        """Choose one of the models of a place, in order of their loads; asked until there is room."""
         raise NotImplementedError

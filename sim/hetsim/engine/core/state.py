@@ -45,6 +45,8 @@ class RunState:
 
     network: SharedNetwork | None = None
     """Links that jobs over several nodes share, where there are such jobs."""
+    loading: Any = None
+    """The loads of models (`hetsim.engine.residents.loading`)."""
     pacing: Pacing | None = None
     """The time that the scheduler itself takes, where it takes any."""
     sources: Sources = field(init=False)

@@ -322,6 +322,7 @@ def language_of(
         max_output=0 if service.max_output_tokens == "exact" else service.max_output_tokens,
         swap=service.preemption == "swap",
         autoscale=service.autoscale,
+        start=service.start,
         prefix_block=0 if service.prefix_cache is None else service.prefix_cache.tokens,
         request_delay=service.network.request_delay + service.delay,
         response_delay=service.network.response_delay,

@@ -5,10 +5,10 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from hetsim.errors import KeyProblem
-from hetsim.model.service import Autoscaling, ResultCache, Service
+from hetsim.model.service import Autoscaling, ReplicaStart, ResultCache, Service
 from hetsim.model.tasks import ComputeTime, StageTime
 from hetsim.model.units import Bytes, Count, Fraction, Name, NotNegative, Seconds, forbid
-from hetsim.scenario.fields import Keys, Mirror, Model, OneOrMany, Short, inline_of, keys_of
+from hetsim.scenario.fields import Keys, Mirror, Model, OneOrMany, Short, SomeNames, inline_of, keys_of
 from hetsim.scenario.file.profile_files import Profiled
 from hetsim.scenario.schema.batch_tables import INLINE as TABLE
 from hetsim.scenario.schema.batch_tables import MeasuredSpec, short
@@ -42,6 +42,8 @@ class Replicas(Model):
     """How many replicas."""
     autoscale: Annotated[Autoscaling, Keys(Autoscaling, "Autoscale")] | None = None
     """Adds and gives up replicas with the load."""
+    start: Annotated[ReplicaStart, Keys(ReplicaStart, sources=SomeNames)] = ReplicaStart()
+    """How replicas that come later start: fixed times, and where the weights come from."""
     routing: PolicyName = None
     """A policy of which replica serves a request, for this service: a name, or name and parameters."""
 
