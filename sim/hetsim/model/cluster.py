@@ -48,8 +48,7 @@ REQUIRED, OPTIONAL = {"required": True}, {"optional": True}
 MILLI = 1_000
 WHOLE = 1_000_000
 MAX_DEVICES = 2_000_000
-PLACES = ("gpu", "host", "disk")
-"""Where nodes may have the weights of models; stores have names of their own."""
+PLACES = ("gpu", "host", "disk")  # where nodes may have the weights of models; stores have names of their own
 
 
 def millicores(cores: float) -> int:

@@ -104,14 +104,6 @@ class ReplicaStart:
     share: bool = False
     """True if a replica joins a load of the same model that is under way on its node."""
 
-    def check(self) -> None:
-        """Raise KeyProblem for places that contradict each other."""
-        twice = next((place for n, place in enumerate(self.sources) if place in self.sources[:n]), None)
-        if twice is not None:
-            raise KeyProblem("from", f"{twice} stands there twice: it would be asked for what it has not got")
-        if self.sources[-1] == "gpu":
-            raise KeyProblem("from", "the first replica finds no other: name host, disk or a store behind it")
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplicaKind:

@@ -41,10 +41,10 @@ class Loading:
     def __init__(self, state: Any):
         self.state = state
         self.loads: list[Load] = []
+        # Models by place (`disk` or `host`) and node, in the order in which they were loaded.
         self.kept: dict[tuple[str, int], dict[str, KeptModel]] = {}
-        """Models by place (`disk` or `host`) and node, in the order in which they were loaded."""
+        # Starts on warm nodes and others, and loads that are over by source, where `start` says more than nothing.
         self.counts: dict[str, int] = {}
-        """Starts on warm nodes and others, and loads that are over by source, where `start` says more than nothing."""
         self._warm: set[tuple[str, int]] = set()  # services and nodes where they have had a replica
         self._pipes: dict[tuple[str, int], Pipe] = {}
 
@@ -157,8 +157,8 @@ class Loading:
         if self.state.input.cluster.nodes[replica.node].spec.nvlink.upload == math.inf:
             return None
         island = {device.island for device in replica.placement.devices}
-        near = (one for one in replica.fleet.replicas.all if one.loaded and one.kind is replica.kind)
-        near = (one for one in near if one.node == replica.node)
+        others = (one for one in replica.fleet.replicas.all if one.loaded and one.node == replica.node)
+        near = (one for one in others if one.kind is replica.kind)
         return next((one for one in near if {device.island for device in one.placement.devices} == island), None)
 
     def _keep(self, place: str, name: str, node: int, size: int) -> None:

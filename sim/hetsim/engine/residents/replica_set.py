@@ -100,7 +100,7 @@ class ReplicaSet:
         if (placement := self.signals.place(WantedReplica(self.service, modes, prefills_only, 0))) is not None:
             replica = self._new(placement, prefills_only)
             replica.start(math.nan)
-            self.state.loading.there(replica, "")
+            self.state.loading.there(replica, self.service.start.sources[-1])
             return
         if any(self.state.capacity.first(mode) is not None for mode in modes):
             self.missing.append(prefills_only)  # the policy keeps these devices; it will load the model when it starts

@@ -39,8 +39,7 @@ from hetsim.results.one_run.rows import TableRows
 
 CAUSES = ("no_capacity", "fragmentation", "head_of_line", "quota", "reservation", "transfer", "choice", "scheduler")
 _NO_CAPACITY, _FRAGMENTED, _BEHIND, _TRANSFER, _CHOICE, _SCHEDULER = 0, 1, 2, 5, 6, 7
-_LOADS = FITS + 1
-"""State of a task: its service has no replica with its model, and one that loads it."""
+_LOADS = FITS + 1  # state of a request: its service has no replica with the model, and one that loads it
 _NO_TASK = np.iinfo(np.int64).max
 
 

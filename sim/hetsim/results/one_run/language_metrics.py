@@ -139,8 +139,7 @@ for _kind, _meaning in zip(PREEMPTIONS, _MEANINGS, strict=True):
 def _share_of(name: str, among: Sequence[str]) -> Metric:
     def value(run: Measured) -> float:
         stats = run.result.record.stats
-        total = sum(stats.get(one, 0.0) for one in among)
-        return stats.get(name, 0.0) / total if total else math.nan
+        return stats.get(name, 0.0) / total if (total := sum(stats.get(one, 0.0) for one in among)) else math.nan
 
     return value
 
