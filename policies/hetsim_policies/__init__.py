@@ -68,7 +68,7 @@ MODULES: dict[str, str] = {
         routing.routers: LeastOutstanding PowerOfTwo PrefixAffinity round_robin=RoundRobinRouting
     """,
     "eviction": """
-        evictions: Lru
+        routing.evictions: Lru
     """,
     "admission": """
         admission.feedback: ClassShedding Dagor Gradient

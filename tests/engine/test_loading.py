@@ -107,7 +107,7 @@ class World:
     ],
 )
 def test_two_replicas_at_once(nodes, start, seconds):
-    """16 GB from a store of 10 GB/s over a card of 5 GB/s and PCIe of 20 GB/s: the slowest link of the chain governs."""
+    """16 GB from a store of 10 GB/s, a card of 5 GB/s, PCIe of 20 GB/s: the slowest link of the chain governs."""
     several = "count" in nodes[0]
     world = World({"stores": STORE, "nodes": nodes}, [service(start)])
     world.begin(0, "n0/g0" if several else "n/g0")

@@ -100,7 +100,8 @@ class ReplicaStart:
     warm: Seconds | None = None
     """The same on a node where the service has had a replica; fixed unless given."""
     sources: tuple[str, ...] = field(default=("host",), metadata={"alias": "from"})
-    """Where weights come from, by preference: gpu (of a replica there, over nvlink), host, disk, or a store's name."""
+    """Where weights come from, by preference: gpu (of a replica there, over nvlink), host, disk, or a
+    store's name; host unless given."""
     share: bool = False
     """True if a replica joins a load of the same model that is under way on its node."""
 

@@ -1,4 +1,4 @@
-"""Routing: the replica for a request, where lacking replicas start, and which model gives way to theirs.
+"""Routing of requests, starts of replicas, and eviction of models.
 
 Nothing here depends on the kind of service; replicas of language models show more of themselves, and of their requests
 (`hetsim.policy.iterating`).
@@ -91,7 +91,7 @@ class Routing:
 
 @dataclass(eq=False)
 class KeptModel:
-    """A model in the host memory of a node, or on its disk: that of the service `name`.
+    """The model of the service `name`, in a host memory or on a disk.
 
     `loaded`: when it came there; `used`: when a load from there began last, or it came; `uses`: how many have.
     """
@@ -104,10 +104,10 @@ class KeptModel:
 
 
 class Eviction:
-    """Base of eviction policies: which model gives way to one that is being loaded."""
+    """Base of eviction policies: the model that makes room for one being loaded."""
 
     policy_kind: ClassVar[str] = "eviction"
 
     def victim(self, kept: Sequence[KeptModel], now: float) -> KeptModel:
-        """Choose one of the models of a place, in order of their loads; asked until there is room."""
+        """Choose a model of a place, given in order of loads; asked until there is room."""
         raise NotImplementedError

@@ -1,10 +1,10 @@
-"""Loads of models: from a store, a disk, host memory or other GPUs to those of a replica.
+"""Loads of models from stores, disks, host memory or GPUs to replicas.
 
 A load is a chain of links that its chunks cross one behind the other, so it flows over all of them at once, at the rate
 that the slowest has for it; each device of a replica brings its own part.  What a load brings stays on the disk and in
 the host memory that it passes, until a policy evicts it.  A replica that joins a load under way on its node copies the
 model out of host memory meanwhile: it has its model when both are over.  Where the first replica of a load is given up,
-or the one whose GPUs it comes from, the others begin anew.
+or the one whose GPUs it comes from, the others begin again.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from hetsim.policy.routing import KeptModel
 
 @dataclass(eq=False)
 class Load:
-    """A model on its way to replicas on one node: the one that began it, and those that joined.
+    """A model on its way to the replicas of a node: the first, and those that joined.
 
     `giver`: the replica whose GPUs it comes from, if it does.
     """
@@ -60,7 +60,7 @@ class Loading:
             self._move(replica)
 
     def there(self, replica: Holder, source: str) -> None:
-        """Note a replica whose weights came from a place; those before it keep them."""
+        """Note where the weights of a replica came from; places before it keep them."""
         service, node = replica.fleet.service, replica.node
         self._warm.add((service.name, node))
         for place in itertools.takewhile(lambda one: one != source, service.start.sources):
@@ -105,7 +105,7 @@ class Loading:
             replica.fleet.replicas.loaded(replica)
 
     def stop(self, replica: Holder) -> None:
-        """Forget a replica that is given up; loads that need it begin anew."""
+        """Forget a replica that is given up; loads that need it begin again."""
         again: list[Holder] = []
         if replica.timer is not None:
             self.state.clock.cancel(replica.timer)
@@ -128,7 +128,7 @@ class Loading:
     # Places and ways from there -------------------------------------------------------------------------------
 
     def _ways(self, replica: Holder, source: str, giver: Holder | None) -> list[Way]:
-        """The way of each part, from a place or the GPUs of another replica to those of this one."""
+        """The way of each part from a place, or from the GPUs of another replica."""
         cluster, links, devices = self.state.input.cluster, self.state.links, replica.placement.devices
         spec = cluster.nodes[replica.node].spec
         way: Way = (), 0.0
@@ -153,7 +153,7 @@ class Loading:
         return place == service.start.sources[-1] or service.name in self.kept.get((place, replica.node), ())
 
     def _giver(self, replica: Holder) -> Holder | None:
-        """The first loaded replica of the same kind whose GPUs NVLink joins with its own."""
+        """The first loaded replica whose GPUs NVLink joins with those of this one."""
         if self.state.input.cluster.nodes[replica.node].spec.nvlink.upload == math.inf:
             return None
         island = {device.island for device in replica.placement.devices}

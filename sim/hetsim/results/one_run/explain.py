@@ -360,7 +360,7 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
 
 
 def _replicas(record: Record) -> np.ndarray:
-    """Of replicas the shape of their requests, and when they came, went, and began and ended to load the model."""
+    """Rows of replicas: shape of requests, and when they came, went and loaded."""
     if record.launches is None:
         return np.zeros((5, 0))
     columns = [np.asarray(record.launches[name]) for name in ("task", "decided", "end", "upload_start", "upload_end")]

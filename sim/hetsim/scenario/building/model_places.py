@@ -1,4 +1,4 @@
-"""Where replicas load their models from: what contradicts the cluster, and what does not fit there."""
+"""Places from which replicas load models: contradictions, and lack of room."""
 
 import math
 from collections.abc import Sequence
@@ -35,14 +35,14 @@ def place_problems(streams: Sequence[TaskStream], context: Context) -> list[Prob
 
 
 def _wrong(place: str, sources: Sequence[str], nodes: Sequence[NodeSpec], stores: dict[str, float]) -> str:
-    """What is wrong with one of the places for models on these nodes; else ""."""
-    is_last, known = place == sources[-1], [*PLACES, *stores]
+    """Return the problem of one place for models on these nodes; else ""."""
+    is_last, places = place == sources[-1], [*PLACES, *stores]
     if sources.count(place) > 1:
         return f"{place} stands there twice, and would be asked again for what it has not got"
     if place in stores:
         return "" if is_last else f"{place} has every model, so that nothing behind it is asked; put it last"
     if place not in PLACES:
-        return f'no place "{place}"' + (suggestion(place, known) or f"; there are {', '.join(known)}")
+        return f'no place "{place}"' + (suggestion(place, places) or f"; there are {', '.join(places)}")
     if place == "gpu" and (is_last or all(spec.nvlink.upload == math.inf for spec in nodes)):
         return "GPUs give a model to others over nvlink: give a node nvlink, and put host, disk or a store behind gpu"
     if place == "disk" and (any if is_last else all)(not spec.room(place) for spec in nodes):

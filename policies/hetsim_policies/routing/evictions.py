@@ -1,4 +1,4 @@
-"""Which model gives way where host memory or a disk of a node has no room for another."""
+"""The model that makes room for another on a node."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from hetsim.policy import Eviction, KeptModel
 
 
 class Lru(Eviction):
-    """Least recently used: the model from which no load has begun for the longest time.
+    """Least recently used: the model that was not loaded from there for longest.
 
     Reference: Belady, A Study of Replacement Algorithms for a Virtual-Storage Computer (IBM Systems Journal, 1966);
     Sleator and Tarjan (1985): with room for k equal models at most k times the loads of the best choice.
