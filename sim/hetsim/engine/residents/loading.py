@@ -7,7 +7,6 @@ model out of host memory meanwhile: it has its model when both are over.  Where 
 or the one whose GPUs it comes from, the others begin again.
 """
 
-import itertools
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,8 +42,9 @@ class Loading:
         self.loads: list[Load] = []
         # Models by place (`disk` or `host`) and node, in the order in which they were loaded.
         self.kept: dict[tuple[str, int], dict[str, KeptModel]] = {}
-        # Starts on warm nodes and others, and loads that are over by source, where `start` says more than nothing.
+        # Starts on warm nodes and others, and loads that are over by source, of services that say how they start.
         self.counts: dict[str, int] = {}
+        self._counted = {service.name for service in state.input.language if service.start != ReplicaStart()}
         self._warm: set[tuple[str, int]] = set()  # services and nodes where they have had a replica
         self._pipes: dict[tuple[str, int], Pipe] = {}
 
@@ -63,7 +63,7 @@ class Loading:
         """Note where the weights of a replica came from; places before it keep them."""
         service, node = replica.fleet.service, replica.node
         self._warm.add((service.name, node))
-        for place in itertools.takewhile(lambda one: one != source, service.start.sources):
+        for place in service.start.sources[: service.start.sources.index(source)]:
             if "gpu" not in (place, source):
                 self._keep(place, service.name, node, replica.kind.weights)
 
@@ -71,7 +71,8 @@ class Loading:
         """Send the weights on their way, or join a load that brings them."""
         fleet, node = replica.fleet, replica.node
         replica.timer, start = None, fleet.service.start
-        source = next(place for place in start.sources if self._has(place, replica))
+        places = start.sources
+        source = places[0] if len(places) == 1 else next(place for place in places if self._has(place, replica))
         if (kept := self.kept.get((source, node), {}).get(fleet.service.name)) is not None:
             kept.used, kept.uses = self.state.clock._now, kept.uses + 1
         joined = start.share and source not in ("gpu", "host")
@@ -134,13 +135,16 @@ class Loading:
         way: Way = (), 0.0
         if giver is not None:
             rate, pairs = spec.nvlink.upload, zip(giver.placement.devices, devices, strict=True)
-            ends = ((self._pipe("out", one.index, rate), self._pipe("in", other.index, rate)) for one, other in pairs)
-            return [(pipes, spec.nvlink.latency) for pipes in ends]
+            return [
+                ((self._pipe("out", one.index, rate), self._pipe("in", other.index, rate)), spec.nvlink.latency)
+                for one, other in pairs
+            ]  # fmt: skip
         if source == "disk":
             way = [self._pipe("disk", replica.node, spec.disk.read)], 0.0
         elif source in (stores := list(cluster.fabric.stores)):
             way = links.between(len(cluster.nodes) + stores.index(source), replica.node)
-        return [([*way[0], *pipes], way[1] + latency) for pipes, latency in map(links.up, devices)]
+        ends = [links.up(device) for device in devices]
+        return [([*way[0], *pipes], way[1] + latency) for pipes, latency in ends] if way[0] else ends
 
     def _pipe(self, name: str, number: int, rate: float) -> Pipe:
         return self._pipes.setdefault((name, number), Pipe(name, rate))
@@ -157,8 +161,8 @@ class Loading:
         if self.state.input.cluster.nodes[replica.node].spec.nvlink.upload == math.inf:
             return None
         island = {device.island for device in replica.placement.devices}
-        others = (one for one in replica.fleet.replicas.all if one.loaded and one.node == replica.node)
-        near = (one for one in others if one.kind is replica.kind)
+        near = (one for one in replica.fleet.replicas.all
+                if one.loaded and one.node == replica.node and one.kind is replica.kind)  # fmt: skip
         return next((one for one in near if {device.island for device in one.placement.devices} == island), None)
 
     def _keep(self, place: str, name: str, node: int, size: int) -> None:
@@ -180,5 +184,5 @@ class Loading:
         self._warm = {one for one in self._warm if one[1] != node}
 
     def _count(self, replica: Holder, what: str) -> None:
-        if replica.fleet.service.start != ReplicaStart():
+        if replica.fleet.service.name in self._counted:
             self.counts[what] = self.counts.get(what, 0) + 1
