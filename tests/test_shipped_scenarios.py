@@ -1124,6 +1124,28 @@ def test_prefill_and_decode_apart():
     states(name, "further token takes 71.9 ms", 1e3 * slow.metric("tpot_p99"))
 
 
+@pytest.mark.nightly
+def test_models_on_the_way():
+    name, start = "models-on-the-way", "workload.chat.service.start"
+
+    def out(**changes):
+        result = runs(name, None, {f"{start}.{key}": value for key, value in changes.items()})
+        loads = (result.launches["upload_end"] - result.launches["upload_start"]).dropna().to_numpy()
+        return result, loads, [result.metric("ttft_p99"), 100 * result.metric("slo_attainment")]
+
+    result, loads, values = out()
+    states(name, "1.72 s to", values[0])
+    states(name, "99.3 % of requests", values[1])
+    states(name, "98.1 % of the replicas", 100 * result.metric("loads_host"))
+    states(name, "memory in 1.3 s", float(np.median(loads)) - 2)
+    _, loads, values = out(**{"from": "bucket"})
+    states(name, "alone takes 8.67 s", float(np.median(loads)) - 2)
+    states(name, "8.54 s and 97.5 %", *values)
+    _, loads, values = out(**{"from": "bucket", "share": False})
+    states(name, "30.9 s and 92.8 %", *values)
+    assert max(loads) > 3 * np.median(loads) - 4
+
+
 @pytest.mark.slow
 def test_replicas_by_load():
     name, key = "replicas-by-load", "workload.chat.service.scale"

@@ -15,7 +15,7 @@ from hetsim.cli.listing import parameters, summary
 
 KINDS = {
     "scheduler": "Schedulers", "placement": "Placements", "admission": "Admission", "batching": "Batching",
-    "routing": "Routing", "scale": "Scaling", "predictor": "Predictors",
+    "routing": "Routing", "scale": "Scaling", "eviction": "Eviction", "predictor": "Predictors",
 }  # fmt: skip
 LABEL = re.compile(
     r"(?:^|(?<=[.;:)] )|(?<=\n))(References?|Weakness(?:es)?|Cost(?: of all)?|Proven|Limits):", re.MULTILINE

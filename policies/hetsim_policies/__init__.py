@@ -67,6 +67,9 @@ MODULES: dict[str, str] = {
     "routing": """
         routing.routers: Foresight LeastOutstanding PowerOfTwo PrefixAffinity round_robin=RoundRobinRouting Scored
     """,
+    "eviction": """
+        routing.evictions: Lru
+    """,
     "admission": """
         admission.feedback: ClassShedding Dagor Gradient
         admission.limits: AcceptAll Codel HeadCodel QueueLimit TokenBucket UtilizationThreshold

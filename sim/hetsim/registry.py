@@ -15,7 +15,7 @@ from hetsim.errors import RunError, UnknownName
 
 Item = TypeVar("Item")
 # kinds of policies that are keys of `policy:` in a scenario
-POLICY_PARTS = ("scheduler", "placement", "admission", "batching", "routing")
+POLICY_PARTS = ("scheduler", "placement", "admission", "batching", "routing", "eviction")
 POLICY_KINDS = (*POLICY_PARTS, "scale", "predictor")
 # other kinds of `register`: parts of learning environments, and metrics (`hetsim.metric`)
 OTHER_KINDS = ("reward", "observation", "metric")
@@ -81,7 +81,7 @@ def register(name: str, item: Item, kind: str = "scheduler") -> Item:
     Parameters:
         name: how scenarios call it.
         item: a class, or the function of an order, a placement rule, a reward or an observation.
-        kind: scheduler, placement, admission, batching, routing, scale or predictor; or reward or observation of
+        kind: scheduler, placement, admission, batching, routing, eviction, scale or predictor; or reward or observation of
             an environment.
     Returns: the item.
     Raises: UnknownName: there is no such kind.

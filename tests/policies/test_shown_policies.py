@@ -15,7 +15,7 @@ from hetsim_policies import CATALOGUE
 
 TOP = Path(__file__).parent.parent.parent
 INSIDE = dict.fromkeys(("scheduler", "base", "inner", "planner", "rest", "dynamic"), "scheduler") | {
-    key: key for key in ("placement", "batching", "routing", "admission", "predictor", "scale")
+    key: key for key in ("placement", "batching", "routing", "eviction", "admission", "predictor", "scale")
 }
 """Kinds of policies by the keys that name one."""
 REASONS = {

@@ -16,11 +16,11 @@ from shared_schema import shared_schema
 from hetsim.errors import KeyProblem
 from hetsim.formulas.training import ParallelPlan, Transformer
 from hetsim.model.clients import Clients, Hedge, Retry, RetryWait
-from hetsim.model.cluster import DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing
+from hetsim.model.cluster import DeviceType, Disk, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing
 from hetsim.model.described import Described, descriptions, with_default
 from hetsim.model.faults import FaultProcess, Maintenance
 from hetsim.model.record import DecisionTime
-from hetsim.model.service import LanguageService, ResultCache, ScaleBounds, Service
+from hetsim.model.service import LanguageService, ReplicaStart, ResultCache, ScaleBounds, Service
 from hetsim.model.step_times import LinearSteps
 from hetsim.model.tasks import ComputeTime, Item, SpanSpeeds, StageTime, Stopping
 from hetsim.model.units import Bytes, BytesPerSecond, PerSecond, Seconds, Share, in_units
@@ -32,6 +32,7 @@ ONCE = {
     DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing, ScaleBounds, ResultCache, LinearSteps,
     ComputeTime, DecisionTime, FaultProcess, Clients, Hedge, Retry, RetryWait,
     SpanSpeeds, StageTime, Stopping, Efficiency, Item, LanguageService, Maintenance, ParallelPlan, Service, Transformer,
+    Disk, ReplicaStart,
 }  # fmt: skip
 
 

@@ -197,10 +197,10 @@ def _default(value: Any) -> str:
 _HEADINGS = {
     "scheduler": "schedulers", "placement": "placements", "admission": "admission policies",
     "batching": "batching policies", "routing": "routing policies", "scale": "scaling policies",
-    "predictor": "predictors", "model": "language models (service: {kind: llm, model: NAME})",
-    "gpu": "GPUs (service: {kind: llm, gpu: NAME})", "tasks": "numbers of tasks",
-    "s": "times, in seconds", "share": "shares, from 0 to 1", "ratio": "ratios", "1/s": "rates, per second",
-    "J": "energy, in joules", "money": "cost, in the money of the prices",
+    "eviction": "eviction policies", "predictor": "predictors",
+    "model": "language models (service: {kind: llm, model: NAME})", "gpu": "GPUs (service: {kind: llm, gpu: NAME})",
+    "tasks": "numbers of tasks", "s": "times, in seconds", "share": "shares, from 0 to 1", "ratio": "ratios",
+    "1/s": "rates, per second", "J": "energy, in joules", "money": "cost, in the money of the prices",
     "GPU s": "GPU time, in GPU-seconds", "count": "counts", "tokens": "numbers of tokens", "B": "memory, in bytes",
     "trace": "trace formats", "nodes": "formats of node lists", "arrivals": "arrival processes",
 }  # fmt: skip

@@ -92,6 +92,24 @@ class ScaleBounds:
             raise KeyProblem("max", text)
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaStart:
+    """How a replica starts: the places of its weights by preference, and fixed times.
+
+    The last place has them always; host memory and disks before it keep what comes through them.
+    """
+
+    fixed: Seconds = 0.0
+    """Time before the weights begin to load: container, process, engine."""
+    warm: Seconds | None = None
+    """The same on a node where the service has had a replica; fixed unless given."""
+    sources: tuple[str, ...] = field(default=("host",), metadata={"alias": "from"})
+    """Where weights come from, by preference: gpu (of a replica there, over nvlink), host, disk, or a
+    store's name; host unless given."""
+    share: bool = False
+    """True if a replica joins a load of the same model that is under way on its node."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplicaKind:
     """Replicas on one type of device: step times, KV blocks, weights, first count.
@@ -131,6 +149,8 @@ class LanguageService:
     """True if preempted sequences are copied to the host instead of computed again."""
     scaling: ScaleBounds | None = None
     """Bounds of the replicas that a policy adds and gives up with the load; None: their number is fixed."""
+    start: ReplicaStart = ReplicaStart()
+    """How replicas start."""
     prefix_block: int = 0
     """Tokens that one of a request's `hash_ids` stands for, where prefixes are kept; 0: they are not."""
     ttft: Seconds = math.inf

@@ -41,13 +41,22 @@ from hetsim.policy.predictor import Predictor
 from hetsim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of
 from hetsim.policy.remaining import Progress, RemainingProblem
 from hetsim.policy.request_queue import BatchTimes, RequestQueue, Requests
-from hetsim.policy.routing import OpenReplicas, RoutedReplica, RoutedRequest, Routing, WantedReplica
+from hetsim.policy.routing import (
+    Eviction,
+    KeptModel,
+    OpenReplicas,
+    RoutedReplica,
+    RoutedRequest,
+    Routing,
+    WantedReplica,
+)
 from hetsim.policy.scaling import RoleSignals, Scaling, ServiceSignals
 
 __all__ = [
     "Accept", "Admission", "Annotate", "Backfilling", "BatchReport", "BatchStep", "BatchTimes", "Batching", "Counter",
     "Decision", "Defer", "Delay", "Demand", "Device", "Discard", "Discipline", "Dispatcher", "Drop", "EVERYWHERE",
-    "Fetch", "Foreseen", "Generation", "IterationPolicy", "ListScheduler", "Mode", "Move", "OpenReplicas", "OrderKey",
+    "Eviction", "Fetch", "Foreseen", "Generation", "IterationPolicy", "KeptModel", "ListScheduler", "Mode", "Move",
+    "OpenReplicas", "OrderKey",
     "Partition", "Pause", "Placement", "PlacementRule", "PlanProblem", "PlannedScheduler", "Predictor", "Progress",
     "Reject", "RemainingProblem", "Replica", "RequestQueue", "Requests", "RoleSignals", "RoutedReplica",
     "RoutedRequest", "Routing", "Scaling", "Scheduler", "ServiceSignals", "Set", "Shadow", "Start", "Stop", "Take",

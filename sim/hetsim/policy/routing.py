@@ -1,10 +1,11 @@
-"""Routing: the replica for a request, and where lacking replicas start.
+"""Routing of requests, starts of replicas, and eviction of models.
 
 Nothing here depends on the kind of service; replicas of language models show more of themselves, and of their requests
 (`hetsim.policy.iterating`).
 """
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -92,4 +93,28 @@ class Routing:
 
         request: a `RoutedRequest`; of language models a `Generation`.
         """
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class KeptModel:
+    """The model of the service `name`, in a host memory or on a disk.
+
+    `loaded`: when it came there; `used`: when a load from there began last, or it came; `uses`: how many have.
+    """
+
+    name: str
+    size: int
+    loaded: float
+    used: float
+    uses: int = 0
+
+
+class Eviction:
+    """Base of eviction policies: the model that makes room for one being loaded."""
+
+    policy_kind: ClassVar[str] = "eviction"
+
+    def victim(self, kept: Sequence[KeptModel], now: float) -> KeptModel:
+        """Choose a model of a place, given in order of loads; asked until there is room."""
         raise NotImplementedError

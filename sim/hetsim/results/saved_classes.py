@@ -20,9 +20,10 @@ _TABLE: dict[type, str] = {
         "decisions",
     record.DecisionTime: "decision_time: cycle per_cycle per_waiting per_start max_starts overlap",
     randomness.RandomTree: "random_tree: seed replication loads", cluster.Cluster: "cluster: specs partitions fabric",
-    cluster.Fabric: "fabric: uplinks contention", bandwidth.BandwidthCurve: "bandwidth_curve: sizes rates",
+    cluster.Fabric: "fabric: uplinks contention stores", bandwidth.BandwidthCurve: "bandwidth_curve: sizes rates",
     cluster.NodeSpec: "node_spec: cpus memory accelerators count name cpu_type switch_size island_size nvlink cards "
-        "switch network rack first price partitions driver_cores",
+        "switch network rack first price partitions driver_cores disk keep",
+    cluster.Disk: "disk: read size",
     cluster.Partition: "partition: name mask default default_time max_time tier max_gpus max_cpus max_nodes users "
         "accounts claims",
     cluster.DeviceType: "device_type: name kind speed memory streams link sharing power preemption multiprocessors "
@@ -58,7 +59,8 @@ _TABLE: dict[type, str] = {
     service.ScaleBounds: "autoscaling: least=min_replicas most=max_replicas every roles",
     service.LanguageService: "language_service: name shape rows kinds block token_bytes budget=max_num_batched_tokens "
         "max_sequences max_output swap scaling prefix_block ttft tpot request_delay response_delay "
-        "key",
+        "key start",
+    service.ReplicaStart: "replica_start: fixed warm sources share",
     service.ReplicaKind: "replica_kind: step blocks weights replicas prefillers",
     steps.LinearSteps: "linear_steps: fixed per_sequence per_prompt_token per_context_token decode prefill",
     steps.RooflineSteps: "roofline_steps: fixed host weights experts expert_share per_token per_answer "

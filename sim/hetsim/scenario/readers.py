@@ -97,9 +97,11 @@ faults
 # No model knows tasks that span nodes, or that communicate: what joins nodes and GPUs changes nothing.
 cluster
     all: nodes racks+ contention prices+
+    all: stores stores.name stores.out
     plan, plan-training, trace-validate: trace trace.format trace.path trace.**
 cluster.nodes
     all: name count cpus driver_cores memory cpu gpus accelerators network+ rack island nvlink+ cards price+
+    all: disk disk.read disk.size keep
     all: pcie pcie.profile pcie.upload pcie.download pcie.latency pcie.duplex
     all: pcie.switch pcie.switch.size pcie.switch.upload pcie.switch.download pcie.switch.latency pcie.switch.duplex
     plan-training, twin, trace-validate: partitions
@@ -174,11 +176,12 @@ workload.service
     none: step.per_sequence step.per_prompt_token step.per_context_token step.decode step.prefill step.roofline
     none: max_output_tokens preemption prefix_cache disaggregated front_end slo
     none: scale scale.name scale.min scale.max scale.every scale.roles
-    none: model.name model.config
+    none: model.name model.config start start.fixed start.warm start.from start.share
 
 # Policies: the parameters of those that declare a model (`queueing`).
 policy
     plan-training: scheduler.** admission.** batching.** routing.** routing routing.name decisions decisions.**
+    plan-training: eviction eviction.name eviction.**
     none: decisions decisions.cycle decisions.per_cycle decisions.per_waiting decisions.per_start decisions.max_starts
     none: decisions.overlap
     all: scheduler scheduler.name

@@ -375,8 +375,6 @@ class Replica(Holder):
         self.close(self.clock._now, outcome)
         self.clock.cancel(self.launch)
         stage.under_way = False
-        for flow in self.flows:
-            self.fleet.links.cancel(flow)
         orphans = self.requests.lose("failure" if outcome == LAUNCH_LOST else "recompute")
         self.loaded = False  # nothing wakes it any more
         return orphans

@@ -81,13 +81,16 @@ class Holder:
         self.kind = kind
         self.speed = kind.speed
         self.placement = placement
+        self.node = placement.devices[0].node
         self.prefills_only = prefills_only
         state.last_resident -= 1  # downward: their numbers never meet those of launches
         self.launch = Resident(self._fired, state.last_resident, placement, now=state.clock._now, holder=self)
         self.loaded = self.draining = False  # `draining`: it takes no further requests
         self.loading_from = math.nan
+        self.timer: Timer | None = None  # of the time before its model loads
+        self.load: Any = None  # that brings the model, itself or with others
         self.idle_since = state.clock._now  # where replicas scale, when it fell idle last
-        self.flows: list[Flow] = []  # the model on its way to the devices
+        self.flows: list[Flow] = []  # its copies of a load that another replica began
         self.loads: Any = np.empty(1)  # the loads of all open replicas, with its own at `place`
         self.place: Any = 0
 

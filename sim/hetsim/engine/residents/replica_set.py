@@ -15,7 +15,6 @@ from hetsim.engine.core.policy_errors import call
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight.launch import Resident
-from hetsim.engine.flight.links import Flow
 from hetsim.engine.residents.holder import Holder, HolderType, Owner
 from hetsim.engine.residents.scaling import Scaler
 from hetsim.engine.residents.sight import Sight
@@ -109,7 +108,9 @@ class ReplicaSet:
         anywhere = self.service.scaling is not None and not self.service.prefillers
         modes = tuple(one.mode for one in (self.kinds if anywhere else [kind]))
         if (placement := self.signals.place(WantedReplica(self.service, modes, prefills_only, 0))) is not None:
-            self._new(placement, prefills_only).start(math.nan)
+            replica = self._new(placement, prefills_only)
+            replica.start(math.nan)
+            self.state.loading.there(replica, self.service.start.sources[-1])
             return
         if any(self.state.capacity.first(mode) is not None for mode in modes):
             self.missing.append(prefills_only)  # the policy keeps these devices; it will load the model when it starts
@@ -149,22 +150,17 @@ class ReplicaSet:
             return False
         new = self._new(placement, prefills_only)
         new.loading_from = self.clock._now
-        devices, links = placement.devices, self.state.links
-        for device in devices:
-            size = new.kind.weights / len(devices)
-            new.flows.append(links.send(links.up(device), size, 0.0, done=self._part_loaded, owner=new))
+        self.state.loading.begin(new)
         return True
 
-    def _part_loaded(self, flow: Flow) -> None:
-        replica = flow.owner
-        replica.flows.remove(flow)
-        if not replica.flows:
-            replica.start(replica.loading_from)
-            self._open.clear()
-            waiting, self.lobby = self.lobby, {}  # taken first: one that still finds no place comes back
-            for request in waiting.values():
-                self.fleet.resume(request)
-            self.rested(replica)
+    def loaded(self, replica: Holder) -> None:
+        """Let a replica that has its model take requests."""
+        replica.start(replica.loading_from)
+        self._open.clear()
+        waiting, self.lobby = self.lobby, {}  # taken first: one that still finds no place comes back
+        for request in waiting.values():
+            self.fleet.resume(request)
+        self.rested(replica)
 
     def refill(self) -> None:
         """Replace failed replicas as far as devices are free."""
@@ -190,6 +186,7 @@ class ReplicaSet:
 
     def _release(self, replica: Holder) -> None:
         launch = replica.launch
+        self.state.loading.stop(replica)
         del self.state.residents[launch.number]
         self.state.capacity.give(launch.placement, launch, launch.cores)
 

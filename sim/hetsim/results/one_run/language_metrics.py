@@ -4,6 +4,7 @@ Undefined (NaN) in runs without language models, or without what they measure.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -144,3 +145,23 @@ for _kind, _meaning in zip(PREEMPTIONS, _MEANINGS, strict=True):
     _count = _by_kind(f"preemptions_{_kind}")
     _count.__doc__ = f"Times that requests to language models {_meaning}."
     metric(unit="count", better="neither", sets=("tokens",), hide_if_zero=True, name=f"preemptions_{_kind}")(_count)
+
+
+def _share_of(name: str, among: Sequence[str]) -> Metric:
+    def value(run: Measured) -> float:
+        stats = run.result.record.stats
+        return stats.get(name, 0.0) / total if (total := sum(stats.get(one, 0.0) for one in among)) else math.nan
+
+    return value
+
+
+_LOADS = ("loads_gpu", "loads_host", "loads_disk", "loads_store")
+_SHARES = {
+    "starts_warm": "starts of replicas on warm nodes", "loads_gpu": "loads of models from GPUs of their node",
+    "loads_host": "loads of models from host memory", "loads_disk": "loads of models from a disk",
+    "loads_store": "loads of models from a store",
+}  # fmt: skip
+for _name, _what in _SHARES.items():
+    _share = _share_of(_name, _LOADS if _name in _LOADS else ("starts_warm", "starts_cold"))
+    _share.__doc__ = f"Share of {_what} in the whole run, of services with `start`."
+    metric(unit="share", better="neither", of="run", sets=("tokens",), hide_if_zero=True, name=_name)(_share)

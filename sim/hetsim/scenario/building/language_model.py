@@ -324,6 +324,7 @@ def language_of(
         max_output=0 if service.max_output_tokens == "exact" else service.max_output_tokens,
         swap=service.preemption == "swap",
         scaling=None if service.scale is None else service.scale.made(),
+        start=service.start,
         prefix_block=0 if service.prefix_cache is None else service.prefix_cache.tokens,
         request_delay=service.network.request_delay + service.delay,
         response_delay=service.network.response_delay,

@@ -21,6 +21,7 @@ from hetsim.scenario.building.cluster import build_cluster
 from hetsim.scenario.building.faults import build_faults, check_chances
 from hetsim.scenario.building.language_model import joining_problem
 from hetsim.scenario.building.merging import merge
+from hetsim.scenario.building.model_places import place_problems
 from hetsim.scenario.building.modes import ModeBook
 from hetsim.scenario.building.site import apply_rules, with_partitions
 from hetsim.scenario.building.streams import Context, TaskStream, check_retries
@@ -36,6 +37,7 @@ from hetsim.workload.traces import TaskTable
 
 DEFAULT_BATCHING = PolicySpec("batching", "serial_greedy")
 DEFAULT_ITERATION = PolicySpec("batching", "continuous")
+DEFAULT_EVICTION = PolicySpec("eviction", "lru")
 DEFAULT_ROUTING = PolicySpec("routing", "least_outstanding")
 
 
@@ -95,9 +97,11 @@ def iteration_policies(
     """Make the policies of each language model that has requests."""
     policies, document = scenario.policies, scenario.document
     served = [stream for stream in streams if stream.language is not None and len(stream)]
-    if policies.routing is not None and not any(hasattr(entry.service, "kind") for entry in scenario.model.workload):
-        text = "routing is among the replicas of language models, and no entry of the workload has one"
-        problems.append(document.problem(("policy", "routing"), text))
+    replicas = any(hasattr(entry.service, "kind") for entry in scenario.model.workload)
+    for part in ("routing", "eviction"):
+        if getattr(policies, part) is not None and not replicas:
+            text = f"{part} is among the replicas of language models, and no entry of the workload has one"
+            problems.append(document.problem(("policy", part), text))
     common = policies.batching if policies.batching is not None and iterates(policies.batching) else None
     if policies.batching is not None and common is None and served and not any(stream.service for stream in streams):
         text = f"{policies.batching.name} forms whole batches, which language models do not; continuous suits them"
@@ -214,6 +218,8 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     served = [stream for stream in streams if stream.service is not None or stream.language is not None]
     batching = batching_policies(served, scenario, context, problems)
     iteration = iteration_policies(served, scenario, context, problems)
+    eviction = make_policy(policies.eviction or DEFAULT_EVICTION, scenario, problems) if iteration else None
+    problems += place_problems(served, context)
     faults = _faults(model.faults, cluster, scenario, problems)
     if isinstance(scheduler, Scheduler) and scheduler.knows_rates:
         scheduler.rates = true_rates(scenario, streams, policies.scheduler.name, problems)
@@ -255,7 +261,7 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         closed=closed, calls=calls, horizon=horizon,
         warmup=0.0 if isinstance(model.warmup, str) else model.warmup,  # auto: known only after replications
         policy=policies.label, services=services, batching=batching, language=language, iteration=iteration,
-        decisions=policies.decisions, warnings=context.warnings, overloads=context.overloads,
+        eviction=eviction, decisions=policies.decisions, warnings=context.warnings, overloads=context.overloads,
         unplanned=[one.message.removeprefix(UNKNOWN) for one in unplanned if isinstance(scheduler, PlannedScheduler)],
         faults=faults, grace=model.site.grace if model.site.at_limit == "kill" else None,
         traces=[stream.resampled for stream in streams if stream.resampled is not None],

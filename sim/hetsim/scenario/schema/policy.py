@@ -39,7 +39,7 @@ def long_form(policy: Any) -> Any:
     if not isinstance(policy, dict):
         return policy
     if "name" in policy and not set(policy) & {"scheduler"}:
-        outer = {key: policy[key] for key in ("admission", "batching", "routing", "decisions") if key in policy}
+        outer = {key: policy[key] for key in (*PARTS[2:], "decisions") if key in policy}
         policy = {"scheduler": {key: v for key, v in policy.items() if key not in outer}, **outer}
     parts = {key: _named(value) if key in PARTS else value for key, value in policy.items()}
     scheduler = parts.setdefault("scheduler", {"name": DEFAULT_SCHEDULER})
@@ -111,10 +111,11 @@ class Policies:
     """Likewise scaling policies."""
     decisions: DecisionTime | None = None
     """How long the scheduler's decisions take."""
+    eviction: PolicySpec | None = None
 
     @property
     def label(self) -> str:
-        parts = [self.scheduler, self.admission, self.batching, self.routing]
+        parts = [self.scheduler, self.admission, self.batching, self.routing, self.eviction]
         return " + ".join(part.label for part in parts if part is not None)
 
 
@@ -147,10 +148,9 @@ def check_policies(document: Document, base: Path) -> tuple[Policies | None, lis
     scheduler = specs.get("scheduler")
     if problems or scheduler is None:
         return None, problems
-    admission, batching, routing = (specs.get(part) for part in ("admission", "batching", "routing"))
+    others = {part: specs.get(part) for part in PARTS[2:]}
     return Policies(
-        scheduler, admission, batching, of_service=of_service, routing=routing, routing_of=routing_of,
-        scale_of=scale_of, decisions=decisions
+        scheduler, of_service=of_service, routing_of=routing_of, scale_of=scale_of, decisions=decisions, **others
     ), []
 
 

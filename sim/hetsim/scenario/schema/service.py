@@ -5,10 +5,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from hetsim.errors import KeyProblem
-from hetsim.model.service import ResultCache, ScaleBounds, Service
+from hetsim.model.service import ReplicaStart, ResultCache, ScaleBounds, Service
 from hetsim.model.tasks import ComputeTime, StageTime
 from hetsim.model.units import Bytes, Count, Fraction, Name, NotNegative, Seconds, forbid
-from hetsim.scenario.fields import ONE_NAME, Mirror, Model, OneOrMany, Short, inline_of, keys_of
+from hetsim.scenario.fields import ONE_NAME, Keys, Mirror, Model, OneOrMany, Short, SomeNames, inline_of, keys_of
 from hetsim.scenario.file.profile_files import Profiled
 from hetsim.scenario.schema.batch_tables import INLINE as TABLE
 from hetsim.scenario.schema.batch_tables import MeasuredSpec, short
@@ -56,6 +56,8 @@ class Replicas(Model):
     """How many replicas."""
     scale: ScaleSpec | None = None
     """Adds and gives up replicas with the load."""
+    start: Annotated[ReplicaStart, Keys(ReplicaStart, sources=SomeNames)] = ReplicaStart()
+    """How replicas that come later start: fixed times, and where the weights come from."""
     routing: PolicyName = None
     """A policy of which replica serves a request, for this service: a name, or name and parameters."""
 
