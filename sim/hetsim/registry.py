@@ -81,8 +81,8 @@ def register(name: str, item: Item, kind: str = "scheduler") -> Item:
     Parameters:
         name: how scenarios call it.
         item: a class, or the function of an order, a placement rule, a reward or an observation.
-        kind: scheduler, placement, admission, batching, routing, eviction, scale or predictor; or reward or observation of
-            an environment.
+        kind: scheduler, placement, admission, batching, routing, eviction, scale or predictor; or, for an environment,
+            reward or observation.
     Returns: the item.
     Raises: UnknownName: there is no such kind.
     """
