@@ -1,6 +1,8 @@
 """The parts of one run, put together; the one place that knows all of them."""
 
 from collections.abc import Callable
+from copy import copy
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -28,6 +30,7 @@ from hetsim.engine.launching.stopping import Stops, TimeLimits
 from hetsim.engine.queues.patience import Deadlines
 from hetsim.engine.queues.queue import Queue, sent_late
 from hetsim.engine.queues.sources import Graph, Sources, with_own_columns
+from hetsim.engine.residents.batch_replica import BatchFleet, OwnDevices
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.views.view import EngineView
 from hetsim.errors import Problem, ScenarioError
@@ -67,11 +70,19 @@ class Parts:
             Queue(
                 number, service, run, clock=state.clock, links=state.links, bell=bell,
                 # Each request is an event where something is decided about it, a cache answers, or a client waits.
-                by_clock=not (asked or service.cache is not None or sent_late(service, run))
+                by_clock=not (asked or service.cache is not None or service.kinds or sent_late(service, run))
             )
             for number, service in enumerate(run.services)
         ]
         state.queue_of = {queue.service.shape: queue for queue in state.queues}
+        for queue, batching, routing in zip(state.queues, run.batching, run.routing, strict=True):
+            if queue.service.kinds:
+                queue.fleet = BatchFleet(
+                    state, self.rounds, signals, devices_free=self.serving.refill, queue=queue, batching=batching,
+                    routing=routing
+                )  # fmt: skip
+                self.serving.sets.append(queue.fleet.replicas)
+        self.serving.sets.sort(key=lambda one: one.service.shape.index)
         state.requests_left = sum(queue.total for queue in state.queues if queue.column is not None)
         self.waiting = Waiting(state, signals, self.serving, linked)
         self.completion = completion = Completion(
@@ -94,7 +105,8 @@ class Parts:
         signals.task_completed = completion.completed
         signals.task_ended = completion.end_task
         signals.generated = completion.generated
-        signals.kill = completion.kill
+        signals.kill, signals.stop = completion.kill, completion.give_up
+        signals.decide, signals.view_of = self.decisions.apply, self._view_of
         signals.paced, signals.offer, signals.place = self.serving.paced, self.serving.offer, self._place
         deliver = arrivals.admit if asked or run.tasks.expires is not None else self.waiting.make_ready
         if run.calls is not None:
@@ -136,7 +148,8 @@ class Parts:
         if state.queues:
             self.show_queues(scheduler)
             for queue, policy in zip(state.queues, run.batching, strict=True):
-                call(state, policy.begin, queue, self.view)
+                if queue.fleet is None:
+                    call(state, policy.begin, queue, self.view)
         call(state, scheduler.begin, self.view)
         if run.admission is not None and not inert(run.admission, "begin"):
             call(state, run.admission.begin, self.view)
@@ -157,12 +170,21 @@ class Parts:
             raise illegal(state, f"{what}, but {refusal}")
         return placement
 
+    def _view_of(self, holder: Any) -> EngineView:
+        """What the batching policy of a replica sees: of devices, those of the replica."""
+        view: Any = copy(self.view)
+        view.cluster, view.first, view.load = OwnDevices(holder.placement.devices), holder.first, holder.load
+        view.free_at = partial(view.free_at, lent=True)
+        return view
+
     def show_queues(self, scheduler: Scheduler) -> None:
         """Show a scheduler the queues of services, with what their batching wants."""
         state = self.state
-        counters = [Counter(*pair) for pair in zip(state.queues, state.input.batching, strict=True)]
+        pairs = zip(state.queues, state.input.batching, strict=True)
+        counters = [Counter(*pair) for pair in pairs if pair[0].fleet is None]
         served = sum(queue.total for queue in state.queues)
-        call(state, scheduler.serve, counters, served == len(state.tasks))
+        if counters:
+            call(state, scheduler.serve, counters, served == len(state.tasks))
 
 
 def _state_of(run: RunInput) -> RunState:

@@ -188,7 +188,7 @@ class Simulation:
         """At the end of the run: write down what is still in flight."""
         state = self.state
         recorder = state.recorder
-        for launch in list(state.running.values()):
+        for launch in [*state.running.values(), *state.lent.values()]:
             if launch.sketch is not None:
                 launch.sketch[0].write_out(now)
             if (table := launch.table) is None and launch.task._history is not None:

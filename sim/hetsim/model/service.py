@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from hetsim.errors import KeyProblem
 from hetsim.model.cluster import DeviceType
 from hetsim.model.step_times import StepTimes
-from hetsim.model.tasks import Shape
+from hetsim.model.tasks import Mode, Shape
 
 if TYPE_CHECKING:
     from hetsim.model.units import Count, Fraction, Positive, Seconds
@@ -63,6 +63,14 @@ class Service:
     """Further facts of its scenario entry for policies (tokens, cache, ...)."""
     policy_key: str = "policy.batching"
     """Where the scenario names its batching policy, for messages."""
+    kinds: tuple[ReplicaKind, ...] = ()
+    """Its replicas in each of its modes, where it has some; none: batches run wherever the scheduler starts them."""
+    autoscale: Autoscaling | None = None
+    """Adds and gives up replicas with the load."""
+    key: str = ""
+    """Where the scenario describes the service, for messages."""
+
+    prefillers: ClassVar[int] = 0
 
     def __repr__(self) -> str:
         return self.name
@@ -92,14 +100,16 @@ class Autoscaling:
 class ReplicaKind:
     """Replicas on one type of device: step times, KV blocks, weights, first count.
 
-    `prefillers` only prefill; `replicas` are the others.
+    `prefillers` only prefill; `replicas` are the others.  Of a service that forms batches, without steps and blocks,
+    `mode` is what a replica keeps: idle devices of one node, and cores and memory of their host.
     """
 
-    step: StepTimes
+    step: StepTimes | None
     blocks: int
     weights: int = 0
     replicas: int = 1
     prefillers: int = 0
+    mode: Mode | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

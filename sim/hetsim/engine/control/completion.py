@@ -9,7 +9,7 @@ import numpy as np
 from hetsim.engine.control.waiting import Waiting
 from hetsim.engine.core.policy_errors import call, illegal
 from hetsim.engine.core.rounds import Rounds
-from hetsim.engine.core.state import RunState
+from hetsim.engine.core.state import RunState, among
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.kernel.clock import FINISH, Later
 from hetsim.engine.language.llm_service import Serving
@@ -91,7 +91,7 @@ class Completion:
     def launch_completed(self, launch: Launch, times: tuple[float, ...]) -> None:
         """Complete a launch with a timetable."""
         terms = launch.terms
-        del self.state.running[launch.number]  # first: no hook may find it among the running
+        del among(self.state, launch)[launch.number]  # first: no hook may find it among the running
         if self.limits is not None:
             self.limits.over(launch, keep=False)
         if terms is not None:
@@ -115,9 +115,10 @@ class Completion:
         requests = terms.requests
         queue = requests.queue
         queue.ring(True)  # its policy is asked again: a device is free
+        holder = queue.holder
         if self._listens[queue.number]:
-            hook = state.input.batching[queue.number].ended
-            call(state, hook, _report(launch, times, self.clock._now), queue)
+            policy = state.input.batching[queue.number] if holder is None else holder.batching
+            call(state, policy.ended, _report(launch, times, self.clock._now), queue)
         if queue.cache is not None:
             for row in terms.rows:
                 queue.cache.add(queue.input_of(row))
@@ -126,7 +127,9 @@ class Completion:
         for task in tasks:
             task.state = ENDED
             task._launch = None
-        if state.wake_on != "ready":
+        if holder is not None:
+            holder.fleet.served(launch)
+        elif state.wake_on != "ready":
             self.clock.round_due = True
         back = queue.service.response_delay
         if back:
@@ -210,6 +213,8 @@ class Completion:
                 if queue.remove(row):  # else it is in a batch, or still on its way
                     state.requests_left -= 1
                     queue.ring()
+                    if queue.fleet is not None:
+                        queue.fleet.gone(row)
                 elif task._history is None:
                     queue.never()
             task.state = ENDED
@@ -242,6 +247,10 @@ class Completion:
         for launch in launches:
             self._stop(launch, keep=True, fault=True)
         self.stops.follow()  # after all of them: none takes the turn of another
+
+    def give_up(self, launch: Launch) -> None:
+        """End a launch of a replica that is stopped; all of its requests wait again."""
+        self._stop(launch, keep=False)
 
     def stop(self, launch: Launch, keep: bool) -> None:
         """Stop a launch; its tasks wait again."""
@@ -277,7 +286,7 @@ class Completion:
         note_start(self.state, launch, self.stops.stop(launch, keep, fault=fault, **how))
         if self.limits is not None:
             self.limits.over(launch, keep and not fault)
-        del self.state.running[launch.number]
+        del among(self.state, launch)[launch.number]
         for task in launch.tasks:
             note_place(self.state, task, launch)
             task._launch = None

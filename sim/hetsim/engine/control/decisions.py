@@ -125,6 +125,8 @@ class Decisions:
         if isinstance(task._launch, Resident):
             hint = "; Stop(device) stops a replica" if verb == "stopped" else ""
             raise illegal(self.state, f"{verb} {task}, but {task._launch.holder} serves it among others{hint}")
+        if (replica := task._launch.within) is not None:
+            raise illegal(self.state, f"{verb} {task}, but {replica} serves it; Stop(device) stops a replica")
         return task._launch
 
     def _reject(self, decision: Reject) -> None:
@@ -143,7 +145,8 @@ class Decisions:
         """Waiting requests end without having run."""
         state, queue = self.state, requests.queue
         waiting = len(queue)
-        if state.queues[queue.number] is not queue or not 1 <= requests.count <= waiting:
+        its_own = queue.fleet is None and (queue.holder is not None or state.queues[queue.number] is queue)
+        if not its_own or not 1 <= requests.count <= waiting:
             raise illegal(self.state, f"discards {requests}, of which {waiting} wait")
         if requests.tasks is not None or queue.column is None or queue.apart:
             for task in requests.tasks or queue.look(requests.count):  # some are objects: ended one by one

@@ -6,7 +6,7 @@ from typing import Any
 
 from hetsim.engine.control.waiting import Waiting
 from hetsim.engine.core.policy_errors import STATES, illegal, position_in
-from hetsim.engine.core.state import RunState, Signals
+from hetsim.engine.core.state import RunState, Signals, among
 from hetsim.engine.flight.durations import work
 from hetsim.engine.flight.launch import FusedLaunch, Launch, Terms
 from hetsim.engine.kernel.clock import FINISH
@@ -150,7 +150,11 @@ class Starts:
         """Launch requests as one batch, and take them off their queue."""
         queue, mode, count = requests.queue, placement.mode, requests.count
         position: int | None = queue.service.shape.position.get(mode)
-        if self.state.queues[queue.number] is not queue or position is None:
+        holder = queue.holder
+        if queue.fleet is not None:
+            text = f"started {requests} on {placement}, but replicas of the service form its batches by themselves"
+            raise illegal(self.state, text)
+        if (holder is None and self.state.queues[queue.number] is not queue) or position is None:
             raise illegal(self.state, f"started {requests} in mode {mode}, which is none of theirs")
         waiting = len(queue)
         if not 1 <= count <= waiting:
@@ -172,6 +176,8 @@ class Starts:
             terms.own_rows = [task.index for task in tasks]
             for row in terms.own_rows:
                 queue.remove(row)
+        for row in terms.rows if holder is not None else ():
+            holder.fleet.queue.remove(row)
         if tasks is not None and terms.first < 0:  # not always in order of arrival
             terms.oldest = min([task.arrival for task in tasks]) + queue.service.request_delay
         terms.fresh = not (self.state.places.items or mode.on_cpu or (tasks and queue.started_before(tasks)))
@@ -182,9 +188,11 @@ class Starts:
     def _seat(self, launch: Launch, what: Any, verb: str = "started") -> None:
         """Check and occupy the placement of a launch, which has its number from then on."""
         placement, cores = launch.placement, -1
-        if not self.state.places.items and placement.mode.type.sharing.kind != "mig":
+        if (holder := launch.within) is not None and holder.first(placement.mode) is not placement:
+            raise illegal(self.state, f"{verb} {what} on {placement}, but {holder} has no room there")
+        if holder is None and not self.state.places.items and placement.mode.type.sharing.kind != "mig":
             cores = self.state.capacity.quick_take(placement)
-        if cores < 0 and (refusal := self.state.capacity.refusal(placement)) is not None:
+        if holder is None and cores < 0 and (refusal := self.state.capacity.refusal(placement)) is not None:
             to = "to" if verb == "moved" else "on"
             raise illegal(self.state, f"{verb} {what} {to} {placement}, but {refusal}")
         # Before `take`: its number is its hash, by which slices are kept.
@@ -192,7 +200,7 @@ class Starts:
         launch.cores = self.state.capacity.take(placement, launch) if cores < 0 else cores
 
     def _run(self, launch: Launch) -> None:
-        self.state.running[launch.number] = launch
+        among(self.state, launch)[launch.number] = launch
         for task in launch._tasks or ():
             self.state.waiting.pop(task.index, None)  # one that moves, or was blocked, is not there
             task.state = RUNNING

@@ -75,6 +75,8 @@ class Waiting:
             elif again:
                 queue.push(task)  # before all that have not started
                 queue.came()
+                if queue.fleet is not None:
+                    queue.fleet.again(task)
             elif queue.service.request_delay:
                 self.travel(task, queue.service.request_delay, self._arrive, task, queue)
             else:
@@ -147,6 +149,8 @@ class Waiting:
             return
         queue.join(task)
         self.state.requests_left += 1  # counted from here, as nothing announced it
+        if queue.fleet is not None:
+            queue.fleet.arrived(task)
         queue.came()
 
     def _answer(self, task: Task, queue: Queue, again: bool) -> None:

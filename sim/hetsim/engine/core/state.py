@@ -61,6 +61,8 @@ class RunState:
     """Launches in flight by number, in the order of their start."""
     residents: dict[int, Resident] = field(default_factory=dict)
     """Launches that keep their devices until they are given up, by number; not in `running`."""
+    lent: dict[int, Launch] = field(default_factory=dict)
+    """Launches on devices that replicas keep (`Launch.within`), by number in the order of their start; likewise."""
     waiting: dict[int, Task] = field(default_factory=dict)
     """Tasks that wait, by row, in the order in which they became ready."""
     lost_items: dict[int, None] = field(default_factory=dict)
@@ -104,8 +106,13 @@ def launches_on(state: RunState, device: Device) -> list[Launch]:
 
     Linear in what runs; for rare things.
     """
-    everything: list[Launch] = [*state.residents.values(), *state.running.values()]
+    everything: list[Launch] = [*state.residents.values(), *state.lent.values(), *state.running.values()]
     return [launch for launch in everything if device in launch.placement.devices]
+
+
+def among(state: RunState, launch: Launch) -> dict[int, Launch]:
+    """The launches of its kind that are in flight, by number."""
+    return state.running if launch.within is None else state.lent
 
 
 def launches_since(state: RunState, number: int) -> list[Launch]:
@@ -151,6 +158,12 @@ class Signals:
     """The devices of a launch that keeps them run at another speed."""
     offer: Callable[[], None]
     """A round begins, and language models lack replicas."""
+    decide: Callable[[Any], None]
+    """A replica starts or discards requests of its own: a decision to validate and carry out."""
+    view_of: Callable[[Any], Any]
+    """What the batching policy of a replica sees."""
+    stop: Callable[[Launch], None]
+    """A launch on devices of a replica that is stopped ends now; its requests wait again."""
     place: Callable[[WantedReplica], Placement | None]
     """Where the policy would have a replica start."""
     imagine: Callable[..., Any]

@@ -70,6 +70,11 @@ class Launch(Timer):
         self._tasks: tuple[Task, ...] | None = tasks
 
     @property
+    def within(self) -> Any:
+        """The replica that has started it on its own devices; None for a launch that takes them itself."""
+        return None if self.terms is None else self.terms.requests.queue.holder
+
+    @property
     def table(self) -> Any:
         """The `Timetable` (a sketch is written out first); None if compute-only."""
         if self.sketch is not None:
@@ -387,4 +392,4 @@ class Resident(Launch):
     @property
     def tasks(self) -> tuple[Task, ...]:
         """Requests that the replica has taken in."""
-        return tuple(request.task for request in self.holder.requests.taken_in)
+        return tuple(request.task for request in self.holder.taken_in)

@@ -4,7 +4,7 @@ A `Timer` is fired by calling `timer.then(timer)`, which costs half of a SimPy T
 resources work next to them in the same heap (`hetsim.engine.kernel.environment`), where a caller asks for them.
 
 Same-instant order is the heap's second key: FINISH < FAULT < ARRIVAL < TIMER, where TIMER is SimPy's NORMAL;
-a round comes when the next entry is strictly later.  "Instant" means equal float.
+replicas form batches when all these are over (LAST), and a round comes when the next entry is strictly later.  "Instant" means equal float.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-FINISH, FAULT, ARRIVAL, TIMER = -3, -2, -1, 1
+FINISH, FAULT, ARRIVAL, TIMER, LAST = -3, -2, -1, 1, 2
 INF = math.inf
 
 

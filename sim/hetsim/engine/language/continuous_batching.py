@@ -74,6 +74,10 @@ class Replica(Holder):
         return self.requests.outstanding
 
     @property
+    def taken_in(self) -> list[Generation]:
+        return self.requests.taken_in
+
+    @property
     def idle(self) -> bool:
         return self.requests.idle and not self.periods.busy
 

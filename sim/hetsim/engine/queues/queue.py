@@ -11,6 +11,7 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -166,6 +167,17 @@ class Queue:
         self._one_class: bool | None = None
         self._returned = False  # True if any request has come back from a batch that was stopped
         self.timer = Timer(self._enough)
+        self.fleet: Any = None
+        """The replicas that serve these requests, if they do; each has a queue of its own."""
+        self.holder: Any = None
+        """The replica of which this is the queue."""
+
+    def apart_for(self, holder: Any, coming: OneByOne) -> "Queue":
+        """An empty queue of one of the replicas that serve these requests."""
+        queue = copy(self)  # cache and noise are those of the service
+        queue.holder, queue.fleet, queue.coming, queue.timer = holder, None, coming, Timer(queue._enough)
+        queue._apart, queue._first, queue._seen, queue._returned = [], 0, {}, False
+        return queue
 
     # Which requests wait --------------------------------------------------------------------------------------
 
@@ -310,7 +322,16 @@ class Queue:
 
     def ring(self, again: bool = False) -> None:
         """Report that enough requests wait, or (`again`) that a batch has ended."""
-        self.bell[self] = again or self.bell.get(self, False)
+        if self.holder is not None:
+            self.holder.wake()
+        elif self.fleet is None:
+            self.bell[self] = again or self.bell.get(self, False)
+
+    def _call(self) -> None:
+        """Have the policy asked at this instant."""
+        self.ring()
+        if self.holder is None:
+            self.clock.round_due = True
 
     def join(self, task: Task) -> None:
         """Add a request that is reported one by one, for the first time."""
@@ -328,9 +349,7 @@ class Queue:
         """Note an expected request that was refused before it could wait."""
         if isinstance(self.coming, OneByOne):
             self.coming.to_come -= 1
-        if self.wanted and self.over:
-            self.ring()
-            self.clock.round_due = True
+        self.came()
 
     def push(self, task: Task) -> None:
         """Put back a request of a stopped batch."""
@@ -404,14 +423,14 @@ class Queue:
         if len(self) < self.wanted and not self.over:
             self.want(self.wanted)  # some have left since
             return
-        self.ring()
-        self.clock.round_due = True
+        self._call()
 
     def came(self) -> None:
         """Note a request that arrived one by one; report if the wanted number wait."""
-        if self.wanted and (len(self) >= self.wanted or self.over):
-            self.ring()
-            self.clock.round_due = True
+        if self.fleet is not None and self.over:
+            self.fleet.all_came()
+        elif self.wanted and (len(self) >= self.wanted or self.over):
+            self._call()
 
     def want(self, count: int) -> None:
         """Ask the policy when this number wait or arrivals end; 0: do not ask."""

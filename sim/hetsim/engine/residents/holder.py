@@ -70,8 +70,11 @@ class Owner:
 class Holder:
     """A replica: it holds devices until it gives up its requests.
 
-    Its set needs `outstanding`, `idle`, `start` and `give_up`, `enqueue` of a request and `run_at`.
+    Its set needs `outstanding`, `idle`, `start`, `drain` and `give_up`, `enqueue` of a request and `run_at`.
     """
+
+    taken_in: Sequence[Any] = ()
+    """Requests that it serves in launches of its own, without an end."""
 
     def __init__(self, fleet: Owner, number: int, kind: HolderType, placement: Placement, prefills_only: bool):
         state = fleet.state
@@ -102,6 +105,10 @@ class Holder:
     def start(self, after: float) -> None:
         """Take requests from now on; `after`: since when it loaded, or nan."""
         self.loaded, self.draining = True, False
+
+    def drain(self) -> None:
+        """Take no further requests."""
+        self.draining = True
 
     def give_up(self, outcome: int) -> Sequence[Any]:
         """End, drained, stopped or failed; return requests to serve elsewhere."""

@@ -107,8 +107,8 @@ class ReplicaSet:
         count = kind.prefillers if prefills_only else kind.replicas
         gpus = f"{kind.mode.gpus:g} × {kind.mode.type.name}"
         text = f"replica {number + 1} of {count} of {self.service} finds no node with {gpus} free"
-        others = self.state.input.language
-        taken = "; services that stand before it take theirs first" if self.service is not others[0] else ""
+        others = any(one.holder.fleet is not self.fleet for one in self.state.residents.values())
+        taken = "; services that stand before it take theirs first" if others else ""
         hint = "give the cluster more devices, or this service fewer replicas"
         raise ScenarioError(Problem(f"{text}{taken}; {hint}", key=f"{self.service.key}.{key}"))
 
@@ -263,7 +263,7 @@ class ReplicaSet:
         if len(loaded) < 2:
             return False
         replica = min(reversed(loaded), key=lambda replica: replica.outstanding)
-        replica.draining = True
+        replica.drain()
         self._open.clear()
         self.rested(replica)
         return True

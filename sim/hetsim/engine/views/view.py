@@ -268,6 +268,12 @@ class EngineView:
         launches = list(state.running.values())
         if device is not None:
             launches = [launch for launch in launches_on(state, device) if not launch.resident]
+        elif state.lent:
+            launches += state.lent.values()
+        if own and state.lent:
+            launches = [launch for launch in launches if launch.within is None]
+        if state.lent and by == "start":
+            launches.sort(key=lambda launch: launch.number)
         if self._generated.fleets and not own:
             launches = self._generated.with_replicas(launches, device)
             if by == "finish":
@@ -277,7 +283,7 @@ class EngineView:
         return [task for launch in launches for task in launch.tasks]
 
     def waiting(self, count: int | None = None, own: bool = False) -> list[Task]:
-        waiting, queues = self._state.waiting.values(), self._state.queues
+        waiting, queues = self._state.waiting.values(), self._queues(own)
         generated = not own and self._generated.fleets
         if count is None:
             self._questions.count()
@@ -295,10 +301,14 @@ class EngineView:
     def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
         generated = self._generated.count(kind, class_) if self._generated.fleets and not own else 0
         if kind is None and class_ is None:
-            queues = self._state.queues
+            queues = self._queues(own)
             return len(self._state.waiting) + (sum(map(len, queues)) if queues else 0) + generated
         self._known(kind, class_)
         return self._work_ahead().count(kind, class_) + generated
+
+    def _queues(self, own: bool) -> list[Any]:
+        """Queues of services; `own`: only those of which the scheduler starts batches."""
+        return [queue for queue in self._state.queues if queue.fleet is None] if own else self._state.queues
 
     def queue_of(self, task: Task) -> RequestQueue | None:
         queue: RequestQueue | None = self._state.queue_of.get(task.shape)

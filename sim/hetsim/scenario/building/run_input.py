@@ -41,8 +41,8 @@ DEFAULT_ROUTING = PolicySpec("routing", "least_outstanding")
 
 def batching_policies(
     streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem]
-) -> list[Any]:
-    """A batching policy for each service that has requests."""
+) -> list[tuple[Any, Any]]:
+    """A batching policy for each service that has requests, and a routing policy if it has replicas."""
     policies = scenario.policies
     served = [stream for stream in streams if stream.service is not None and len(stream)]
     if policies.batching is not None and all(entry.service is None for entry in scenario.model.workload):
@@ -54,12 +54,13 @@ def batching_policies(
         problems.append(scenario.document.problem(("policy", "batching"), text))
     made = []
     for stream in served:
+        assert stream.service is not None
         spec = policies.of_service.get(int(stream.path[1]), common or DEFAULT_BATCHING)
         if iterates(spec):
             text = f"{spec.name} is for language models (service: {{kind: llm}}); this service forms batches"
             problems.append(scenario.document.problem((*stream.path, "service", "batching"), text))
         policy = make_policy(spec, scenario, problems, _place(stream, spec, policies.of_service))
-        made.append(policy)
+        made.append((policy, _routing(stream, scenario, problems) if stream.service.kept else None))
         if isinstance(policy, Batching):
             modes = context.modes.shapes[int(stream.shape[0])].modes
             context.warnings += [f"{stream.name}: {spec.name} {text}" for text in policy.remarks(modes)]
@@ -95,8 +96,9 @@ def iteration_policies(
     """A batching and a routing policy for each language model that has requests."""
     policies, document = scenario.policies, scenario.document
     served = [stream for stream in streams if stream.language is not None and len(stream)]
-    if policies.routing is not None and not any(hasattr(entry.service, "kind") for entry in scenario.model.workload):
-        text = "routing is among the replicas of language models, and no entry of the workload has one"
+    services = [entry.service for entry in scenario.model.workload if entry.service is not None]
+    if policies.routing is not None and not any(getattr(one, "kept", True) for one in services):
+        text = "routing is among the replicas of services, and no entry of the workload has any"
         problems.append(document.problem(("policy", "routing"), text))
     common = policies.batching if policies.batching is not None and iterates(policies.batching) else None
     if policies.batching is not None and common is None and served and not any(stream.service for stream in streams):
@@ -114,14 +116,19 @@ def iteration_policies(
         if not iterates(spec):
             text = f"{spec.name} forms whole batches, which a language model does not; continuous suits it"
             problems.append(document.problem((*stream.path, "service", "batching"), text))
-        routing = policies.routing_of.get(number, policies.routing or DEFAULT_ROUTING)
         policy = make_policy(spec, scenario, problems, _place(stream, spec, policies.of_service))
-        made.append((policy, make_policy(routing, scenario, problems, _place(stream, routing, policies.routing_of))))
+        made.append((policy, _routing(stream, scenario, problems)))
         if isinstance(policy, IterationPolicy):
             _note_overload(stream, spec, policy, scenario=scenario, context=context)
             if (joining := joining_problem(stream, policy)) is not None:
                 problems.append(document.problem((*stream.path, "service", joining[0]), f"{spec.name}: {joining[1]}"))
     return made
+
+
+def _routing(stream: TaskStream, scenario: "ScenarioSource", problems: list[Problem]) -> Any:
+    policies = scenario.policies
+    spec = policies.routing_of.get(int(stream.path[1]), policies.routing or DEFAULT_ROUTING)
+    return make_policy(spec, scenario, problems, _place(stream, spec, policies.routing_of))
 
 
 def _place(stream: TaskStream, spec: PolicySpec, own: dict[int, PolicySpec]) -> Path_:
@@ -193,7 +200,7 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     scheduler = make_policy(policies.scheduler, scenario, problems)
     admission = None if policies.admission is None else make_policy(policies.admission, scenario, problems)
     served = [stream for stream in streams if stream.service is not None or stream.language is not None]
-    batching = batching_policies(served, scenario, context, problems)
+    formed = batching_policies(served, scenario, context, problems)
     iteration = iteration_policies(served, scenario, context, problems)
     faults = _faults(model.faults, cluster, scenario, problems)
     if isinstance(scheduler, Scheduler) and scheduler.knows_rates:
@@ -211,12 +218,12 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         rejecting = [] if admission is None else [admission]
         killing = model.site.at_limit == "kill"
         check_retries(
-            calls, tasks, streams, policies=[scheduler, *rejecting], batching=batching, killing=killing, context=context
+            calls, tasks, streams, policies=[scheduler, *rejecting], batching=[one for one, _ in formed], killing=killing, context=context
         )
     context.warnings += check_chances(tasks, faults, cluster, horizon) if faults else []
     hopeless, many = hopeless_deadlines(tasks)
     (context.warnings if many else context.notes).extend(hopeless)
-    if services and type(scheduler).serve is Scheduler.serve:  # before a planner plans, or plays through, anything
+    if any(not one.kinds for one in services) and type(scheduler).serve is Scheduler.serve:  # before a planner plans, or plays through, anything
         text = f"{policies.scheduler.name} does not serve requests in batches; fcfs, edf, priority and the other list "
         raise ScenarioError(Problem(f"{text}schedulers do", key="policy.scheduler"))
     problem = PlanProblem(replace(tasks, time=tasks.estimate), cluster)
@@ -235,7 +242,8 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         name=model.name, cluster=cluster, tasks=tasks, scheduler=scheduler, admission=admission, random=random,
         closed=closed, calls=calls, horizon=horizon,
         warmup=0.0 if isinstance(model.warmup, str) else model.warmup,  # auto: known only after replications
-        policy=policies.label, services=services, batching=batching, language=language, iteration=iteration,
+        policy=policies.label, services=services, batching=[one for one, _ in formed], routing=[one for _, one in formed], language=language,
+        iteration=iteration,
         decisions=policies.decisions, warnings=context.warnings, overloads=context.overloads,
         unplanned=[one.message.removeprefix(UNKNOWN) for one in unplanned if isinstance(scheduler, PlannedScheduler)],
         faults=faults, grace=model.site.grace if model.site.at_limit == "kill" else None,

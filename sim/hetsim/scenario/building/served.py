@@ -1,14 +1,15 @@
 """From a `service:` entry to its modes, its requests and its `Service`."""
 
 import math
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from hetsim.model.batch_times import StageTable
-from hetsim.model.cluster import micro_share
-from hetsim.model.service import Service
+from hetsim.model.cluster import WHOLE, DeviceType, micro_share
+from hetsim.model.service import ReplicaKind, Service
 from hetsim.model.tasks import UNLIMITED_BATCH, BatchTimes, Mode, Tasks
 from hetsim.policy import Batching
 from hetsim.scenario.building.language_model import TOKENS, DrawnRequests, ServedLanguage, request_rate
@@ -30,7 +31,10 @@ class DrawnService(DrawnRequests[ServiceSpec]):
     @cached_property
     def modes(self) -> list[tuple[Mode, ComputeStage]]:
         """Modes on all devices of variants, and their compute stages."""
-        modes = []
+        modes: list[tuple[Mode, ComputeStage]] = []
+        self.kinds: list[ReplicaKind] = []
+        """What replicas keep in each mode, where there are replicas."""
+        self._named: list[str] = []
         for way in self.service.ways:
             devices = self.context.modes.of_kind(way.device)
             self._remark(way)
@@ -44,9 +48,44 @@ class DrawnService(DrawnRequests[ServiceSpec]):
                     there = min((one.bytes_of(there) for one in slices), default=there)
                 self._room(device, memory, there)
                 limit = self._limit(way, device, way.gpu_memory or 0, there)
+                if self.service.kept:
+                    self._keeps(device, way, len(modes))
+                    way = way.model_copy(update={"cpus": None, "memory": None})  # the replica has them for all batches
                 mode = self.context.modes.served(device, way, memory, limit, several=len(devices) > 1)
                 modes.append((mode, way.compute))
+        self._check_kinds()
         return modes
+
+    def _keeps(self, device: DeviceType, way: VariantSpec, number: int) -> None:
+        """Note what a replica keeps in the mode of this number."""
+        gpus, weights = way.used("gpus"), self.service.model or 0
+        key = "device" if self.service.variants is None else f"variants.{self.service.variants.index(way)}.device"
+        if device.kind == "cpu" or device.sharing.kind != "exclusive" or gpus < 1:
+            text = f"a replica keeps whole accelerators to itself; {device.name} must be one (sharing: exclusive)"
+            raise self._fail(key, f"{text}, and gpus a whole number")
+        kept = Demand.model_construct(gpus=gpus, cpus=way.cpus, memory=way.memory, gpu_memory=weights)
+        mode = self.context.modes.mode(device, kept, name=self.name)
+        if not self.context.modes.fits(mode):
+            raise self._fail(key, f"no replica can start: {self.context.modes.why_not(mode, '')}")
+        scaling, given = self.service.autoscale, self.service.replicas or {}
+        names = [name for name in (way.name, device.name, "") if name in given]
+        count = given[names[0]] if names else 0
+        if scaling is not None:
+            count = 0 if number else scaling.min_replicas
+        if device.streams > 1:
+            mode = replace(mode, share=device.streams * WHOLE)  # all that it has: no launch may be in flight there
+        self.kinds.append(ReplicaKind(None, 0, weights * int(gpus), count, mode=mode))
+        self._named += names[:1]
+
+    def _check_kinds(self) -> None:
+        """Check that each number of replicas is that of one type of device."""
+        if "" in self._named and len(self.kinds) > 1:
+            names = ", ".join(f"{kind.mode.type.name}: ..." for kind in self.kinds if kind.mode is not None)
+            raise self._fail("replicas", f"there are several types of device; say how many on each: {{{names}}}")
+        for name in self.service.replicas or {}:
+            if name not in self._named:
+                text = f"{name} is neither a variant of this service nor a type of device on which one runs"
+                raise self._fail(f"replicas.{name}", text)
 
     def _remark(self, way: VariantSpec) -> None:
         """Warn of the measured times of a variant, where they are extrapolated."""
@@ -120,7 +159,8 @@ class DrawnService(DrawnRequests[ServiceSpec]):
     def finish(self, stream: TaskStream, entry: WorkloadEntry) -> None:
         """Check the requests, and add the service to the stream."""
         stream.service = self.service
-        if self.service.model is not None:
+        stream.replica_modes = [(kind, mode) for kind, (mode, _) in zip(self.kinds, self.modes, strict=False)]
+        if self.service.model is not None and not self.service.kept:
             weights = f"{self.name}:model"
             stream.reads = [(weights, *row) for row in stream.reads or [()] * len(stream)]
         if (cache := self.service.cache) is not None:
@@ -173,6 +213,11 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         up, compute, down = _stages(mode, size, each, bytes_in=bytes_in, bytes_out=bytes_out)
         longest = max(compute, up + down if mode.type.link.duplex == "half" else max(up, down))
         streams = 1 if mode.on_cpu else mode.type.streams
+        if self.service.kept:
+            scaling = self.service.autoscale
+            kind = next(kind for kind, (one, _) in zip(self.kinds, self.modes, strict=True) if one is mode)
+            number = kind.replicas if scaling is None else scaling.max_replicas
+            return number * size / max(longest, (up + compute + down) / streams)
         cluster = self.context.cluster
         count = sum(device.type is mode.type for node in cluster.nodes for device in node.accelerators)
         devices = sum(n.cpus for n in cluster.nodes if n.cpu.type is mode.type) if mode.on_cpu else count
@@ -222,6 +267,9 @@ def service_of(stream: TaskStream, spec: ServiceSpec, rows: np.ndarray, tasks: T
         bytes_in=_average(tasks.bytes_in, rows),
         bytes_out=_average(tasks.bytes_out, rows),
         cache=None if spec.cache is None else spec.cache.made(),
+        kinds=tuple(kind for kind, mode in stream.replica_modes if mode in shape.modes),
+        autoscale=spec.autoscale,
+        key=key_of((*stream.path, "service")),
         policy_key="policy.batching" if spec.batching is None else key_of((*stream.path, *OWN)),
         **spec.given,
         **spec.network.given,

@@ -112,6 +112,12 @@ class LanguageModel(Profiled, Replicas):
 
     kind: Literal["llm"]
     """llm: a language model that answers token by token."""
+    device: Name = "gpu"
+    """Type or kind of device of the replicas."""
+    gpus: Count = 1
+    """Devices of one node that each replica is on."""
+    replicas: Count | None = None
+    """How many replicas."""
     step: StepTime
     """Time of a step on that number of GPUs; estimated from model, gpu and tensor_parallel unless given."""
     gpu: NamedPeak | None = None
