@@ -81,6 +81,8 @@ class Waiting:
                 self.travel(task, queue.service.request_delay, self._arrive, task, queue)
             else:
                 self._arrive(task, queue)
+            if queue.fleet is not None:
+                return  # no scheduler starts it
         else:
             state.waiting[task.index] = task
             if (on_ready := self._on_ready) is not None:

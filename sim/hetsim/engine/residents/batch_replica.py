@@ -115,7 +115,7 @@ class BatchFleet(Owner):
     def all_came(self) -> None:
         """Let no replica wait for further requests: none comes."""
         for replica in self.replicas.replicas:
-            replica.wake()
+            replica.queue.came()
 
     def again(self, task: Task) -> None:
         """Note a request of a stopped batch: it waits where it was, or for another replica."""
