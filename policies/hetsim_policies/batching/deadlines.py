@@ -100,6 +100,7 @@ class Clockwork(Batching):
 
     def begin(self, queue: RequestQueue, view: View) -> None:
         devices, modes = view.cluster.devices, queue.service.shape.modes
+        devices = devices if queue.holder is None else queue.holder.placement.devices
         self.places = [
             Placement(mode, (device,)) for mode in modes for device in devices
             if device.type is mode.type and (mode.gpus == 1 or mode.on_cpu)

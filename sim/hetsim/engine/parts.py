@@ -1,12 +1,11 @@
 """The parts of one run, put together; the one place that knows all of them."""
 
 from collections.abc import Callable
-from copy import copy
-from functools import partial
 from time import perf_counter
 from typing import Any
 
 from hetsim.engine.control.arrivals import Arrivals
+from hetsim.engine.control.batch_replicas import BatchFleet
 from hetsim.engine.control.checks import Checker
 from hetsim.engine.control.clients import Clients
 from hetsim.engine.control.completion import Completion, inert
@@ -30,7 +29,6 @@ from hetsim.engine.launching.stopping import Stops, TimeLimits
 from hetsim.engine.queues.patience import Deadlines
 from hetsim.engine.queues.queue import Queue, sent_late
 from hetsim.engine.queues.sources import Graph, Sources, with_own_columns
-from hetsim.engine.residents.batch_replica import BatchFleet, OwnDevices
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.views.view import EngineView
 from hetsim.errors import Problem, ScenarioError
@@ -75,14 +73,6 @@ class Parts:
             for number, service in enumerate(run.services)
         ]
         state.queue_of = {queue.service.shape: queue for queue in state.queues}
-        for queue, batching, routing in zip(state.queues, run.batching, run.routing, strict=True):
-            if queue.service.kinds:
-                queue.fleet = BatchFleet(
-                    state, self.rounds, signals, devices_free=self.serving.refill, queue=queue, batching=batching,
-                    routing=routing
-                )  # fmt: skip
-                self.serving.sets.append(queue.fleet.replicas)
-        self.serving.sets.sort(key=lambda one: one.service.shape.index)
         state.requests_left = sum(queue.total for queue in state.queues if queue.column is not None)
         self.waiting = Waiting(state, signals, self.serving, linked)
         self.completion = completion = Completion(
@@ -101,12 +91,18 @@ class Parts:
             state, self.rounds, self.starts, launches=self.launches, completion=completion, devices=self.devices,
             view=self.view
         )  # fmt: skip
+        for queue, batching, routing in zip(state.queues, run.batching, run.routing, strict=False):
+            if queue.service.kinds:
+                queue.fleet = BatchFleet(
+                    self.decisions, signals, self.serving.refill, queue=queue, batching=batching, routing=routing
+                )  # fmt: skip
+                self.serving.sets.append(queue.fleet.replicas)
+        self.serving.sets.sort(key=lambda one: one.service.shape.index)
         signals.launch_completed = completion.launch_completed
         signals.task_completed = completion.completed
         signals.task_ended = completion.end_task
         signals.generated = completion.generated
-        signals.kill, signals.stop = completion.kill, completion.give_up
-        signals.decide, signals.view_of = self.decisions.apply, self._view_of
+        signals.kill = completion.kill
         signals.paced, signals.offer, signals.place = self.serving.paced, self.serving.offer, self._place
         deliver = arrivals.admit if asked or run.tasks.expires is not None else self.waiting.make_ready
         if run.calls is not None:
@@ -169,13 +165,6 @@ class Parts:
         if (refusal := state.capacity.refusal(placement)) is not None:
             raise illegal(state, f"{what}, but {refusal}")
         return placement
-
-    def _view_of(self, holder: Any) -> EngineView:
-        """What the batching policy of a replica sees: of devices, those of the replica."""
-        view: Any = copy(self.view)
-        view.cluster, view.first, view.load = OwnDevices(holder.placement.devices), holder.first, holder.load
-        view.free_at = partial(view.free_at, lent=True)
-        return view
 
     def show_queues(self, scheduler: Scheduler) -> None:
         """Show a scheduler the queues of services, with what their batching wants."""

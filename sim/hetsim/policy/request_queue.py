@@ -32,6 +32,8 @@ class RequestQueue(Protocol):
 
     service: Service
     wanted: int
+    holder: Any
+    """The replica that serves it on devices of its own; None: all devices of the service do."""
     bell: dict[Any, bool]
     """For all services: queues with changes, and whether their policies must be asked again."""
 

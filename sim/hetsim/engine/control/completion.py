@@ -248,10 +248,6 @@ class Completion:
             self._stop(launch, keep=True, fault=True)
         self.stops.follow()  # after all of them: none takes the turn of another
 
-    def give_up(self, launch: Launch) -> None:
-        """End a launch of a replica that is stopped; all of its requests wait again."""
-        self._stop(launch, keep=False)
-
     def stop(self, launch: Launch, keep: bool) -> None:
         """Stop a launch; its tasks wait again."""
         if not all(task.shape.preemptible for task in launch.tasks):

@@ -158,12 +158,6 @@ class Signals:
     """The devices of a launch that keeps them run at another speed."""
     offer: Callable[[], None]
     """A round begins, and language models lack replicas."""
-    decide: Callable[[Any], None]
-    """A replica starts or discards requests of its own: a decision to validate and carry out."""
-    view_of: Callable[[Any], Any]
-    """What the batching policy of a replica sees."""
-    stop: Callable[[Launch], None]
-    """A launch on devices of a replica that is stopped ends now; its requests wait again."""
     place: Callable[[WantedReplica], Placement | None]
     """Where the policy would have a replica start."""
     imagine: Callable[..., Any]

@@ -172,10 +172,11 @@ class Queue:
         self.holder: Any = None
         """The replica of which this is the queue."""
 
-    def apart_for(self, holder: Any, coming: OneByOne) -> "Queue":
+    def apart_for(self, holder: Any, coming: Any) -> "Queue":
         """An empty queue of one of the replicas that serve these requests."""
         queue = copy(self)  # cache and noise are those of the service
-        queue.holder, queue.fleet, queue.coming, queue.timer = holder, None, coming, Timer(queue._enough)
+        queue.holder = coming.holder = holder
+        queue.fleet, queue.coming, queue.timer = None, coming, Timer(queue._enough)
         queue._apart, queue._first, queue._seen, queue._returned = [], 0, {}, False
         return queue
 

@@ -1,19 +1,20 @@
 """Replicas of services that form batches: each has a queue and a batching policy on devices of its own.
 
-A request that comes stands in the queue of the service, of which all parts of the engine ask, and in that of the
-replica to which it is routed.  A replica asks its policy when everything else of an instant has happened, and starts
-batches there itself: no scheduler sees them.
+A request stands in the queue of its service, of which all parts of the engine ask, and in that of the replica to which
+it is routed.  A replica asks its policy when everything else of an instant has happened, and starts batches itself,
+next to each other on what it keeps: no scheduler sees them.
 """
 
 import math
-from collections.abc import Iterator
-from copy import deepcopy
+from collections.abc import Callable, Iterator
+from copy import copy, deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from hetsim.engine.control.decisions import Decisions
 from hetsim.engine.core.policy_errors import call
-from hetsim.engine.core.rounds import Rounds
-from hetsim.engine.core.state import RunState, Signals
+from hetsim.engine.core.state import Signals
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.kernel.clock import LAST, Timer
 from hetsim.engine.queues.queue import OneByOne, Queue
@@ -36,41 +37,16 @@ class BatchType(HolderType):
     __slots__ = ("serving",)
 
     def __init__(self, position: int, given: ReplicaKind, service: Service):
-        assert given.mode is not None
-        super().__init__(position, given.mode, given)
+        super().__init__(position, given.mode, given)  # type: ignore[arg-type]
         self.serving = mode = service.shape.modes[position]
         size = min(mode.batch_limit, 1_000_000)
         self.speed = size / mode.stages(size, size * service.per_item[position]).total  # requests, in full batches
 
 
-@dataclass(slots=True, eq=False)
-class Request:
-    """A request as a router sees it, from its arrival to the end of its batch."""
-
-    task: Task
-    row: int
-    arrival: float
-    replica: Any = None
-
-    @property
-    def priority(self) -> float:
-        return self.task.priority
-
-    @property
-    def weight(self) -> float:
-        return self.task.weight
-
-    @property
-    def client(self) -> str:
-        return self.task.user
-
-
 class Coming(OneByOne):
     """Arrivals at one replica; they are over with those of its service, or as it drains."""
 
-    def __init__(self, holder: Any):
-        super().__init__(0)
-        self.holder = holder
+    holder: Any = None
 
     @property
     def over(self) -> bool:
@@ -81,35 +57,36 @@ class Coming(OneByOne):
 class BatchFleet(Owner):
     """The replicas of one service that forms batches, and its requests."""
 
-    state: RunState
-    rounds: Rounds
+    decisions: Decisions
     signals: Signals
-    devices_free: Any
+    devices_free: Callable[[], None]
     queue: Queue
     batching: Any
     """Of which each replica has a copy."""
     routing: Any
 
     def __post_init__(self) -> None:
-        state, self.service = self.state, self.queue.service
-        self.clock = state.clock
-        self.random = state.input.random.stream("routing", self.service.name)
+        self.service, self.state = self.queue.service, self.decisions.state
+        self.clock, self.random = self.state.clock, self.state.input.random.stream("routing", self.service.name)
         self.kinds = [BatchType(position, kind, self.service) for position, kind in enumerate(self.service.kinds)]
-        self.requests: dict[int, Request] = {}
-        self.replicas = ReplicaSet(self, state, self.rounds, signals=self.signals, devices_free=self.devices_free)
+        self.requests: dict[int, Task] = {}
+        self.where: dict[int, BatchReplica] = {}  # the replica to which each was sent last, by row
+        self.replicas = ReplicaSet(
+            self, self.state, self.decisions.rounds, signals=self.signals, devices_free=self.devices_free
+        )
 
     def holder(self, number: int, kind: BatchType, placement: Placement, prefills_only: bool) -> "BatchReplica":
         return BatchReplica(self, number, kind, placement=placement, prefills_only=prefills_only)
 
-    def able(self, request: Request, replicas: OpenReplicas) -> OpenReplicas:
+    def able(self, request: Task, replicas: OpenReplicas) -> OpenReplicas:
         return replicas
 
     def arrived(self, task: Task) -> None:
         """Route a request that has come to the node."""
-        self.requests[task.index] = request = Request(task, task.index, task.arrival)
+        self.requests[task.index] = task
         if self.replicas.missing:
             self.replicas.refill()
-        self.resume(request)
+        self.resume(task)
         self.replicas.scale()
 
     def all_came(self) -> None:
@@ -119,51 +96,35 @@ class BatchFleet(Owner):
 
     def again(self, task: Task) -> None:
         """Note a request of a stopped batch: it waits where it was, or for another replica."""
-        request = self.requests[task.index]
-        replica = request.replica
+        replica = self.where[task.index]
         replica.add(-1)
         if replica.loaded and all(self.state.capacity.of[one.index].up for one in replica.placement.devices):
-            replica.enqueue(request)
+            replica.enqueue(task)
         else:
-            self.replicas.lobby[task.index] = request  # its replica is about to be lost, which sends it on
+            self.replicas.lobby[task.index] = task  # its replica is about to be lost, which sends it on
 
-    def resume(self, request: Request) -> None:
+    def resume(self, request: Task) -> None:
         self.replicas.send(request, False)
 
     def gone(self, row: int) -> None:
         """Note the end of a request that waited."""
-        request = self.requests.pop(row)
+        del self.requests[row]
         if self.replicas.lobby.pop(row, None) is None:
-            request.replica.queue.remove(row)
-            request.replica.wake()
-            request.replica.add(-1)
-            self.replicas.rested(request.replica)
-        self.replicas.scale()
+            replica = self.where[row]
+            replica.queue.remove(row)
+            replica.wake()
+            self._ended(replica, 1)
 
     def served(self, launch: Launch) -> None:
         """Note the end of a batch."""
-        replica, terms = launch.within, launch.terms
-        assert terms is not None
-        for row in terms.rows:
+        for row in launch.terms.rows:  # type: ignore[union-attr]
             del self.requests[row]
-        replica.add(-terms.requests.count)
+        self._ended(launch.within, launch.count)
+
+    def _ended(self, replica: "BatchReplica", count: int) -> None:
+        replica.add(-count)
         self.replicas.rested(replica)
         self.replicas.scale()
-
-
-@dataclass(frozen=True)
-class OwnDevices:
-    """The cluster as the batching policy of a replica sees it."""
-
-    devices: tuple[Device, ...]
-
-    def count(self, kind: str) -> int:
-        return sum(kind in (device.type.name, device.type.kind) for device in self.devices)
-
-
-def next_batch(steps: Iterator[Decision]) -> Decision | None:
-    """The next decision of a replica at this instant."""
-    return next(steps, None)
 
 
 class BatchReplica(Holder):
@@ -175,20 +136,17 @@ class BatchReplica(Holder):
 
     def __init__(self, fleet: BatchFleet, number: int, kind: BatchType, placement: Placement, prefills_only: bool):
         super().__init__(fleet, number, kind, placement=placement, prefills_only=prefills_only)
+        self.service, self.clock, self.of = fleet.service, fleet.clock, fleet.state.capacity.of
         self.inside = Placement(kind.serving, placement.devices)
-        self.queue = fleet.queue.apart_for(self, Coming(self))
-        self.batching = deepcopy(fleet.batching)
-        self.view = fleet.signals.view_of(self)
+        self.queue, self.batching = fleet.queue.apart_for(self, Coming(0)), deepcopy(fleet.batching)
         self.counter = Counter(self.queue, self.batching)
         self.dispatcher = Dispatcher(None, [self.counter])
+        self.view: Any = copy(fleet.decisions.view)  # of the cluster it sees its own devices
+        self.view.first, self.view.load, self.view.free_at = self.first, self.load, partial(self.view.free_at, lent=True)
         call(fleet.state, self.batching.begin, self.queue, self.view)
 
     def __repr__(self) -> str:
-        return f"replica {self.number} of {self.fleet.service}"
-
-    @property
-    def service(self) -> Service:
-        return self.fleet.service
+        return f"replica {self.number} of {self.service}"
 
     @property
     def idle(self) -> bool:
@@ -207,52 +165,44 @@ class BatchReplica(Holder):
         super().drain()
         self.wake()
 
-    def enqueue(self, request: Request) -> None:
+    def enqueue(self, request: Task) -> None:
         """Take a request in: a new one, or one of a stopped batch."""
-        request.replica, task = self, request.task
-        if task._history is None:
-            self.queue.join(task)
-        else:
-            self.queue.push(task)
+        self.fleet.where[request.index] = self
+        (self.queue.join if request._history is None else self.queue.push)(request)
         self.add(1)
         self.queue.came()
+
+    def load(self, device: Device) -> float:
+        """Batches in flight on a device of its own, of which all is taken without them."""
+        return -self.of[device.index].free / WHOLE
+
+    def first(self, mode: Mode, *_: Any, **by: Any) -> Placement | None:
+        """Where one more batch may start: on its devices, if it fits next to those in flight."""
+        states, share = [self.of[one.index] for one in self.inside.devices], mode.share - self.kind.mode.share
+        fits = all(one.up and one.free >= share and one.room >= mode.gpu_memory for one in states)
+        return self.inside if fits and mode is self.inside.mode else None
 
     def wake(self) -> None:
         """Ask the policy when all else of this instant has happened."""
         if self.loaded:
-            self.fleet.clock.again(self.fleet.clock._now, LAST, self.launch)
-
-    def load(self, device: Device) -> float:
-        """Batches in flight on a device of its own."""
-        return -self.fleet.state.capacity.of[device.index].free / WHOLE
-
-    def first(self, mode: Mode, *_: Any, **by: Any) -> Placement | None:
-        """Where one more batch may start: on its devices, if it fits next to those in flight."""
-        if mode is not self.inside.mode:
-            return None
-        states, share = [self.fleet.state.capacity.of[one.index] for one in self.inside.devices], self.kind.mode.share
-        fits = all(one.up and one.free + share >= mode.share and one.room >= mode.gpu_memory for one in states)
-        return self.inside if fits else None
+            self.clock.again(self.clock._now, LAST, self.launch)
 
     def _fired(self, timer: Timer) -> None:
-        fleet, steps = self.fleet, self.dispatcher.schedule(self.view)
-        while (decision := call(fleet.state, next_batch, steps)) is not None:
-            fleet.signals.decide(decision)
-        until, now = self.counter.until, fleet.clock._now
-        if until <= now:
-            raise fleet.illegal(f"waits until t = {until:g} s, which is not later than now")
+        steps, state = self.dispatcher.schedule(self.view), self.fleet.state
+        while (decision := call(state, next_batch, steps)) is not None:
+            self.fleet.decisions.apply(decision)
+        if (until := self.counter.until) <= self.clock._now:
+            raise self.fleet.illegal(f"waits until t = {until:g} s, which is not later than now")
         if until < math.inf and self.launch.entry < 0 and self.loaded:
-            fleet.clock.at(until, LAST, self.launch)
+            self.clock.at(until, LAST, self.launch)
 
-    def give_up(self, outcome: int) -> list[Request]:
-        state = self.fleet.state
-        self.loaded = False
-        self.fleet.clock.cancel(self.launch)
+    def give_up(self, outcome: int) -> list[Task]:
+        state, self.loaded = self.fleet.state, False
+        self.clock.cancel(self.launch)
         for flow in self.flows:
             state.links.cancel(flow)
-        for launch in [one for one in state.lent.values() if one.within is self]:
-            self.fleet.signals.stop(launch)
-        return [self.fleet.requests[row] for row in self.queue.waiting_rows()]
+        self.fleet.decisions.completion.lose([one for one in state.lent.values() if one.within is self])
+        return self.queue.look()
 
     def defects(self) -> list[str]:
         """Everything that is inconsistent (for --check)."""
@@ -260,3 +210,8 @@ class BatchReplica(Holder):
         lost = [row for row in self.queue.waiting_rows() if not self.fleet.queue.waits(row)]
         wrong = f"{self!r}: {self.outstanding} requests are outstanding, not {counted}; {len(lost)} are gone"
         return [wrong] if lost or counted != self.outstanding else []
+
+
+def next_batch(steps: Iterator[Decision]) -> Decision | None:
+    """The next decision of a replica at this instant."""
+    return next(steps, None)

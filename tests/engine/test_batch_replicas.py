@@ -1,0 +1,208 @@
+"""Replicas of services that form batches: as a service on one device, by hand, and against loops of their own."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+
+from hetsim import registry
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import PolicyError, ScenarioError
+from hetsim.model.faults import FaultEvent
+from hetsim.results.one_run.result import Result
+from hetsim.scenario.scenario import load
+
+TABLES = ("tasks", "launches", "devices", "timeline")
+COSTS = {"upload": {"per_item": "0.114 ms", "fixed": "0.15 ms"}, "download": {"fixed": "0.05 ms"},
+         "compute": {"per_item": "1.264 ms", "fixed": "13 ms"}}  # fmt: skip
+
+
+def run(described):
+    return Result(Simulation(load(described).build(1), check=True).run())
+
+
+def same(first, second):
+    for table in TABLES:
+        pd.testing.assert_frame_equal(getattr(first, table), getattr(second, table), check_exact=True)
+    pd.testing.assert_frame_equal(first.summary, second.summary, check_exact=True)
+
+
+# One replica ------------------------------------------------------------------------------------------------------
+
+
+def one_device(streams, rate, batching, **more):
+    service = {**COSTS, "noise": "5%", "batching": batching, **more}
+    return {
+        "name": "s", "horizon": "0.6 s",
+        "cluster": {"nodes": {"gpus": {"type": "g", "streams": streams}, "pcie": {"upload": "5 GB/s"}}},
+        "workload": [{"name": "web", "arrivals": {"process": "poisson", "rate": rate}, "slo": "250 ms",
+                      "patience": "400 ms", "service": service}],
+    }  # fmt: skip
+
+
+BATCHING = [name for name in registry.policies("batching") if not getattr(registry.policy("batching", name), "iterates", 0)]
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("name", BATCHING)
+def test_one_replica_is_the_service_on_its_device(name, streams):
+    described = one_device(streams, "500/s", name)
+    alone = run(described)
+    described["workload"][0]["service"]["replicas"] = 1
+    same(alone, run(described))
+    assert (alone.launches["members"] > 1).any()
+
+
+def test_one_replica_with_a_cache_delays_and_retries_is_the_service_on_its_device():
+    described = one_device(2, "700/s", "serial_greedy", cache={"size": 20, "inputs": 100}, network="3 ms")
+    del described["workload"][0]["patience"]
+    described["workload"][0] |= {"clients": {"timeout": "60 ms", "retry": {"times": 2, "wait": {"first": "10 ms"}}}}
+    alone = run(described)
+    described["workload"][0]["service"]["replicas"] = 1
+    same(alone, run(described))
+    assert (alone.tasks["status"] == "aborted").any() and (alone.tasks["batch"] == "").sum() >= 0
+
+
+# Several -----------------------------------------------------------------------------------------------------------
+
+SPEEDS = {"a": 1.0, "b": 2.5}
+LOAD = 0.5
+"""Seconds that a model of 500 MB is on its way to a GPU."""
+
+
+class Loop:
+    """Replicas that serve batch by batch, on one GPU of each node, by events of its own: rows start and end."""
+
+    def __init__(self, arrivals, gpus, counts, routing, faults, fixed=0.02, item=0.004, most=6):
+        self.arrivals, self.gpus, self.routing, self.times = arrivals, gpus, routing, (fixed, item, most)
+        self.events = [(at, 2, "arrives", row) for row, at in enumerate(arrivals)]
+        self.events += [(at, 1, what, gpu) for at, gpu, what in faults]
+        self.replicas, self.down, self.lobby, self.missing, self.last = [], set(), [], 0, -1
+        self.start, self.end, self.gpu, self.numbered = {}, {}, {}, 0
+        for kind in dict.fromkeys(gpus):
+            for _ in range(counts[kind]):
+                self.begin(next(k for k, one in enumerate(gpus) if one == kind and self.on(k) is None), 0.0)
+        heapq.heapify(self.events)
+        while self.events:
+            now, _, what, of = heapq.heappop(self.events)
+            getattr(self, what)(of, now)
+            for one in self.replicas:
+                self.serve(one, now)
+
+    def on(self, gpu):
+        return next((one for one in self.replicas if one["gpu"] == gpu), None)
+
+    def begin(self, gpu, open_at):
+        self.replicas.append({"gpu": gpu, "number": self.numbered, "open": open_at == 0.0, "queue": [], "batch": []})
+        self.numbered += 1
+        if open_at:
+            heapq.heappush(self.events, (open_at, 0, "opens", self.replicas[-1]["number"]))
+
+    def serve(self, one, now):
+        fixed, item, most = self.times
+        if one["open"] and not one["batch"] and one["queue"]:
+            one["batch"], one["queue"] = one["queue"][:most], one["queue"][most:]
+            seconds = (fixed + item * len(one["batch"])) / SPEEDS[self.gpus[one["gpu"]]]
+            heapq.heappush(self.events, (now + seconds, 0, "done", one["number"]))
+            for row in one["batch"]:
+                self.start.setdefault(row, now)
+
+    def send(self, row):
+        takes = [one for one in self.replicas if one["open"]]
+        if not takes:
+            self.lobby.append(row)
+            return
+        if self.routing == "round_robin":
+            chosen = min([one for one in takes if one["number"] > self.last] or takes, key=lambda one: one["number"])
+            self.last = chosen["number"] if len(takes) > 1 else self.last
+        else:
+            load = [(len(one["queue"] + one["batch"]) + 1) / SPEEDS[self.gpus[one["gpu"]]] for one in takes]
+            chosen = takes[load.index(min(load))]
+        chosen["queue"] = sorted([*chosen["queue"], row])
+
+    def arrives(self, row, now):
+        self.send(row)
+
+    def done(self, number, now):
+        for one in self.replicas:
+            if one["number"] == number:
+                for row in one["batch"]:
+                    self.end[row], self.gpu[row] = now, one["gpu"]
+                one["batch"] = []
+
+    def opens(self, number, now):
+        for one in self.replicas:
+            if one["number"] == number:
+                one["open"] = True
+                waiting, self.lobby = self.lobby, []
+                for row in waiting:
+                    self.send(row)
+
+    def refill(self, now):
+        for kind in dict.fromkeys(self.gpus):  # the preferred type first
+            for gpu, one in enumerate(self.gpus):
+                if self.missing and one == kind and gpu not in self.down and self.on(gpu) is None:
+                    self.missing -= 1
+                    self.begin(gpu, now + LOAD)
+
+    def down_(self, gpu, now):
+        self.down.add(gpu)
+        if (one := self.on(gpu)) is not None:
+            self.replicas.remove(one)
+            self.missing += 1
+            orphans = sorted([*one["batch"], *one["queue"], *self.lobby])
+            self.lobby = []
+            self.refill(now)
+            for row in orphans:
+                self.send(row)
+
+    def up_(self, gpu, now):
+        self.down.discard(gpu)
+        self.refill(now)
+
+
+def fleet(gpus, counts, routing, rate, horizon="30 s", **service):
+    """A node for each GPU, so that no two models come over one link."""
+    times = {kind: {"fixed": f"{20 / SPEEDS[kind]} ms", "per_item": f"{4 / SPEEDS[kind]} ms"} for kind in SPEEDS}
+    variants = [{"name": f"on {kind}", "device": kind, "compute": times[kind], "max_batch": 6} for kind in dict.fromkeys(gpus)]
+    keys = {"variants": variants, "model": "500 MB", "replicas": counts, "routing": routing, **service}
+    return {
+        "name": "fleet", "horizon": horizon,
+        "cluster": {"nodes": [{"gpus": {"type": kind, "memory": "16 GB"}, "pcie": {"upload": "1 GB/s"}} for kind in gpus]},
+        "workload": [{"name": "web", "arrivals": {"process": "poisson", "rate": rate}, "until": "4 s", "service": keys}],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_replicas_that_fail_start_by_start(seed):
+    """Requests of a lost replica begin again on others; another starts, and loads, as soon as a device is free."""
+    rng = np.random.default_rng(seed)
+    kinds = ["a", "b"] if seed % 2 else ["a"]
+    gpus = [kind for kind in kinds for _ in range(int(rng.integers(2, 4)))]
+    counts = {kind: int(rng.integers(1, gpus.count(kind) + 1)) for kind in kinds}
+    routing = ["round_robin", "least_outstanding"][int(rng.integers(2))]
+    described = fleet(gpus, counts, routing, f"{int(rng.integers(40, 300))}/s")
+    built = load(described).build(seed)
+    devices = [node.accelerators[0].index for node in built.cluster.nodes]
+    faults, events = [], []
+    for gpu, index in enumerate(devices):
+        at = 0.0
+        while (at := at + rng.exponential(1.5)) < 4.0:
+            until = at + rng.exponential(0.7)
+            faults += [(at, gpu, "down_"), (until, gpu, "up_")]
+            events += [FaultEvent(at, index, "down"), FaultEvent(until, index, "up")]
+            at = until
+    result = Result(Simulation(replace(built, faults=events), check=True).run())
+    tasks = result.tasks
+    loop = Loop(tasks["arrival"].tolist(), gpus, counts, routing, faults)
+    done = tasks[tasks["status"] == "completed"]
+    assert (tasks["preemptions"] > 0).any() or not faults
+    assert sorted(loop.end) == done.index.tolist() == tasks.index.tolist()
+    np.testing.assert_allclose(done["start"], [loop.start[row] for row in done.index], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(done["finish"], [loop.end[row] for row in done.index], rtol=0, atol=1e-9)
+    assert [built.cluster.devices[devices[loop.gpu[row]]].name for row in done.index] == done["device"].tolist()
