@@ -94,7 +94,7 @@ class Parts:
         for queue, batching, routing in zip(state.queues, run.batching, run.routing, strict=False):
             if queue.service.kinds:
                 queue.fleet = BatchFleet(
-                    self.decisions, signals, self.serving.refill, queue=queue, batching=batching, routing=routing
+                    self.decisions, self.serving.refill, queue, batching=batching, routing=routing
                 )  # fmt: skip
                 self.serving.sets.append(queue.fleet.replicas)
         self.serving.sets.sort(key=lambda one: one.service.shape.index)

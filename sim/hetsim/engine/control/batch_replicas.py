@@ -14,43 +14,18 @@ from typing import Any
 
 from hetsim.engine.control.decisions import Decisions
 from hetsim.engine.core.policy_errors import call
-from hetsim.engine.core.state import Signals
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.kernel.clock import LAST, Timer
-from hetsim.engine.queues.queue import OneByOne, Queue
+from hetsim.engine.queues.queue import Queue
 from hetsim.engine.residents.holder import Holder, HolderType, Owner
 from hetsim.engine.residents.replica_set import ReplicaSet
 from hetsim.model.cluster import WHOLE, Device
 from hetsim.model.plan import Placement
-from hetsim.model.service import ReplicaKind, Service
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.policy.batching import Counter
 from hetsim.policy.contract import Decision
 from hetsim.policy.dispatch import Dispatcher
-from hetsim.policy.routing import OpenReplicas
-
-
-class BatchType(HolderType):
-    """A replica on one type of device, in one mode of its service."""
-
-    __slots__ = ("serving",)
-
-    def __init__(self, position: int, given: ReplicaKind, service: Service):
-        super().__init__(position, given.mode, given)  # type: ignore[arg-type]
-        self.serving = mode = service.shape.modes[position]
-        size = min(mode.batch_limit, 1_000_000)
-        self.speed = size / mode.stages(size, size * service.per_item[position]).total  # requests, in full batches
-
-
-class Coming(OneByOne):
-    """Arrivals at one replica; they are over with those of its service, or as it drains."""
-
-    holder: Any = None
-
-    @property
-    def over(self) -> bool:
-        return self.holder.draining or self.holder.fleet.queue.over
 
 
 @dataclass(eq=False)
@@ -58,7 +33,6 @@ class BatchFleet(Owner):
     """The replicas of one service that forms batches, and its requests."""
 
     decisions: Decisions
-    signals: Signals
     devices_free: Callable[[], None]
     queue: Queue
     batching: Any
@@ -68,18 +42,18 @@ class BatchFleet(Owner):
     def __post_init__(self) -> None:
         self.service, self.state = self.queue.service, self.decisions.state
         self.clock, self.random = self.state.clock, self.state.input.random.stream("routing", self.service.name)
-        self.kinds = [BatchType(position, kind, self.service) for position, kind in enumerate(self.service.kinds)]
+        self.kinds = [HolderType(position, kind.mode, kind) for position, kind in enumerate(self.service.kinds)]
+        for kind, mode, seconds in zip(self.kinds, self.service.shape.modes, self.service.per_item, strict=True):
+            size = min(mode.batch_limit, 1_000_000)
+            kind.speed = size / mode.stages(size, size * seconds).total  # requests in a second, in full batches
         self.requests: dict[int, Task] = {}
         self.where: dict[int, BatchReplica] = {}  # the replica to which each was sent last, by row
         self.replicas = ReplicaSet(
-            self, self.state, self.decisions.rounds, signals=self.signals, devices_free=self.devices_free
+            self, self.state, self.decisions.rounds, signals=self.decisions.starts.signals, devices_free=self.devices_free
         )
 
-    def holder(self, number: int, kind: BatchType, placement: Placement, prefills_only: bool) -> "BatchReplica":
-        return BatchReplica(self, number, kind, placement=placement, prefills_only=prefills_only)
-
-    def able(self, request: Task, replicas: OpenReplicas) -> OpenReplicas:
-        return replicas
+    def holder(self, *given: Any, **named: Any) -> "BatchReplica":
+        return BatchReplica(self, *given, **named)
 
     def arrived(self, task: Task) -> None:
         """Route a request that has come to the node."""
@@ -102,9 +76,6 @@ class BatchFleet(Owner):
             replica.enqueue(task)
         else:
             self.replicas.lobby[task.index] = task  # its replica is about to be lost, which sends it on
-
-    def resume(self, request: Task) -> None:
-        self.replicas.send(request, False)
 
     def gone(self, row: int) -> None:
         """Note the end of a request that waited."""
@@ -131,14 +102,13 @@ class BatchReplica(Holder):
     """A queue, and a batching policy, on devices of its own."""
 
     fleet: BatchFleet
-    kind: BatchType
     outstanding = 0
 
-    def __init__(self, fleet: BatchFleet, number: int, kind: BatchType, placement: Placement, prefills_only: bool):
-        super().__init__(fleet, number, kind, placement=placement, prefills_only=prefills_only)
+    def __init__(self, fleet: BatchFleet, *given: Any, **named: Any):
+        super().__init__(fleet, *given, **named)
         self.service, self.clock, self.of = fleet.service, fleet.clock, fleet.state.capacity.of
-        self.inside = Placement(kind.serving, placement.devices)
-        self.queue, self.batching = fleet.queue.apart_for(self, Coming(0)), deepcopy(fleet.batching)
+        self.inside = Placement(fleet.service.shape.modes[self.kind.position], self.placement.devices)
+        self.queue, self.batching = fleet.queue.apart_for(self), deepcopy(fleet.batching)
         self.counter = Counter(self.queue, self.batching)
         self.dispatcher = Dispatcher(None, [self.counter])
         self.view: Any = copy(fleet.decisions.view)  # of the cluster it sees its own devices

@@ -172,11 +172,10 @@ class Queue:
         self.holder: Any = None
         """The replica of which this is the queue."""
 
-    def apart_for(self, holder: Any, coming: Any) -> "Queue":
+    def apart_for(self, holder: Any) -> "Queue":
         """An empty queue of one of the replicas that serve these requests."""
         queue = copy(self)  # cache and noise are those of the service
-        queue.holder = coming.holder = holder
-        queue.fleet, queue.coming, queue.timer = None, coming, Timer(queue._enough)
+        queue.holder, queue.fleet, queue.coming, queue.timer = holder, None, OneByOne(0), Timer(queue._enough)
         queue._apart, queue._first, queue._seen, queue._returned = [], 0, {}, False
         return queue
 
@@ -214,7 +213,8 @@ class Queue:
 
     @property
     def over(self) -> bool:
-        return self.coming.over
+        holder = self.holder
+        return self.coming.over if holder is None else holder.draining or holder.fleet.queue.over
 
     def recent(self, seconds: float) -> int:
         return self.coming.since(self.clock._now - seconds)

@@ -58,13 +58,14 @@ class Owner:
 
     def able(self, request: Any, replicas: OpenReplicas) -> OpenReplicas:
         """Those of several types of replica that can serve a request at all."""
-        raise NotImplementedError
+        return replicas
 
     def lost(self, orphans: dict[int, Any], lost: Sequence[Any]) -> None:
         """Note lost replicas, and the requests (by row) that have none now."""
 
     def resume(self, request: Any) -> None:
         """Route a request that had no replica, or has lost it."""
+        self.replicas.send(request, False)
 
 
 class Holder:

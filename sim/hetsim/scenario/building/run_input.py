@@ -34,38 +34,64 @@ from hetsim.workload.traces import TaskTable
 # The fresh policies of one run and its services, and problems with them.
 
 
-DEFAULT_BATCHING = PolicySpec("batching", "serial_greedy")
-DEFAULT_ITERATION = PolicySpec("batching", "continuous")
 DEFAULT_ROUTING = PolicySpec("routing", "least_outstanding")
+DEFAULT_BATCHING = {False: PolicySpec("batching", "serial_greedy"), True: PolicySpec("batching", "continuous")}
+_ONLY_LLM, _NO_LLM = "is for language models (service: {kind: llm})", "forms whole batches, which"
+_UNFIT = {
+    False: (f"{_ONLY_LLM}, and there is none", f"{_ONLY_LLM}; this service forms batches"),
+    True: (f"{_NO_LLM} language models do not; continuous suits them",
+           f"{_NO_LLM} a language model does not; continuous suits it"),
+}  # fmt: skip
+"""What to say of a batching policy for all services, or one, of the other kind; True: of language models."""
 
 
-def batching_policies(
-    streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem]
+def service_policies(
+    streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem], language: bool
 ) -> list[tuple[Any, Any]]:
-    """A batching policy for each service that has requests, and a routing policy if it has replicas."""
-    policies = scenario.policies
-    served = [stream for stream in streams if stream.service is not None and len(stream)]
-    if policies.batching is not None and all(entry.service is None for entry in scenario.model.workload):
-        text = "batching is for services, and no entry of the workload has a service"
-        problems.append(scenario.document.problem(("policy", "batching"), text))
-    common = policies.batching if policies.batching is not None and not iterates(policies.batching) else None
-    if policies.batching is not None and common is None and served and not any(stream.language for stream in streams):
-        text = f"{policies.batching.name} is for language models (service: {{kind: llm}}), and there is none"
-        problems.append(scenario.document.problem(("policy", "batching"), text))
+    """A batching policy for each service of a kind that has requests, and a routing policy if it has replicas."""
+    policies, document = scenario.policies, scenario.document
+    served = [one for one in streams if (one.language if language else one.service) is not None and len(one)]
+    alone = served and not any(stream.service if language else stream.language for stream in streams)
+    common = policies.batching
+    if common is not None and iterates(common) is not language:
+        if alone:
+            problems.append(document.problem(("policy", "batching"), f"{common.name} {_UNFIT[language][0]}"))
+        common = None
     made = []
     for stream in served:
-        assert stream.service is not None
-        spec = policies.of_service.get(int(stream.path[1]), common or DEFAULT_BATCHING)
-        if iterates(spec):
-            text = f"{spec.name} is for language models (service: {{kind: llm}}); this service forms batches"
-            problems.append(scenario.document.problem((*stream.path, "service", "batching"), text))
+        number, own = int(stream.path[1]), DEFAULT_BATCHING[language]
+        preset = getattr(stream.language, "batching", None)  # of an engine, where the service names none itself
+        if isinstance(preset, dict):
+            own = PolicySpec("batching", preset["name"], {key: preset[key] for key in preset if key != "name"})
+        spec = policies.of_service.get(number, common or own)
+        if iterates(spec) is not language:
+            text = f"{spec.name} {_UNFIT[language][1]}"
+            problems.append(document.problem((*stream.path, "service", "batching"), text))
         policy = make_policy(spec, scenario, problems, _place(stream, spec, policies.of_service))
-        made.append((policy, _routing(stream, scenario, problems) if stream.service.kept else None))
+        routing = None
+        if stream.service is None or stream.service.kept:
+            its_own = policies.routing_of.get(number, policies.routing or DEFAULT_ROUTING)
+            routing = make_policy(its_own, scenario, problems, _place(stream, its_own, policies.routing_of))
+        made.append((policy, routing))
         if isinstance(policy, Batching):
             modes = context.modes.shapes[int(stream.shape[0])].modes
             context.warnings += [f"{stream.name}: {spec.name} {text}" for text in policy.remarks(modes)]
+        if isinstance(policy, Batching | IterationPolicy):
             _note_overload(stream, spec, policy, scenario=scenario, context=context)
+        if isinstance(policy, IterationPolicy) and (joining := joining_problem(stream, policy)) is not None:
+            problems.append(document.problem((*stream.path, "service", joining[0]), f"{spec.name}: {joining[1]}"))
     return made
+
+
+def _unused_policies(scenario: "ScenarioSource", problems: list[Problem]) -> None:
+    """Note policies for services of a kind that the workload does not have."""
+    services = [entry.service for entry in scenario.model.workload if entry.service is not None]
+    if scenario.policies.batching is not None and not services:
+        text = "batching is for services, and no entry of the workload has a service"
+        problems.append(scenario.document.problem(("policy", "batching"), text))
+    if scenario.policies.routing is not None and not any(getattr(one, "kept", True) for one in services):
+        text = "routing is among the replicas of services, and no entry of the workload has any"
+        problems.append(scenario.document.problem(("policy", "routing"), text))
 
 
 def _note_overload(
@@ -88,47 +114,6 @@ def _note_overload(
 def iterates(spec: PolicySpec) -> bool:
     """Return True if a batching policy is for language models."""
     return bool(getattr(registry.policy("batching", spec.name), "iterates", False))
-
-
-def iteration_policies(
-    streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem]
-) -> list[tuple[Any, Any]]:
-    """A batching and a routing policy for each language model that has requests."""
-    policies, document = scenario.policies, scenario.document
-    served = [stream for stream in streams if stream.language is not None and len(stream)]
-    services = [entry.service for entry in scenario.model.workload if entry.service is not None]
-    if policies.routing is not None and not any(getattr(one, "kept", True) for one in services):
-        text = "routing is among the replicas of services, and no entry of the workload has any"
-        problems.append(document.problem(("policy", "routing"), text))
-    common = policies.batching if policies.batching is not None and iterates(policies.batching) else None
-    if policies.batching is not None and common is None and served and not any(stream.service for stream in streams):
-        text = f"{policies.batching.name} forms whole batches, which language models do not; continuous suits them"
-        problems.append(document.problem(("policy", "batching"), text))
-    made = []
-    for stream in served:
-        number = int(stream.path[1])
-        assert stream.language is not None
-        preset = stream.language.batching  # of an engine, where the service names none itself
-        own = DEFAULT_ITERATION
-        if isinstance(preset, dict):
-            own = PolicySpec("batching", preset["name"], {key: preset[key] for key in preset if key != "name"})
-        spec = policies.of_service.get(number, common or own)
-        if not iterates(spec):
-            text = f"{spec.name} forms whole batches, which a language model does not; continuous suits it"
-            problems.append(document.problem((*stream.path, "service", "batching"), text))
-        policy = make_policy(spec, scenario, problems, _place(stream, spec, policies.of_service))
-        made.append((policy, _routing(stream, scenario, problems)))
-        if isinstance(policy, IterationPolicy):
-            _note_overload(stream, spec, policy, scenario=scenario, context=context)
-            if (joining := joining_problem(stream, policy)) is not None:
-                problems.append(document.problem((*stream.path, "service", joining[0]), f"{spec.name}: {joining[1]}"))
-    return made
-
-
-def _routing(stream: TaskStream, scenario: "ScenarioSource", problems: list[Problem]) -> Any:
-    policies = scenario.policies
-    spec = policies.routing_of.get(int(stream.path[1]), policies.routing or DEFAULT_ROUTING)
-    return make_policy(spec, scenario, problems, _place(stream, spec, policies.routing_of))
 
 
 def _place(stream: TaskStream, spec: PolicySpec, own: dict[int, PolicySpec]) -> Path_:
@@ -200,8 +185,8 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     scheduler = make_policy(policies.scheduler, scenario, problems)
     admission = None if policies.admission is None else make_policy(policies.admission, scenario, problems)
     served = [stream for stream in streams if stream.service is not None or stream.language is not None]
-    formed = batching_policies(served, scenario, context, problems)
-    iteration = iteration_policies(served, scenario, context, problems)
+    _unused_policies(scenario, problems)
+    formed, iteration = (service_policies(served, scenario, context, problems, language) for language in (False, True))
     faults = _faults(model.faults, cluster, scenario, problems)
     if isinstance(scheduler, Scheduler) and scheduler.knows_rates:
         scheduler.rates = true_rates(scenario, streams, policies.scheduler.name, problems)
