@@ -9,11 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-
+import hetsim as hs
 from hetsim import registry
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import PolicyError, ScenarioError
 from hetsim.model.faults import FaultEvent
+from hetsim.model.plan import Placement
+from hetsim.policy import Start, Stop, Wait
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import load
 
@@ -45,7 +47,9 @@ def one_device(streams, rate, batching, **more):
     }  # fmt: skip
 
 
-BATCHING = [name for name in registry.policies("batching") if not getattr(registry.policy("batching", name), "iterates", 0)]
+BATCHING = [
+    name for name in registry.policies("batching") if not getattr(registry.policy("batching", name), "iterates", False)
+]
 
 
 @pytest.mark.parametrize("streams", [1, 2])
@@ -169,12 +173,15 @@ class Loop:
 def fleet(gpus, counts, routing, rate, horizon="30 s", **service):
     """A node for each GPU, so that no two models come over one link."""
     times = {kind: {"fixed": f"{20 / SPEEDS[kind]} ms", "per_item": f"{4 / SPEEDS[kind]} ms"} for kind in SPEEDS}
-    variants = [{"name": f"on {kind}", "device": kind, "compute": times[kind], "max_batch": 6} for kind in dict.fromkeys(gpus)]
+    kinds = dict.fromkeys(gpus)
+    variants = [{"name": f"on {kind}", "device": kind, "compute": times[kind], "max_batch": 6} for kind in kinds]
     keys = {"variants": variants, "model": "500 MB", "replicas": counts, "routing": routing, **service}
     return {
         "name": "fleet", "horizon": horizon,
-        "cluster": {"nodes": [{"gpus": {"type": kind, "memory": "16 GB"}, "pcie": {"upload": "1 GB/s"}} for kind in gpus]},
-        "workload": [{"name": "web", "arrivals": {"process": "poisson", "rate": rate}, "until": "4 s", "service": keys}],
+        "cluster": {"nodes": [
+            {"cpus": 4, "gpus": {"type": kind, "memory": "16 GB"}, "pcie": {"upload": "1 GB/s"}} for kind in gpus]},
+        "workload": [
+            {"name": "web", "arrivals": {"process": "poisson", "rate": rate}, "until": "4 s", "service": keys}],
     }  # fmt: skip
 
 
@@ -206,3 +213,127 @@ def test_replicas_that_fail_start_by_start(seed):
     np.testing.assert_allclose(done["start"], [loop.start[row] for row in done.index], rtol=0, atol=1e-9)
     np.testing.assert_allclose(done["finish"], [loop.end[row] for row in done.index], rtol=0, atol=1e-9)
     assert [built.cluster.devices[devices[loop.gpu[row]]].name for row in done.index] == done["device"].tolist()
+
+
+def test_a_service_grows_with_its_load_and_shrinks_after_it():
+    """Requests every 10 ms, 20 ms each, one at a time; at most two for a replica.  When three are there a second
+    replica is called for, whose 500 MB come over 1 GB/s in 0.5 s: until then one serves all, afterwards they go where
+    fewer are.  With the last ones the newest replica is given up, and its GPU goes to the job that waits."""
+    described = fleet(["a", "a"], {}, "least_outstanding", "1/s", max_batch=1)
+    web = described["workload"][0]
+    web["service"] = {"compute": {"fixed": "20 ms"}, "max_batch": 1, "model": "500 MB",
+                      "autoscale": {"min": 1, "max": 2, "target": 2}}  # fmt: skip
+    web["arrivals"], web["count"] = {"process": "deterministic", "rate": "100/s"}, 60
+    del web["until"], described["horizon"]
+    job = {"name": "job", "arrivals": {"process": "deterministic", "rate": "10/s", "first": "100 ms"}, "count": 1}
+    described["workload"].append({**job, "gpu_time": "1 s"})
+    result = run(described)
+    tasks = result.tasks
+    web, job = tasks[tasks["class"] == "web"], tasks[tasks["class"] == "job"].iloc[0]
+    arrival = web["arrival"].to_numpy()
+    opened = None
+    ends: dict[int, list[float]] = {0: [], 1: []}
+    for at in arrival:
+        counts = {k: sum(end > at for end in own) for k, own in ends.items()}
+        if opened is None and counts[0] + 1 > 2:
+            opened = at + 0.5
+        takes = [0] if opened is None or at < opened else [0, 1]
+        k = min(takes, key=counts.get)
+        ends[k].append(max([at, opened if k else 0.0, *ends[k]]) + 0.02)
+    expected = sorted([*ends[0], *ends[1]])
+    np.testing.assert_allclose(np.sort(web["finish"]), expected, rtol=0, atol=1e-9)
+    assert web["device"].nunique() == 2 and opened == pytest.approx(arrival[3] + 0.5, abs=1e-12)
+    assert job["device"] == "n1/g0" and max(ends[1]) <= job["start"] <= max(expected)
+
+
+@pytest.mark.parametrize("at_timeout", ["", "leave", "cancel"])
+def test_requests_that_wait_for_a_cold_start_time_out(at_timeout):
+    """The one replica fails 0.3 s after the second request and comes back 0.05 s after the fourth, when its 500 MB are
+    on their way for 0.5 s.  A request each second: the third and fourth find no replica.  Their clients leave after 400
+    ms, and they are served in vain or, canceled, never; without time-outs they are served, together."""
+    described = fleet(["a"], {"a": 1}, "round_robin", "1/s")
+    web = described["workload"][0]
+    web["arrivals"], web["count"] = {"process": "deterministic", "rate": "1/s"}, 5
+    del web["until"]
+    if at_timeout:
+        web["clients"] = {"timeout": "400 ms", "at_timeout": at_timeout}
+    built = load(described).build()
+    web = built.tasks.arrival
+    gpu = built.cluster.nodes[0].accelerators[0].index
+    at = web[1] + 0.3, web[3] + 0.05
+    built = replace(built, faults=[FaultEvent(at[0], gpu, "down"), FaultEvent(at[1], gpu, "up")])
+    tasks = Result(Simulation(built, check=True).run()).tasks
+    back = at[1] + 0.5
+    expected = ["completed"] * 2 + ["aborted" if at_timeout else "completed"] * 2 + ["completed"]
+    assert tasks["status"].tolist() == expected
+    start, finish = ([np.nan] * 2, web[2:4] + 0.4) if at_timeout == "cancel" else ([back] * 2, [back + 0.028] * 2)
+    np.testing.assert_allclose(tasks["start"].iloc[2:4], start, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(tasks["finish"].iloc[2:4], finish, rtol=0, atol=1e-9)
+
+
+class Impatient(hs.policy.Scheduler):
+    """Stops the first replica at 50 ms, and touches what is not its own where it is told to."""
+
+    def __init__(self, touches: str = ""):
+        self.touches, self.stopped = touches, False
+
+    def schedule(self, view):
+        if self.touches == "start" and (waiting := [one for one in view.waiting() if view.queue_of(one) is not None]):
+            queue = view.queue_of(waiting[0])
+            yield Start(queue.first(1), Placement(queue.service.shape.modes[0], (view.cluster.devices[1],)))
+        if self.touches == "stop" and (running := view.running()):
+            yield Stop(running[0])
+        if not self.stopped and view.now >= 0.05:
+            self.stopped = True
+            yield Stop(view.cluster.devices[1])
+        yield Wait(until=0.05 if view.now < 0.05 else float("inf"))
+
+
+hs.register("impatient_with_replicas", Impatient)
+
+
+def test_requests_of_a_stopped_replica_begin_again_elsewhere():
+    """GPU 0 has requests in a batch and in its queue at 50 ms: all of them are served by GPU 1, and none is lost."""
+    described = fleet(["a", "a"], {"a": 2}, "round_robin", "150/s")
+    described["policy"] = "impatient_with_replicas"
+    described["workload"][0]["until"] = "200 ms"
+    tasks = run(described).tasks
+    assert (tasks["status"] == "completed").all() and tasks["preemptions"].sum() > 0
+    late = tasks[tasks["finish"] > 0.05]
+    assert set(late[late["arrival"] < 0.05]["device"]) == {"n1/g0"}
+
+
+@pytest.mark.parametrize(
+    ("touches", "says"),
+    [("start", "replicas of the service form its batches by themselves"), ("stop", r"Stop\(device\) stops a replica")],
+)
+def test_no_scheduler_touches_batches_of_replicas(touches, says):
+    described = fleet(["a"], {"a": 1}, "round_robin", "200/s")
+    described["policy"] = {"scheduler": {"name": "impatient_with_replicas", "touches": touches}}
+    described["workload"].append({"name": "job", "arrivals": {"process": "deterministic", "rate": "100/s"}, "count": 9,
+                                  "cpu_time": "1 ms"})  # fmt: skip
+    with pytest.raises(PolicyError, match=says):
+        run(described)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"replicas": {"b": 1}}, r"service.replicas.b: b is neither a variant .* nor a type of device"),
+        ({"replicas": 3}, r"service.replicas: replica 3 of 3 of web finds no node with 1 × a free"),
+        ({"replicas": 0}, r"service.replicas"), ({"replicas": "two"}, r"service.replicas"),
+        ({"routing": "round_robin"}, r"service.routing: this is among replicas, and there are none"),
+        ({"replicas": 1, "autoscale": {"max": 2, "target": 1}}, r"service.replicas: autoscale says how many"),
+        ({"replicas": 1, "gpus": 0.5}, r"service.replicas: no replica can start: a is no accelerator"),
+        ({"replicas": 1, "device": "cpu"}, r"service.replicas: no replica can start: .* is no accelerator"),
+        ({"replicas": 1, "gpus": 2}, r"service.replicas: no replica can start: 2 × a are more than the 1 of any node"),
+        ({"replicas": 1, "cpus": 99}, r"service.replicas: no replica can start: no node with 1 × a has 99 cores"),
+        ({"replicas": 1, "model": "90 GB"}, r"service.model: the model and its batches need 90 GB"),
+        ({"replicas": 1, "batching": "continuous"}, r"service.batching: continuous is for language models"),
+    ],
+)
+def test_what_replicas_cannot_be(changes, says):
+    described = fleet(["a", "a"], {}, "round_robin", "10/s")
+    described["workload"][0]["service"] = {"compute": {"fixed": "20 ms"}, "max_batch": 1, **changes}
+    with pytest.raises(ScenarioError, match=says):
+        Simulation(load(described).build())

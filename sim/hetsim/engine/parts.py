@@ -135,8 +135,8 @@ class Parts:
             text = what + "have lengths that no policy knows; name another policy"
             raise ScenarioError(Problem(text, key="policy.scheduler"))
         if type(scheduler).prepare is not Scheduler.prepare:
-            if run.language:
-                what = f"{run.policy} is told of all tasks beforehand, and requests to language models are none"
+            if self.serving.sets:
+                what = f"{run.policy} is told of all tasks beforehand, and requests to replicas are none"
                 raise ScenarioError(Problem(f"{what}; name a dynamic policy", key="policy.scheduler"))
             begun = perf_counter()
             call(state, scheduler.prepare, problem_of())

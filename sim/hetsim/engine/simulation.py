@@ -148,7 +148,7 @@ class Simulation:
         """Finish the record after the last round; RunError if a task waits for ever."""
         state, serving = self.state, self.parts.serving
         now, horizon = state.clock._now, state.input.horizon
-        if state.iterating and not state.clock.pending:
+        if (state.iterating or any(one.lobby for one in serving.sets)) and not state.clock.pending:
             raise serving.unanswered()
         if state.running and not state.clock.pending:
             launch = next(iter(state.running.values()))

@@ -173,7 +173,7 @@ workload.service
     none: gpu tensor_parallel engine uncertain drift drift.cv also_on memory_share kv max_num_batched_tokens
     none: step.per_sequence step.per_prompt_token step.per_context_token step.decode step.prefill step.roofline
     none: max_output_tokens preemption prefix_cache disaggregated autoscale front_end slo
-    none: model.name model.config
+    none: model.name model.config replicas.*
 
 # Policies: the parameters of those that declare a model (`queueing`).
 policy

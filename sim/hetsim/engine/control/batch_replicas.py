@@ -48,9 +48,8 @@ class BatchFleet(Owner):
             kind.speed = size / mode.stages(size, size * seconds).total  # requests in a second, in full batches
         self.requests: dict[int, Task] = {}
         self.where: dict[int, BatchReplica] = {}  # the replica to which each was sent last, by row
-        self.replicas = ReplicaSet(
-            self, self.state, self.decisions.rounds, signals=self.decisions.starts.signals, devices_free=self.devices_free
-        )
+        rounds, signals = self.decisions.rounds, self.decisions.starts.signals
+        self.replicas = ReplicaSet(self, self.state, rounds, signals=signals, devices_free=self.devices_free)
 
     def holder(self, *given: Any, **named: Any) -> "BatchReplica":
         return BatchReplica(self, *given, **named)
@@ -102,7 +101,6 @@ class BatchReplica(Holder):
     """A queue, and a batching policy, on devices of its own."""
 
     fleet: BatchFleet
-    outstanding = 0
 
     def __init__(self, fleet: BatchFleet, *given: Any, **named: Any):
         super().__init__(fleet, *given, **named)
@@ -112,20 +110,12 @@ class BatchReplica(Holder):
         self.counter = Counter(self.queue, self.batching)
         self.dispatcher = Dispatcher(None, [self.counter])
         self.view: Any = copy(fleet.decisions.view)  # of the cluster it sees its own devices
-        self.view.first, self.view.load, self.view.free_at = self.first, self.load, partial(self.view.free_at, lent=True)
+        self.view.first, self.view.load = self.first, self.load
+        self.view.free_at = partial(self.view.free_at, lent=True)
         call(fleet.state, self.batching.begin, self.queue, self.view)
 
     def __repr__(self) -> str:
         return f"replica {self.number} of {self.service}"
-
-    @property
-    def idle(self) -> bool:
-        return not self.outstanding
-
-    def add(self, change: int) -> None:
-        """Change the number of outstanding requests by this amount."""
-        self.outstanding += change
-        self.loads[self.place] = (self.outstanding + 1) / self.speed
 
     def start(self, after: float) -> None:
         super().start(after)

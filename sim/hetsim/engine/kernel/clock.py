@@ -3,8 +3,9 @@
 A `Timer` is fired by calling `timer.then(timer)`, which costs half of a SimPy Timeout.  SimPy's events, processes and
 resources work next to them in the same heap (`hetsim.engine.kernel.environment`), where a caller asks for them.
 
-Same-instant order is the heap's second key: FINISH < FAULT < ARRIVAL < TIMER, where TIMER is SimPy's NORMAL;
-replicas form batches when all these are over (LAST), and a round comes when the next entry is strictly later.  "Instant" means equal float.
+Same-instant order is the heap's second key: FINISH < FAULT < ARRIVAL < TIMER, where TIMER is SimPy's NORMAL, < LAST,
+when replicas form batches;
+a round comes when the next entry is strictly later.  "Instant" means equal float.
 """
 
 import math

@@ -70,10 +70,6 @@ class Replica(Holder):
         return self.clock._now
 
     @property
-    def outstanding(self) -> int:
-        return self.requests.outstanding
-
-    @property
     def taken_in(self) -> list[Generation]:
         return self.requests.taken_in
 
@@ -146,7 +142,7 @@ class Replica(Holder):
         request.replica = self
         request.state = QUEUED
         request.period = -1
-        requests.count(1)
+        self.add(1)
         if requests.by_client and stage.under_way:
             requests.coming.append(request)
             self.wake()
@@ -196,7 +192,7 @@ class Replica(Holder):
             lag += requests.preempt()
             gave_way = True
         requests.head = None
-        if requests.outstanding > len(requests.inside) and not (gave_way and requests.inside):
+        if self.outstanding > len(requests.inside) and not (gave_way and requests.inside):
             lag += requests.join()
         if not requests.inside:
             if self.periods.busy:  # nothing to do: the busy period is over
@@ -229,7 +225,7 @@ class Replica(Holder):
         """
         sequences, requests = self.sequences, self.requests
         count = 1 if lag else sequences.until_full(sequences.until_end())  # a row of several steps has no copying
-        if count > 1 and requests.outstanding > len(requests.inside):
+        if count > 1 and self.outstanding > len(requests.inside):
             if gave_way:
                 count = 1 if self.changes or requests.may_fit() else count
             elif self.changes and requests.head is not None:
@@ -321,7 +317,7 @@ class Replica(Holder):
         running = len(requests.inside) + len(requests.loading)
         self.rows.extend(pack_steps(
             stage.began, end, self.code, stage.count, decoding, stage.reading, sequences.context, memory.free, growth,
-            cached, running, requests.outstanding - running, fresh,
+            cached, running, self.outstanding - running, fresh,
         ))  # fmt: skip
         memory.free -= growth  # after the row, which tells what was free before
         if decoding:

@@ -76,6 +76,8 @@ class Holder:
 
     taken_in: Sequence[Any] = ()
     """Requests that it serves in launches of its own, without an end."""
+    outstanding = 0
+    """Requests sent here that have not ended; `loads` follows it."""
 
     def __init__(self, fleet: Owner, number: int, kind: HolderType, placement: Placement, prefills_only: bool):
         state = fleet.state
@@ -94,14 +96,14 @@ class Holder:
         self.place = 0
 
     @property
-    def outstanding(self) -> int:
-        """Requests sent here that have not ended; `loads` follows it."""
-        raise NotImplementedError
-
-    @property
     def idle(self) -> bool:
         """Return True if nothing is here, or on its way."""
-        raise NotImplementedError
+        return not self.outstanding
+
+    def add(self, change: int) -> None:
+        """Change the number of outstanding requests by this amount."""
+        self.outstanding += change
+        self.loads[self.place] = (self.outstanding + 1) / self.speed
 
     def start(self, after: float) -> None:
         """Take requests from now on; `after`: since when it loaded, or nan."""

@@ -73,13 +73,14 @@ def service_policies(
             its_own = policies.routing_of.get(number, policies.routing or DEFAULT_ROUTING)
             routing = make_policy(its_own, scenario, problems, _place(stream, its_own, policies.routing_of))
         made.append((policy, routing))
+        if not isinstance(policy, IterationPolicy if language else Batching):
+            continue
         if isinstance(policy, Batching):
             modes = context.modes.shapes[int(stream.shape[0])].modes
             context.warnings += [f"{stream.name}: {spec.name} {text}" for text in policy.remarks(modes)]
-        if isinstance(policy, Batching | IterationPolicy):
-            _note_overload(stream, spec, policy, scenario=scenario, context=context)
-        if isinstance(policy, IterationPolicy) and (joining := joining_problem(stream, policy)) is not None:
+        elif (joining := joining_problem(stream, policy)) is not None:
             problems.append(document.problem((*stream.path, "service", joining[0]), f"{spec.name}: {joining[1]}"))
+        _note_overload(stream, spec, policy, scenario=scenario, context=context)
     return made
 
 
@@ -187,6 +188,7 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     served = [stream for stream in streams if stream.service is not None or stream.language is not None]
     _unused_policies(scenario, problems)
     formed, iteration = (service_policies(served, scenario, context, problems, language) for language in (False, True))
+    batching = [one for one, _ in formed]
     faults = _faults(model.faults, cluster, scenario, problems)
     if isinstance(scheduler, Scheduler) and scheduler.knows_rates:
         scheduler.rates = true_rates(scenario, streams, policies.scheduler.name, problems)
@@ -203,12 +205,13 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         rejecting = [] if admission is None else [admission]
         killing = model.site.at_limit == "kill"
         check_retries(
-            calls, tasks, streams, policies=[scheduler, *rejecting], batching=[one for one, _ in formed], killing=killing, context=context
+            calls, tasks, streams, policies=[scheduler, *rejecting], batching=batching, killing=killing, context=context
         )
     context.warnings += check_chances(tasks, faults, cluster, horizon) if faults else []
     hopeless, many = hopeless_deadlines(tasks)
     (context.warnings if many else context.notes).extend(hopeless)
-    if any(not one.kinds for one in services) and type(scheduler).serve is Scheduler.serve:  # before a planner plans, or plays through, anything
+    # Before a planner plans, or plays through, anything.
+    if any(not one.kinds for one in services) and type(scheduler).serve is Scheduler.serve:
         text = f"{policies.scheduler.name} does not serve requests in batches; fcfs, edf, priority and the other list "
         raise ScenarioError(Problem(f"{text}schedulers do", key="policy.scheduler"))
     problem = PlanProblem(replace(tasks, time=tasks.estimate), cluster)
@@ -227,8 +230,8 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         name=model.name, cluster=cluster, tasks=tasks, scheduler=scheduler, admission=admission, random=random,
         closed=closed, calls=calls, horizon=horizon,
         warmup=0.0 if isinstance(model.warmup, str) else model.warmup,  # auto: known only after replications
-        policy=policies.label, services=services, batching=[one for one, _ in formed], routing=[one for _, one in formed], language=language,
-        iteration=iteration,
+        policy=policies.label, services=services, batching=batching, routing=[one for _, one in formed],
+        language=language, iteration=iteration,
         decisions=policies.decisions, warnings=context.warnings, overloads=context.overloads,
         unplanned=[one.message.removeprefix(UNKNOWN) for one in unplanned if isinstance(scheduler, PlannedScheduler)],
         faults=faults, grace=model.site.grace if model.site.at_limit == "kill" else None,

@@ -33,8 +33,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         """Modes on all devices of variants, and their compute stages."""
         modes: list[tuple[Mode, ComputeStage]] = []
         self.kinds: list[ReplicaKind] = []
-        """What replicas keep in each mode, where there are replicas."""
-        self._named: list[str] = []
+        """What replicas are in each mode, where there are replicas."""
         for way in self.service.ways:
             devices = self.context.modes.of_kind(way.device)
             self._remark(way)
@@ -48,44 +47,34 @@ class DrawnService(DrawnRequests[ServiceSpec]):
                     there = min((one.bytes_of(there) for one in slices), default=there)
                 self._room(device, memory, there)
                 limit = self._limit(way, device, way.gpu_memory or 0, there)
+                own = way
                 if self.service.kept:
-                    self._keeps(device, way, len(modes))
-                    way = way.model_copy(update={"cpus": None, "memory": None})  # the replica has them for all batches
-                mode = self.context.modes.served(device, way, memory, limit, several=len(devices) > 1)
+                    self.kinds.append(self._kept(device, way))
+                    own = way.model_copy(update={"cpus": None, "memory": None})  # of its replica, for all batches
+                mode = self.context.modes.served(device, own, memory, limit, several=len(devices) > 1)
                 modes.append((mode, way.compute))
-        self._check_kinds()
+        known = ["", *(way.name for way in self.service.ways), *(mode.type.name for mode, _ in modes)]
+        for name in [one for one in self.service.replicas or {} if one not in known]:
+            text = f"{name} is neither a variant of this service nor a type of device on which it runs"
+            raise self._fail(f"replicas.{name}", text)
         return modes
 
-    def _keeps(self, device: DeviceType, way: VariantSpec, number: int) -> None:
-        """Note what a replica keeps in the mode of this number."""
-        gpus, weights = way.used("gpus"), self.service.model or 0
-        key = "device" if self.service.variants is None else f"variants.{self.service.variants.index(way)}.device"
-        if device.kind == "cpu" or device.sharing.kind != "exclusive" or gpus < 1:
-            text = f"a replica keeps whole accelerators to itself; {device.name} must be one (sharing: exclusive)"
-            raise self._fail(key, f"{text}, and gpus a whole number")
+    def _kept(self, device: DeviceType, way: VariantSpec) -> ReplicaKind:
+        """What a replica in the next mode keeps, and how many there are at the start."""
+        gpus, weights, modes = way.used("gpus"), self.service.model or 0, self.context.modes
         kept = Demand.model_construct(gpus=gpus, cpus=way.cpus, memory=way.memory, gpu_memory=weights)
-        mode = self.context.modes.mode(device, kept, name=self.name)
-        if not self.context.modes.fits(mode):
-            raise self._fail(key, f"no replica can start: {self.context.modes.why_not(mode, '')}")
-        scaling, given = self.service.autoscale, self.service.replicas or {}
-        names = [name for name in (way.name, device.name, "") if name in given]
-        count = given[names[0]] if names else 0
-        if scaling is not None:
-            count = 0 if number else scaling.min_replicas
+        mode = modes.mode(device, kept, name=self.name)
+        why = f"{device.name} is no accelerator of which it has whole ones to itself (sharing: exclusive)"
+        if device.kind == "cpu" or device.sharing.kind != "exclusive" or gpus < 1 or not modes.fits(mode):
+            why = modes.why_not(mode, "") if mode.whole_devices and not modes.fits(mode) else why
+            key = "replicas" if self.service.autoscale is None else "autoscale"
+            raise self._fail(key, f"no replica can start: {why}")
         if device.streams > 1:
-            mode = replace(mode, share=device.streams * WHOLE)  # all that it has: no launch may be in flight there
-        self.kinds.append(ReplicaKind(None, 0, weights * int(gpus), count, mode=mode))
-        self._named += names[:1]
-
-    def _check_kinds(self) -> None:
-        """Check that each number of replicas is that of one type of device."""
-        if "" in self._named and len(self.kinds) > 1:
-            names = ", ".join(f"{kind.mode.type.name}: ..." for kind in self.kinds if kind.mode is not None)
-            raise self._fail("replicas", f"there are several types of device; say how many on each: {{{names}}}")
-        for name in self.service.replicas or {}:
-            if name not in self._named:
-                text = f"{name} is neither a variant of this service nor a type of device on which one runs"
-                raise self._fail(f"replicas.{name}", text)
+            mode = replace(mode, share=device.streams * WHOLE)  # nothing may be in flight there before it
+        scaling, given = self.service.autoscale, self.service.replicas or {}
+        first = 0 if self.kinds else given.get("", 0) if scaling is None else scaling.min_replicas
+        count = next((given[name] for name in (way.name, device.name) if name in given), first)
+        return ReplicaKind(None, 0, weights * int(gpus), count, mode=mode)
 
     def _remark(self, way: VariantSpec) -> None:
         """Warn of the measured times of a variant, where they are extrapolated."""

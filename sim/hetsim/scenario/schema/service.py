@@ -1,6 +1,6 @@
 """`service:`: requests launched together in batches, and keys of its replicas."""
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -34,13 +34,11 @@ class ReplicasOn(Model):
 class Replicas(Model):
     """Keys of a service with replicas."""
 
+    replicas: Any = None
     autoscale: Annotated[Autoscaling, Keys(Autoscaling, "Autoscale")] | None = None
     """Adds and gives up replicas with the load."""
     routing: PolicyName = None
     """A policy of which replica serves a request, for this service: a name, or name and parameters."""
-
-    if TYPE_CHECKING:
-        replicas: Any
 
     def one_count(self, *others: str) -> None:
         """Raise KeyProblem where several keys say how many replicas there are."""
