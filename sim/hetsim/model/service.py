@@ -100,11 +100,11 @@ class Autoscaling:
 class ReplicaKind:
     """Replicas on one type of device: step times, KV blocks, weights, first count.
 
-    `prefillers` only prefill; `replicas` are the others.  Of a service that forms batches, without steps and blocks,
-    `mode` is what a replica keeps: idle devices of one node, and cores and memory of their host.
+    `prefillers` only prefill; `replicas` are the others.  Of a service that forms batches, which has no steps, `mode` is
+    what a replica keeps: idle devices of one node, and cores and memory of their host.
     """
 
-    step: StepTimes | None
+    step: StepTimes
     blocks: int
     weights: int = 0
     replicas: int = 1

@@ -42,8 +42,9 @@ class BatchFleet(Owner):
     def __post_init__(self) -> None:
         self.service, self.state = self.queue.service, self.decisions.state
         self.clock, self.random = self.state.clock, self.state.input.random.stream("routing", self.service.name)
-        self.kinds = [HolderType(position, kind.mode, kind) for position, kind in enumerate(self.service.kinds)]
-        for kind, mode, seconds in zip(self.kinds, self.service.shape.modes, self.service.per_item, strict=True):
+        self.kinds = []
+        for given, mode, seconds in zip(self.service.kinds, self.service.shape.modes, self.service.per_item, strict=True):
+            self.kinds.append(kind := HolderType(len(self.kinds), given.mode, given))
             size = min(mode.batch_limit, 1_000_000)
             kind.speed = size / mode.stages(size, size * seconds).total  # requests in a second, in full batches
         self.requests: dict[int, Task] = {}
@@ -108,7 +109,7 @@ class BatchReplica(Holder):
         self.inside = Placement(fleet.service.shape.modes[self.kind.position], self.placement.devices)
         self.queue, self.batching = fleet.queue.apart_for(self), deepcopy(fleet.batching)
         self.counter = Counter(self.queue, self.batching)
-        self.dispatcher = Dispatcher(None, [self.counter])
+        self.dispatcher = Dispatcher(id, [self.counter])  # of one queue no order matters
         self.view: Any = copy(fleet.decisions.view)  # of the cluster it sees its own devices
         self.view.first, self.view.load = self.first, self.load
         self.view.free_at = partial(self.view.free_at, lent=True)

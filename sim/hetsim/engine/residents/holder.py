@@ -12,7 +12,6 @@ from hetsim.engine.flight.links import Flow
 from hetsim.engine.kernel.clock import Clock, Timer
 from hetsim.errors import PolicyError
 from hetsim.model.plan import Placement
-from hetsim.model.service import LanguageService
 from hetsim.model.tasks import Mode
 from hetsim.policy.routing import OpenReplicas
 
@@ -37,7 +36,7 @@ class Owner:
     """A service with replicas, as these and their set see it."""
 
     state: RunState
-    service: LanguageService
+    service: Any
     clock: Clock
     kinds: Sequence[HolderType]
     """The types of device on which its replicas may be, the preferred ones first."""
@@ -74,8 +73,6 @@ class Holder:
     Its set needs `outstanding`, `idle`, `start`, `drain` and `give_up`, `enqueue` of a request and `run_at`.
     """
 
-    taken_in: Sequence[Any] = ()
-    """Requests that it serves in launches of its own, without an end."""
     outstanding = 0
     """Requests sent here that have not ended; `loads` follows it."""
 
@@ -94,6 +91,11 @@ class Holder:
         self.flows: list[Flow] = []  # the model on its way to the devices
         self.loads = np.empty(1)  # the loads of all open replicas, with its own at `place`
         self.place = 0
+
+    @property
+    def taken_in(self) -> Sequence[Any]:
+        """Requests that it serves by itself, not in launches."""
+        return ()
 
     @property
     def idle(self) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from hetsim.model.batch_times import StageTable
 from hetsim.model.cluster import WHOLE, DeviceType, micro_share
 from hetsim.model.service import ReplicaKind, Service
+from hetsim.model.step_times import LinearSteps
 from hetsim.model.tasks import UNLIMITED_BATCH, BatchTimes, Mode, Tasks
 from hetsim.policy import Batching
 from hetsim.scenario.building.language_model import TOKENS, DrawnRequests, ServedLanguage, request_rate
@@ -74,7 +75,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         scaling, given = self.service.autoscale, self.service.replicas or {}
         first = 0 if self.kinds else given.get("", 0) if scaling is None else scaling.min_replicas
         count = next((given[name] for name in (way.name, device.name) if name in given), first)
-        return ReplicaKind(None, 0, weights * int(gpus), count, mode=mode)
+        return ReplicaKind(LinearSteps(), 0, weights * int(gpus), count, mode=mode)
 
     def _remark(self, way: VariantSpec) -> None:
         """Warn of the measured times of a variant, where they are extrapolated."""
