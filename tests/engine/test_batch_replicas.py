@@ -24,8 +24,8 @@ COSTS = {"upload": {"per_item": "0.114 ms", "fixed": "0.15 ms"}, "download": {"f
          "compute": {"per_item": "1.264 ms", "fixed": "13 ms"}}  # fmt: skip
 
 
-def run(described):
-    return Result(Simulation(load(described).build(1), check=True).run())
+def run(described, **changes):
+    return Result(Simulation(replace(load(described).build(1), **changes), check=True).run())
 
 
 def same(first, second):
@@ -289,15 +289,11 @@ class Impatient(hs.policy.Scheduler):
         yield Wait(until=0.05 if view.now < 0.05 else float("inf"))
 
 
-hs.register("impatient_with_replicas", Impatient)
-
-
 def test_requests_of_a_stopped_replica_begin_again_elsewhere():
     """GPU 0 has requests in a batch and in its queue at 50 ms: all of them are served by GPU 1, and none is lost."""
     described = fleet(["a", "a"], {"a": 2}, "round_robin", "150/s")
-    described["policy"] = "impatient_with_replicas"
     described["workload"][0]["until"] = "200 ms"
-    tasks = run(described).tasks
+    tasks = run(described, scheduler=Impatient()).tasks
     assert (tasks["status"] == "completed").all() and tasks["preemptions"].sum() > 0
     late = tasks[tasks["finish"] > 0.05]
     assert set(late[late["arrival"] < 0.05]["device"]) == {"n1/g0"}
@@ -305,15 +301,14 @@ def test_requests_of_a_stopped_replica_begin_again_elsewhere():
 
 @pytest.mark.parametrize(
     ("touches", "says"),
-    [("start", "replicas of the service form its batches by themselves"), ("stop", r"Stop\(device\) stops a replica")],
+    [("start", "replicas form their batches by themselves"), ("stop", r"Stop\(device\) stops a replica")],
 )
 def test_no_scheduler_touches_batches_of_replicas(touches, says):
     described = fleet(["a"], {"a": 1}, "round_robin", "200/s")
-    described["policy"] = {"scheduler": {"name": "impatient_with_replicas", "touches": touches}}
     described["workload"].append({"name": "job", "arrivals": {"process": "deterministic", "rate": "100/s"}, "count": 9,
                                   "cpu_time": "1 ms"})  # fmt: skip
     with pytest.raises(PolicyError, match=says):
-        run(described)
+        run(described, scheduler=Impatient(touches))
 
 
 @pytest.mark.parametrize(

@@ -116,8 +116,7 @@ class RunInput:
     services: list[Service] = field(default_factory=list)
     batching: list[Any] = field(default_factory=list)
     """The batching policy of each service."""
-    routing: list[Any] = field(default_factory=list)
-    """The routing policy of each service; None for one without replicas."""
+    routing: list[Any] = field(default_factory=list)  # likewise the routing policy; None for one without replicas
     language: list[LanguageService] = field(default_factory=list)
     iteration: list[tuple[Any, Any]] = field(default_factory=list)
     """The batching and the routing policy of each language model."""

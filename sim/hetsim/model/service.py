@@ -63,13 +63,10 @@ class Service:
     """Further facts of its scenario entry for policies (tokens, cache, ...)."""
     policy_key: str = "policy.batching"
     """Where the scenario names its batching policy, for messages."""
+    # Its replicas in each of its modes, if it has any; else batches run wherever the scheduler starts them.
     kinds: tuple[ReplicaKind, ...] = ()
-    """Its replicas in each of its modes, where it has some; none: batches run wherever the scheduler starts them."""
     autoscale: Autoscaling | None = None
-    """Adds and gives up replicas with the load."""
-    key: str = ""
-    """Where the scenario describes the service, for messages."""
-
+    key: str = ""  # where the scenario describes the service, for messages
     prefillers: ClassVar[int] = 0
 
     def __repr__(self) -> str:
@@ -100,8 +97,8 @@ class Autoscaling:
 class ReplicaKind:
     """Replicas on one type of device: step times, KV blocks, weights, first count.
 
-    `prefillers` only prefill; `replicas` are the others.  Of a service that forms batches, which has no steps, `mode` is
-    what a replica keeps: idle devices of one node, and cores and memory of their host.
+    `prefillers` only prefill; `replicas` are the others.  Of a service that forms batches, which has no steps, `mode`
+    is what a replica keeps: idle devices of one node, and cores and memory of their host.
     """
 
     step: StepTimes

@@ -32,8 +32,7 @@ class RequestQueue(Protocol):
 
     service: Service
     wanted: int
-    holder: Any
-    """The replica that serves it on devices of its own; None: all devices of the service do."""
+    holder: Any  # the replica that serves it on devices of its own; None: all devices of the service do
     bell: dict[Any, bool]
     """For all services: queues with changes, and whether their policies must be asked again."""
 

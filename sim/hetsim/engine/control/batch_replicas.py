@@ -35,15 +35,14 @@ class BatchFleet(Owner):
     decisions: Decisions
     devices_free: Callable[[], None]
     queue: Queue
-    batching: Any
-    """Of which each replica has a copy."""
+    batching: Any  # of which each replica has a copy
     routing: Any
 
     def __post_init__(self) -> None:
         self.service, self.state = self.queue.service, self.decisions.state
         self.clock, self.random = self.state.clock, self.state.input.random.stream("routing", self.service.name)
-        self.kinds = []
-        for given, mode, seconds in zip(self.service.kinds, self.service.shape.modes, self.service.per_item, strict=True):
+        self.kinds, service = [], self.service
+        for given, mode, seconds in zip(service.kinds, service.shape.modes, service.per_item, strict=True):
             self.kinds.append(kind := HolderType(len(self.kinds), given.mode, given))
             size = min(mode.batch_limit, 1_000_000)
             kind.speed = size / mode.stages(size, size * seconds).total  # requests in a second, in full batches
@@ -72,7 +71,8 @@ class BatchFleet(Owner):
         """Note a request of a stopped batch: it waits where it was, or for another replica."""
         replica = self.where[task.index]
         replica.add(-1)
-        if replica.loaded and all(self.state.capacity.of[one.index].up for one in replica.placement.devices):
+        up = all(self.state.capacity.of[one.index].up for one in replica.placement.devices)
+        if up and replica in self.replicas.replicas:
             replica.enqueue(task)
         else:
             self.replicas.lobby[task.index] = task  # its replica is about to be lost, which sends it on
@@ -115,13 +115,6 @@ class BatchReplica(Holder):
         self.view.free_at = partial(self.view.free_at, lent=True)
         call(fleet.state, self.batching.begin, self.queue, self.view)
 
-    def __repr__(self) -> str:
-        return f"replica {self.number} of {self.service}"
-
-    def start(self, after: float) -> None:
-        super().start(after)
-        self.wake()
-
     def drain(self) -> None:
         super().drain()
         self.wake()
@@ -154,23 +147,18 @@ class BatchReplica(Holder):
             self.fleet.decisions.apply(decision)
         if (until := self.counter.until) <= self.clock._now:
             raise self.fleet.illegal(f"waits until t = {until:g} s, which is not later than now")
-        if until < math.inf and self.launch.entry < 0 and self.loaded:
+        if until < math.inf and self.launch.entry < 0:
             self.clock.at(until, LAST, self.launch)
 
     def give_up(self, outcome: int) -> list[Task]:
-        state, self.loaded = self.fleet.state, False
-        self.clock.cancel(self.launch)
-        for flow in self.flows:
-            state.links.cancel(flow)
-        self.fleet.decisions.completion.lose([one for one in state.lent.values() if one.within is self])
+        self.fleet.decisions.completion.lose([one for one in self.fleet.state.lent.values() if one.within is self])
         return self.queue.look()
 
     def defects(self) -> list[str]:
         """Everything that is inconsistent (for --check)."""
         counted = sum(one.count for one in self.fleet.state.lent.values() if one.within is self) + len(self.queue)
-        lost = [row for row in self.queue.waiting_rows() if not self.fleet.queue.waits(row)]
-        wrong = f"{self!r}: {self.outstanding} requests are outstanding, not {counted}; {len(lost)} are gone"
-        return [wrong] if lost or counted != self.outstanding else []
+        right = counted == self.outstanding and all(map(self.fleet.queue.waits, self.queue.waiting_rows()))
+        return [] if right else [f"{self!r}: {self.outstanding} requests are outstanding, {counted} are there"]
 
 
 def next_batch(steps: Iterator[Decision]) -> Decision | None:

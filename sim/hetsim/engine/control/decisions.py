@@ -122,12 +122,11 @@ class Decisions:
     def _running_launch(self, task: Task, verb: str) -> Launch:
         if task.state != RUNNING or task._launch is None:
             raise illegal(self.state, f"{verb} {task}, but it {STATES[task.state]}")
-        if isinstance(task._launch, Resident):
+        launch: Launch = task._launch
+        if (replica := launch.holder if isinstance(launch, Resident) else launch.within) is not None:
             hint = "; Stop(device) stops a replica" if verb == "stopped" else ""
-            raise illegal(self.state, f"{verb} {task}, but {task._launch.holder} serves it among others{hint}")
-        if (replica := task._launch.within) is not None:
-            raise illegal(self.state, f"{verb} {task}, but {replica} serves it; Stop(device) stops a replica")
-        return task._launch
+            raise illegal(self.state, f"{verb} {task}, but {replica} serves it among others{hint}")
+        return launch
 
     def _reject(self, decision: Reject) -> None:
         task = decision.task

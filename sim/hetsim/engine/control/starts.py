@@ -151,11 +151,10 @@ class Starts:
         queue, mode, count = requests.queue, placement.mode, requests.count
         position: int | None = queue.service.shape.position.get(mode)
         holder = queue.holder
-        if queue.fleet is not None:
-            text = f"started {requests} on {placement}, but replicas of the service form its batches by themselves"
-            raise illegal(self.state, text)
-        if (holder is None and self.state.queues[queue.number] is not queue) or position is None:
-            raise illegal(self.state, f"started {requests} in mode {mode}, which is none of theirs")
+        known = position is not None and (holder is not None or self.state.queues[queue.number] is queue)
+        if position is None or not known or queue.fleet is not None:
+            why = "which is none of theirs" if queue.fleet is None else "but replicas form their batches by themselves"
+            raise illegal(self.state, f"started {requests} in mode {mode}, {why}")
         waiting = len(queue)
         if not 1 <= count <= waiting:
             raise illegal(self.state, f"started {requests}, of which {waiting} wait")

@@ -61,8 +61,7 @@ class RunState:
     """Launches in flight by number, in the order of their start."""
     residents: dict[int, Resident] = field(default_factory=dict)
     """Launches that keep their devices until they are given up, by number; not in `running`."""
-    lent: dict[int, Launch] = field(default_factory=dict)
-    """Launches on devices that replicas keep (`Launch.within`), by number in the order of their start; likewise."""
+    lent: dict[int, Launch] = field(default_factory=dict)  # likewise those on devices of replicas (`Launch.within`)
     waiting: dict[int, Task] = field(default_factory=dict)
     """Tasks that wait, by row, in the order in which they became ready."""
     lost_items: dict[int, None] = field(default_factory=dict)

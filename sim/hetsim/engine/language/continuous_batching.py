@@ -133,9 +133,6 @@ class Replica(Holder):
 
     # Boundaries ---------------------------------------------------------------------------------------------
 
-    def __repr__(self) -> str:
-        return f"replica {self.number} of {self.service}"
-
     def enqueue(self, request: Generation) -> None:
         requests, stage = self.requests, self.stage
         self.foreseen = None
@@ -358,13 +355,8 @@ class Replica(Holder):
         stage = self.stage
         self.split()
         self.close(self.clock._now, outcome)
-        self.clock.cancel(self.launch)
         stage.under_way = False
-        for flow in self.flows:
-            self.fleet.links.cancel(flow)
-        orphans = self.requests.lose("failure" if outcome == LAUNCH_LOST else "recompute")
-        self.loaded = False  # nothing wakes it any more
-        return orphans
+        return self.requests.lose("failure" if outcome == LAUNCH_LOST else "recompute")
 
     def defects(self) -> list[str]:
         """Everything that is inconsistent (for --check)."""

@@ -33,8 +33,7 @@ class Fleet(ServiceCalls):
     state: RunState
     rounds: Rounds
     signals: Signals
-    devices_free: Callable[[], None]
-    """Called when a replica gives devices back."""
+    devices_free: Callable[[], None]  # called when a replica gives devices back
     service: LanguageService
     batching: Any
     routing: Any

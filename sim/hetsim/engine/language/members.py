@@ -98,8 +98,7 @@ class Lines:
 class Members:
     """Requests of one replica: waiting, joined, and in transfer."""
 
-    replica: Any
-    """What policies and requests know, and `wake`s for a boundary."""
+    replica: Any  # what policies and requests know, and `wake`s for a boundary
     service: ServiceCalls
     memory: KVMemory
     sequences: Sequences

@@ -167,16 +167,14 @@ class Queue:
         self._one_class: bool | None = None
         self._returned = False  # True if any request has come back from a batch that was stopped
         self.timer = Timer(self._enough)
-        self.fleet: Any = None
-        """The replicas that serve these requests, if they do; each has a queue of its own."""
-        self.holder: Any = None
-        """The replica of which this is the queue."""
+        self.fleet: Any = None  # the replicas that serve these requests, if they do; each has a queue of its own
+        self.holder: Any = None  # the replica of which this is the queue
 
     def apart_for(self, holder: Any) -> "Queue":
         """An empty queue of one of the replicas that serve these requests."""
         queue = copy(self)  # cache and noise are those of the service
         queue.holder, queue.fleet, queue.coming, queue.timer = holder, None, OneByOne(0), Timer(queue._enough)
-        queue._apart, queue._first, queue._seen, queue._returned = [], 0, {}, False
+        queue._apart, queue._first, queue._seen, queue._returned, queue.wanted = [], 0, {}, False, 1
         return queue
 
     # Which requests wait --------------------------------------------------------------------------------------

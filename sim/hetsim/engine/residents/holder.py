@@ -38,14 +38,11 @@ class Owner:
     state: RunState
     service: Any
     clock: Clock
-    kinds: Sequence[HolderType]
-    """The types of device on which its replicas may be, the preferred ones first."""
-    requests: dict[int, Any]
-    """Requests that have come and not ended, by row."""
+    kinds: Sequence[HolderType]  # the types of device on which its replicas may be, the preferred ones first
+    requests: dict[int, Any]  # requests that have come and not ended, by row
     routing: Any
     random: np.random.Generator
-    replicas: Any
-    """The set of its replicas, which stands above."""
+    replicas: Any  # the set of its replicas, which stands above
 
     def illegal(self, what: str) -> PolicyError:
         """Return the error for what the policy of the service may not do."""
@@ -73,8 +70,7 @@ class Holder:
     Its set needs `outstanding`, `idle`, `start`, `drain` and `give_up`, `enqueue` of a request and `run_at`.
     """
 
-    outstanding = 0
-    """Requests sent here that have not ended; `loads` follows it."""
+    outstanding = 0  # requests sent here that have not ended; `loads` follows it
 
     def __init__(self, fleet: Owner, number: int, kind: HolderType, placement: Placement, prefills_only: bool):
         state = fleet.state
@@ -91,6 +87,9 @@ class Holder:
         self.flows: list[Flow] = []  # the model on its way to the devices
         self.loads = np.empty(1)  # the loads of all open replicas, with its own at `place`
         self.place = 0
+
+    def __repr__(self) -> str:
+        return f"replica {self.number} of {self.fleet.service}"
 
     @property
     def taken_in(self) -> Sequence[Any]:

@@ -32,8 +32,7 @@ class ReplicaSet:
     state: RunState
     rounds: Rounds
     signals: Signals
-    devices_free: Callable[[], None]
-    """Called when a replica gives devices back."""
+    devices_free: Callable[[], None]  # called when a replica gives devices back
 
     def __post_init__(self) -> None:
         fleet = self.fleet
@@ -179,7 +178,10 @@ class ReplicaSet:
             wanting.pop(self.service.name, None)
 
     def _release(self, replica: Holder) -> None:
-        launch = replica.launch
+        launch, replica.loaded = replica.launch, False  # nothing wakes it any more
+        self.clock.cancel(launch)
+        for flow in replica.flows:
+            self.state.links.cancel(flow)
         del self.state.residents[launch.number]
         self.state.capacity.give(launch.placement, launch, launch.cores)
 
