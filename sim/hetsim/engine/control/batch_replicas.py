@@ -48,8 +48,10 @@ class BatchFleet(Owner):
             kind.speed = size / mode.stages(size, size * seconds).total  # requests in a second, in full batches
         self.requests: dict[int, Task] = {}
         self.where: dict[int, BatchReplica] = {}  # the replica to which each was sent last, by row
-        rounds, signals = self.decisions.rounds, self.decisions.starts.signals
-        self.replicas = ReplicaSet(self, self.state, rounds, signals=signals, devices_free=self.devices_free)
+        self.replicas = ReplicaSet(
+            self, self.state, self.decisions.rounds, signals=self.decisions.starts.signals,
+            devices_free=self.devices_free,
+        )  # fmt: skip
 
     def holder(self, *given: Any, **named: Any) -> "BatchReplica":
         return BatchReplica(self, *given, **named)
@@ -111,8 +113,8 @@ class BatchReplica(Holder):
         self.counter = Counter(self.queue, self.batching)
         self.dispatcher = Dispatcher(id, [self.counter])  # of one queue no order matters
         self.view: Any = copy(fleet.decisions.view)  # of the cluster it sees its own devices
-        self.view.first, self.view.load = self.first, self.load
-        self.view.free_at = partial(self.view.free_at, lent=True)
+        free_at = fleet.decisions.view.free_at
+        self.view.first, self.view.load, self.view.free_at = self.first, self.load, partial(free_at, lent=True)
         call(fleet.state, self.batching.begin, self.queue, self.view)
 
     def drain(self) -> None:

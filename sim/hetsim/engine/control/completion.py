@@ -115,9 +115,8 @@ class Completion:
         requests = terms.requests
         queue = requests.queue
         queue.ring(True)  # its policy is asked again: a device is free
-        holder = queue.holder
         if self._listens[queue.number]:
-            policy = state.input.batching[queue.number] if holder is None else holder.batching
+            policy = state.input.batching[queue.number] if queue.holder is None else queue.holder.batching
             call(state, policy.ended, _report(launch, times, self.clock._now), queue)
         if queue.cache is not None:
             for row in terms.rows:
@@ -127,8 +126,8 @@ class Completion:
         for task in tasks:
             task.state = ENDED
             task._launch = None
-        if holder is not None:
-            holder.fleet.served(launch)
+        if queue.holder is not None:
+            queue.holder.fleet.served(launch)
         elif state.wake_on != "ready":
             self.clock.round_due = True
         back = queue.service.response_delay

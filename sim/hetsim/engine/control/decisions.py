@@ -144,8 +144,7 @@ class Decisions:
         """Waiting requests end without having run."""
         state, queue = self.state, requests.queue
         waiting = len(queue)
-        known = queue.holder is not None or state.queues[queue.number] is queue
-        if not known or not 1 <= requests.count <= waiting:
+        if (queue.holder is None and state.queues[queue.number] is not queue) or not 1 <= requests.count <= waiting:
             raise illegal(self.state, f"discards {requests}, of which {waiting} wait")
         if requests.tasks is not None or queue.column is None or queue.apart:
             for task in requests.tasks or queue.look(requests.count):  # some are objects: ended one by one

@@ -249,10 +249,9 @@ class Forecast:
         ends = []
         for launch in launches_on(self.state, device):
             if launch.resident:
-                if lent:
-                    continue
-                return math.inf
-            if launch.table is None:
+                if not lent:
+                    return math.inf
+            elif launch.table is None:
                 ends.append(self.finish_of(launch))
                 times = times._replace(compute=max(times.compute, now + self.remaining_of(launch)))
             else:

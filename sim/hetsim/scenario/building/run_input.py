@@ -84,17 +84,6 @@ def service_policies(
     return made
 
 
-def _unused_policies(scenario: "ScenarioSource", problems: list[Problem]) -> None:
-    """Note policies for services of a kind that the workload does not have."""
-    services = [entry.service for entry in scenario.model.workload if entry.service is not None]
-    if scenario.policies.batching is not None and not services:
-        text = "batching is for services, and no entry of the workload has a service"
-        problems.append(scenario.document.problem(("policy", "batching"), text))
-    if scenario.policies.routing is not None and not any(getattr(one, "kept", True) for one in services):
-        text = "routing is among the replicas of services, and no entry of the workload has any"
-        problems.append(scenario.document.problem(("policy", "routing"), text))
-
-
 def _note_overload(
     stream: TaskStream, spec: PolicySpec, policy: Any, scenario: "ScenarioSource", context: Context
 ) -> None:  # fmt: skip
@@ -186,7 +175,13 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     scheduler = make_policy(policies.scheduler, scenario, problems)
     admission = None if policies.admission is None else make_policy(policies.admission, scenario, problems)
     served = [stream for stream in streams if stream.service is not None or stream.language is not None]
-    _unused_policies(scenario, problems)
+    answered = [entry.service for entry in model.workload if entry.service is not None]
+    if policies.batching is not None and not answered:
+        text = "batching is for services, and no entry of the workload has a service"
+        problems.append(scenario.document.problem(("policy", "batching"), text))
+    if policies.routing is not None and not any(getattr(one, "kept", True) for one in answered):
+        text = "routing is among the replicas of services, and no entry of the workload has any"
+        problems.append(scenario.document.problem(("policy", "routing"), text))
     formed, iteration = (service_policies(served, scenario, context, problems, language) for language in (False, True))
     batching = [one for one, _ in formed]
     faults = _faults(model.faults, cluster, scenario, problems)

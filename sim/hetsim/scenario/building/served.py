@@ -48,16 +48,14 @@ class DrawnService(DrawnRequests[ServiceSpec]):
                     there = min((one.bytes_of(there) for one in slices), default=there)
                 self._room(device, memory, there)
                 limit = self._limit(way, device, way.gpu_memory or 0, there)
-                own = way
                 if self.service.kept:
                     self.kinds.append(self._kept(device, way))
-                    own = way.model_copy(update={"cpus": None, "memory": None})  # of its replica, for all batches
+                own = way.model_copy(update={"cpus": None, "memory": None}) if self.service.kept else way
                 mode = self.context.modes.served(device, own, memory, limit, several=len(devices) > 1)
                 modes.append((mode, way.compute))
         known = ["", *(way.name for way in self.service.ways), *(mode.type.name for mode, _ in modes)]
         for name in [one for one in self.service.replicas or {} if one not in known]:
-            text = f"{name} is neither a variant of this service nor a type of device on which it runs"
-            raise self._fail(f"replicas.{name}", text)
+            raise self._fail(f"replicas.{name}", f"{name} is neither a variant of this service nor a type of device")
         return modes
 
     def _kept(self, device: DeviceType, way: VariantSpec) -> ReplicaKind:
@@ -65,11 +63,11 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         gpus, weights, modes = way.used("gpus"), self.service.model or 0, self.context.modes
         kept = Demand.model_construct(gpus=gpus, cpus=way.cpus, memory=way.memory, gpu_memory=weights)
         mode = modes.mode(device, kept, name=self.name)
-        why = f"{device.name} is no accelerator of which it has whole ones to itself (sharing: exclusive)"
         if device.kind == "cpu" or device.sharing.kind != "exclusive" or gpus < 1 or not modes.fits(mode):
-            why = modes.why_not(mode, "") if mode.whole_devices and not modes.fits(mode) else why
-            key = "replicas" if self.service.autoscale is None else "autoscale"
-            raise self._fail(key, f"no replica can start: {why}")
+            why = f"{device.name} is no accelerator of which it has whole ones to itself (sharing: exclusive)"
+            if mode.whole_devices and not modes.fits(mode):
+                why = modes.why_not(mode, "")
+            raise self._fail("replicas" if self.service.replicas else "autoscale", f"no replica can start: {why}")
         if device.streams > 1:
             mode = replace(mode, share=device.streams * WHOLE)  # nothing may be in flight there before it
         scaling, given = self.service.autoscale, self.service.replicas or {}
@@ -204,9 +202,8 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         longest = max(compute, up + down if mode.type.link.duplex == "half" else max(up, down))
         streams = 1 if mode.on_cpu else mode.type.streams
         if self.service.kept:
-            scaling = self.service.autoscale
             kind = next(kind for kind, (one, _) in zip(self.kinds, self.modes, strict=True) if one is mode)
-            number = kind.replicas if scaling is None else scaling.max_replicas
+            number = kind.replicas if self.service.autoscale is None else self.service.autoscale.max_replicas
             return number * size / max(longest, (up + compute + down) / streams)
         cluster = self.context.cluster
         count = sum(device.type is mode.type for node in cluster.nodes for device in node.accelerators)
