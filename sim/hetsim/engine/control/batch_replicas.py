@@ -1,8 +1,8 @@
-"""Replicas of services that form batches: each has a queue and a batching policy on devices of its own.
+"""Replicas of services that form batches, each with a queue and a batching policy.
 
-A request stands in the queue of its service, of which all parts of the engine ask, and in that of the replica to which
-it is routed.  A replica asks its policy when everything else of an instant has happened, and starts batches itself,
-next to each other on what it keeps: no scheduler sees them.
+Each has devices of its own.  A request stands in the queue of its service, of which all parts of the engine ask, and
+in that of the replica to which it is routed.  A replica asks its policy when all else of an instant has happened, and
+starts batches itself, next to each other on what it keeps: no scheduler sees them.
 """
 
 import math
@@ -70,7 +70,7 @@ class BatchFleet(Owner):
             replica.queue.came()
 
     def again(self, task: Task) -> None:
-        """Note a request of a stopped batch: it waits where it was, or for another replica."""
+        """Let a request of a stopped batch wait where it was, or for a replica."""
         replica = self.where[task.index]
         replica.add(-1)
         up = all(self.state.capacity.of[one.index].up for one in replica.placement.devices)
@@ -129,11 +129,11 @@ class BatchReplica(Holder):
         self.queue.came()
 
     def load(self, device: Device) -> float:
-        """Batches in flight on a device of its own, of which all is taken without them."""
+        """Batches in flight on one of its devices, all of which it has taken."""
         return -self.of[device.index].free / WHOLE
 
     def first(self, mode: Mode, *_: Any, **by: Any) -> Placement | None:
-        """Where one more batch may start: on its devices, if it fits next to those in flight."""
+        """The placement of one more batch, if it fits next to those in flight."""
         states, share = [self.of[one.index] for one in self.inside.devices], mode.share - self.kind.mode.share
         fits = all(one.up and one.free >= share and one.room >= mode.gpu_memory for one in states)
         return self.inside if fits and mode is self.inside.mode else None

@@ -151,8 +151,8 @@ class Starts:
         queue, mode, count = requests.queue, placement.mode, requests.count
         position: int | None = queue.service.shape.position.get(mode)
         holder = queue.holder
-        known = position is not None and (holder is not None or self.state.queues[queue.number] is queue)
-        if position is None or not known or queue.fleet is not None:
+        its_own = holder is not None or self.state.queues[queue.number] is queue
+        if position is None or not its_own or queue.fleet is not None:
             why = "which is none of theirs" if queue.fleet is None else "but replicas form their batches by themselves"
             raise illegal(self.state, f"started {requests} in mode {mode}, {why}")
         waiting = len(queue)

@@ -71,7 +71,7 @@ class Launch(Timer):
 
     @property
     def within(self) -> Any:
-        """The replica that has started it on its own devices; None for a launch that takes them itself."""
+        """The replica that started it on its own devices; None: it took them itself."""
         return None if self.terms is None else self.terms.requests.queue.holder
 
     @property

@@ -48,7 +48,7 @@ _UNFIT = {
 def service_policies(
     streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem], language: bool
 ) -> list[tuple[Any, Any]]:
-    """A batching policy for each service of a kind that has requests, and a routing policy if it has replicas."""
+    """A batching policy for each service of a kind, and a routing policy for replicas."""
     policies, document = scenario.policies, scenario.document
     served = [one for one in streams if (one.language if language else one.service) is not None and len(one)]
     alone = served and not any(stream.service if language else stream.language for stream in streams)
@@ -182,7 +182,9 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     if policies.routing is not None and not any(getattr(one, "kept", True) for one in answered):
         text = "routing is among the replicas of services, and no entry of the workload has any"
         problems.append(scenario.document.problem(("policy", "routing"), text))
-    formed, iteration = (service_policies(served, scenario, context, problems, language) for language in (False, True))
+    formed, iteration = (
+        service_policies(served, scenario, context, problems=problems, language=one) for one in (False, True)
+    )
     batching = [one for one, _ in formed]
     faults = _faults(model.faults, cluster, scenario, problems)
     if isinstance(scheduler, Scheduler) and scheduler.knows_rates:

@@ -53,13 +53,13 @@ class DrawnService(DrawnRequests[ServiceSpec]):
                 own = way.model_copy(update={"cpus": None, "memory": None}) if self.service.kept else way
                 mode = self.context.modes.served(device, own, memory, limit, several=len(devices) > 1)
                 modes.append((mode, way.compute))
-        known = ["", *(way.name for way in self.service.ways), *(mode.type.name for mode, _ in modes)]
-        for name in [one for one in self.service.replicas or {} if one not in known]:
+        all_names = ["", *(way.name for way in self.service.ways), *(mode.type.name for mode, _ in modes)]
+        for name in [one for one in self.service.replicas or {} if one not in all_names]:
             raise self._fail(f"replicas.{name}", f"{name} is neither a variant of this service nor a type of device")
         return modes
 
     def _kept(self, device: DeviceType, way: VariantSpec) -> ReplicaKind:
-        """What a replica in the next mode keeps, and how many there are at the start."""
+        """The replicas in the next mode: devices that each keeps, and their first count."""
         gpus, weights, modes = way.used("gpus"), self.service.model or 0, self.context.modes
         kept = Demand.model_construct(gpus=gpus, cpus=way.cpus, memory=way.memory, gpu_memory=weights)
         mode = modes.mode(device, kept, name=self.name)
