@@ -16,6 +16,7 @@ from hetsim.errors import PolicyError, ScenarioError
 from hetsim.model.faults import FaultEvent
 from hetsim.model.plan import Placement
 from hetsim.policy import Start, Stop, Wait
+from hetsim.queueing.matching import match
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import load
 
@@ -331,4 +332,62 @@ def test_what_replicas_cannot_be(changes, says):
     described = fleet(["a", "a"], {}, "round_robin", "10/s")
     described["workload"][0]["service"] = {"compute": {"fixed": "20 ms"}, "max_batch": 1, **changes}
     with pytest.raises(ScenarioError, match=says):
+        Simulation(load(described).build())
+
+
+# Copies, plans and models -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batching", ["async_linear", "triton_dynamic", "clockwork"])
+def test_a_fork_in_mid_run_ends_with_the_same_bytes(batching):
+    """Of two replicas that scale, with batches in flight and requests that wait; a copy shares nothing with the run."""
+    described = one_device(2, "900/s", batching, model="100 MB", autoscale={"min": 1, "max": 2, "target": 3})
+    described["cluster"]["nodes"]["gpus"]["count"] = 2
+    job = {"name": "job", "arrivals": {"process": "poisson", "rate": "40/s"}, "cpu_time": "9 ms"}
+    described["workload"].append(job)
+    described["cluster"]["nodes"]["cpus"] = 2
+    simulation = Simulation(load(described).build(1), check=True)
+    copies = []
+    while simulation.advance():
+        for decision in simulation.schedule(simulation.view):
+            simulation.apply(decision)
+        if simulation.state.lent and len(copies) < 3 and simulation.view.now > 0.1 * (len(copies) + 1):
+            copies.append(simulation.fork())
+    ended = Result(simulation.finish())
+    assert len(copies) == 3 and ended.tasks["device"].nunique() > 2
+    for copy in copies:
+        same(ended, Result(copy.run()))
+
+
+class Curious(hs.policy.ListScheduler):
+    """Plays the run on from its third round."""
+
+    def __init__(self):
+        super().__init__()
+        self.rounds, self.seen = 0, None
+
+    def schedule(self, view):
+        self.rounds += 1
+        if self.rounds == 3:
+            self.seen = view.fork(self).run()
+        yield from super().schedule(view)
+
+
+def test_what_a_policy_forks_serves_the_requests_that_have_come():
+    """All requests and jobs are there at 0, estimates are true: what it foresees is what comes."""
+    described = fleet(["a", "a", "a"], {"a": 2}, "round_robin", "1/s")
+    described["workload"][0] |= {"arrivals": {"process": "all_at_once", "count": 40}, "until": None}
+    job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 9}, "gpu_time": "50 ms"}
+    described["workload"].append(job)
+    scheduler = Curious()
+    tasks = run(described, scheduler=scheduler).tasks
+    np.testing.assert_allclose(scheduler.seen.finish, tasks["finish"], rtol=0, atol=1e-9)
+
+
+def test_plans_and_models_that_do_not_know_replicas_say_so():
+    described = fleet(["a", "a"], {"a": 2}, "round_robin", "10/s")
+    failed = {one.text for one in match(load(described)).failed}
+    assert {"not recognized: service.replicas", "not recognized: service.routing"} <= failed
+    described["policy"] = "heft"
+    with pytest.raises(ScenarioError, match="heft is told of all tasks beforehand, and requests to replicas are none"):
         Simulation(load(described).build())
