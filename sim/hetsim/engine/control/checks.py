@@ -6,7 +6,7 @@ Each is an assertion, and its message says what does not hold.
 import math
 from dataclasses import dataclass
 
-from hetsim.engine.core.state import RunState, among, launches_on
+from hetsim.engine.core.state import RunState, launches_on
 from hetsim.engine.flight.launch import BEFORE, COMPUTE, Launch
 from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.resources.occupancy import GpuState, NodeState
@@ -189,7 +189,7 @@ class Checker:
         # One that ends at this instant, or has nothing to compute, may not have left yet when the next one begins.
         share -= sum(launch.placement.mode.share for launch in computing if launch.table.finish_at <= now)
         assert lane.sliced or share <= WHOLE, f"the compute engine of {gpu.device} is oversubscribed"
-        over = [launch for launch in lane.flights if launch.number not in among(self.state, launch)]
+        over = [launch for launch in lane.flights if launch not in self._launches()]
         assert not over, f"something that is over is in flight on {gpu.device}"
         for parts, owners in ((lane.uploads, len(tables) + lane.fetching), (lane.downloads, len(tables))):
             served = [part for part in parts if part.at <= now < part.until]

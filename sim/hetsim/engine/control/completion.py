@@ -9,7 +9,7 @@ import numpy as np
 from hetsim.engine.control.waiting import Waiting
 from hetsim.engine.core.policy_errors import call, illegal
 from hetsim.engine.core.rounds import Rounds
-from hetsim.engine.core.state import RunState, among
+from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.kernel.clock import FINISH, Later
 from hetsim.engine.language.llm_service import Serving
@@ -91,7 +91,8 @@ class Completion:
     def launch_completed(self, launch: Launch, times: tuple[float, ...]) -> None:
         """Complete a launch with a timetable."""
         terms = launch.terms
-        del among(self.state, launch)[launch.number]  # first: no hook may find it among the running
+        # First: no hook may find it among the running.
+        del (self.state.running if launch.within is None else self.state.lent)[launch.number]
         if self.limits is not None:
             self.limits.over(launch, keep=False)
         if terms is not None:
@@ -281,7 +282,7 @@ class Completion:
         note_start(self.state, launch, self.stops.stop(launch, keep, fault=fault, **how))
         if self.limits is not None:
             self.limits.over(launch, keep and not fault)
-        del among(self.state, launch)[launch.number]
+        del (self.state.running if launch.within is None else self.state.lent)[launch.number]
         for task in launch.tasks:
             note_place(self.state, task, launch)
             task._launch = None

@@ -6,9 +6,9 @@ from typing import Any
 
 from hetsim.engine.control.waiting import Waiting
 from hetsim.engine.core.policy_errors import STATES, illegal, position_in
-from hetsim.engine.core.state import RunState, Signals, among
+from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight.durations import work
-from hetsim.engine.flight.launch import FusedLaunch, Launch, Terms
+from hetsim.engine.flight.launch import FusedLaunch, Launch, LentLaunch, Terms
 from hetsim.engine.kernel.clock import FINISH
 from hetsim.engine.launching.launches import Launches
 from hetsim.engine.launching.stopping import TimeLimits
@@ -166,7 +166,9 @@ class Starts:
         padding = (requests.size - count) * queue.service.per_item[position]
         factors = queue.noise.factors(mode, requests.size)
         terms = Terms(requests, padding, factors, queue.arrival(0))
-        launch = Launch(self._boundary, 0, (), placement, self.state.clock._now)
+        launch = (Launch if holder is None else LentLaunch)(self._boundary, 0, (), placement, self.state.clock._now)
+        if holder is not None:
+            launch.within = holder
         launch.terms, launch.position = terms, position
         self._seat(launch, requests if tasks is None else tasks[0])  # before the queue changes: it may be refused
         if tasks is None:
@@ -199,7 +201,7 @@ class Starts:
         launch.cores = self.state.capacity.take(placement, launch) if cores < 0 else cores
 
     def _run(self, launch: Launch) -> None:
-        among(self.state, launch)[launch.number] = launch
+        (self.state.running if launch.within is None else self.state.lent)[launch.number] = launch
         for task in launch._tasks or ():
             self.state.waiting.pop(task.index, None)  # one that moves, or was blocked, is not there
             task.state = RUNNING

@@ -109,11 +109,6 @@ def launches_on(state: RunState, device: Device) -> list[Launch]:
     return [launch for launch in everything if device in launch.placement.devices]
 
 
-def among(state: RunState, launch: Launch) -> dict[int, Launch]:
-    """The launches of its kind that are in flight, by number."""
-    return state.running if launch.within is None else state.lent
-
-
 def launches_since(state: RunState, number: int) -> list[Launch]:
     """Launches in flight that started after the given one, the last first."""
     launches = []

@@ -54,6 +54,7 @@ class Launch(Timer):
     """Position of its mode in the first task's shape."""
     resident = False
     """True if it has no end of its own (`Resident`)."""
+    within: Any = None  # the replica that started it on its own devices (`LentLaunch`); None: it took them itself
     fusion: Fusion | None = None
     """How its tasks are fused, if several are launched as one kernel (`FusedLaunch`)."""
 
@@ -68,11 +69,6 @@ class Launch(Timer):
         self.sketch: Sketch | None = None  # its stages, as long as nothing looks at them
         self.own_table: Any = None  # its `Timetable`, if it has been written out; else None
         self._tasks: tuple[Task, ...] | None = tasks
-
-    @property
-    def within(self) -> Any:
-        """The replica that started it on its own devices; None: it took them itself."""
-        return None if self.terms is None else self.terms.requests.queue.holder
 
     @property
     def table(self) -> Any:
@@ -104,6 +100,12 @@ class Launch(Timer):
 
     def __hash__(self) -> int:
         return self.number  # a launch is hashed only once it has its number
+
+
+class LentLaunch(Launch):
+    """A batch on devices that a replica keeps."""
+
+    __slots__ = ("within",)
 
 
 class FusedLaunch(Launch):
