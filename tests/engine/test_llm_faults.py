@@ -151,7 +151,7 @@ def test_where_prefill_is_separate_a_failure_of_either_side_makes_a_request_be_r
 
 
 def test_requests_for_which_no_replica_comes_back_are_named():
-    with pytest.raises(RunError, match=r"2 requests to language models wait.*1 of their replicas have failed"):
+    with pytest.raises(RunError, match=r"2 requests wait for replicas.*1 of their replicas have failed"):
         broken(events((0.005, 0, "down")), [0, 3], [100, 100], [3, 3])
 
 

@@ -513,7 +513,7 @@ def test_more_models_than_fit_are_a_warning_or_an_error():
     with pytest.raises(ScenarioError, match="host is a place of the nodes"):
         load({"cluster": {"stores": [{"name": "host", "out": "1 GB/s"}], "nodes": [node()]}, "workload": three[:1]})
     tasks = {"name": "t", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "1 s"}
-    with pytest.raises(ScenarioError, match="eviction is among the replicas of language models"):
+    with pytest.raises(ScenarioError, match="eviction is among the replicas of services"):
         load({"cluster": {"nodes": [node()]}, "workload": [tasks], "policy": {"eviction": "lru"}}).build()
 
 

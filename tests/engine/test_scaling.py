@@ -195,7 +195,7 @@ def test_counters_of_the_last_window_by_hand(monkeypatch):
 def test_questions_alone_do_not_keep_a_run_alive(monkeypatch):
     monkeypatch.setitem(registry._registered, "scale", {"watches": Watches})
     service = {"scale": {"name": "watches", "min": 0, "max": 1, "every": "10 s"}, "model": "1 GB"}
-    with pytest.raises(RunError, match="1 requests to language models wait, and nothing will ever happen"):
+    with pytest.raises(RunError, match="1 requests wait for replicas, and nothing will ever happen"):
         requests([1.0], [1], [1], service)
 
 

@@ -26,7 +26,7 @@ DIFFERENT = {
     ),
     "the scenario has it as people write it, the model what is built from all of it": (
         "ScenarioModel/RunInput Policies/RunInput SharingSpec/Sharing MeasuredSpec/Mode StepTime/LinearSteps "
-        "StepTime/KernelSteps Nodes/Node"
+        "StepTime/KernelSteps Nodes/Node LanguageModel/ReplicaKind"
     ),
     "upload and download of a network are other names of out and in; its curve is rows, not the built curve": (
         "NodeNetworkSpec/Link NodeNetworkSpec/Mode"

@@ -62,7 +62,7 @@ WRONG = {
         LLM + KV + "      disaggregated: {prefill: 3, decode: 1}\n",
         "13:23: workload.0.service.disaggregated.prefill", "replica 3 of 3",
     ),
-    "planned model": (LLM + "policy: heft\n", "12:1: policy.scheduler", "requests to language models are none"),
+    "planned model": (LLM + "policy: heft\n", "12:1: policy.scheduler", "requests to replicas are none"),
     # Services
     "planned service": (GPU + SERVED + SCHEDULER + "heft\n", "12:3: policy.scheduler", "does not serve requests"),
     "preemptive service": (GPU + SERVED + SCHEDULER + "las\n", "12:3: policy.scheduler", "stops running tasks"),

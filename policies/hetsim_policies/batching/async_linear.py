@@ -84,7 +84,7 @@ class AsyncLinear(Batching):
 
     def begin(self, queue: RequestQueue, view: View) -> None:
         kinds = {mode.type.name for mode in queue.service.shape.modes}
-        self.devices = max(1, sum(view.cluster.count(kind) for kind in kinds))
+        self.devices = max(1, sum(view.cluster.count(kind) for kind in kinds)) if queue.holder is None else 1
         if self.latency is None:
             self.latency = queue.service.slo
 

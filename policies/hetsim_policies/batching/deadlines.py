@@ -99,9 +99,9 @@ class Clockwork(Batching):
         self.places: list[Placement] = []  # all devices on which the service could run, where its modes take one
 
     def begin(self, queue: RequestQueue, view: View) -> None:
-        devices, modes = view.cluster.devices, queue.service.shape.modes
+        devices = (view.cluster if queue.holder is None else queue.holder.placement).devices
         self.places = [
-            Placement(mode, (device,)) for mode in modes for device in devices
+            Placement(mode, (device,)) for mode in queue.service.shape.modes for device in devices
             if device.type is mode.type and (mode.gpus == 1 or mode.on_cpu)
         ]  # fmt: skip
 

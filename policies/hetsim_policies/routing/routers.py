@@ -81,6 +81,7 @@ class PrefixAffinity(Routing):
 
 
 WEIGHTS = {"prefix": 3.0, "queue": 2.0, "kv": 2.0}
+SEEN = {"prefix": "prefix", "queue": "waiting", "running": "queue", "kv": "kv"}  # the signal of each score
 
 
 class Scored(Routing):
@@ -96,11 +97,11 @@ class Scored(Routing):
     weights: what each score counts, by its name.
     """
 
-    signals = ("waiting", "kv", "prefix")
-
     def __init__(self, weights: dict[Literal["prefix", "queue", "running", "kv"], NotNegative] | None = None):
-        self.weights = WEIGHTS if weights is None else weights
-        if not any(self.weights.values()):
+        given = WEIGHTS if weights is None else weights
+        self.weights = {name: weight for name, weight in given.items() if weight}
+        self.signals = tuple(SEEN[name] for name in self.weights)
+        if not self.weights:
             raise ValueError("weights are all 0; give one of prefix, queue, running and kv a weight above 0")
 
     def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:

@@ -4,7 +4,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from hetsim.model.service import LanguageService
+from hetsim.model.service import LanguageService, Service
 from hetsim.model.units import Fraction, Positive, Seconds, Share
 from hetsim.policy import Predictor, Scaling, ServiceSignals
 from hetsim_policies.prediction.predictors import Ewma
@@ -24,7 +24,7 @@ class TargetRequests(Scaling):
     def __init__(self, target: Positive, cooldown: Seconds = 0.0):
         self.target, self.cooldown = target, cooldown
 
-    def wanted(self, service: LanguageService, signals: ServiceSignals, now: float) -> Mapping[str, int]:
+    def wanted(self, service: LanguageService | Service, signals: ServiceSignals, now: float) -> Mapping[str, int]:
         numbers = {}
         for name, role in signals.roles.items():
             number, have = signals.bounds.within(math.ceil(role.outstanding / self.target)), role.replicas
@@ -53,13 +53,15 @@ class QueueKv(Scaling):
     tolerance: relative deviation from a target that changes nothing.  stabilization: how long a number is kept.
     """
 
+    signals = ("kv",)
+
     def __init__(
         self, waiting: Positive = 4.0, kv: Share = 0.8, tolerance: Fraction = 0.1, stabilization: Seconds = 300.0
     ):
         self.waiting, self.kv, self.tolerance, self.stabilization = waiting, kv, tolerance, stabilization
         self._advice: dict[str, deque[tuple[float, int]]] = {}
 
-    def wanted(self, service: LanguageService, signals: ServiceSignals, now: float) -> Mapping[str, int]:
+    def wanted(self, service: LanguageService | Service, signals: ServiceSignals, now: float) -> Mapping[str, int]:
         numbers = {}
         for name, role in signals.roles.items():
             have, usage = role.replicas, (role.waiting / self.waiting, role.ready * role.kv_used / self.kv)
@@ -94,7 +96,7 @@ class Predicted(Scaling):
         if self.predictor.knows_rates:
             raise ValueError("the true rates are for the run's own scheduler only; name another predictor")
 
-    def wanted(self, service: LanguageService, signals: ServiceSignals, now: float) -> Mapping[str, int]:
+    def wanted(self, service: LanguageService | Service, signals: ServiceSignals, now: float) -> Mapping[str, int]:
         self.predictor.observe(now, signals.arrival_rate)
         number = math.ceil(self.predictor.forecast(self.lead) / self.rate - 1e-9)
         return {name: max(number, role.outstanding > 0, 0) for name, role in signals.roles.items()}
@@ -117,7 +119,7 @@ class KeepAlive(Scaling):
     def __init__(self, keep: Seconds = 600.0, target: Positive | None = None):
         self.keep, self.target = keep, target
 
-    def wanted(self, service: LanguageService, signals: ServiceSignals, now: float) -> Mapping[str, int]:
+    def wanted(self, service: LanguageService | Service, signals: ServiceSignals, now: float) -> Mapping[str, int]:
         numbers = {}
         for name, role in signals.roles.items():
             ends = [since + self.keep for since in role.idle_since]

@@ -143,8 +143,10 @@ def _make_known(copy: Parts, copier: Copier, seed: int, drawn: "_Drawn | None") 
     for queue in state.queues:
         state.requests_left -= queue.end_now()  # requests still expected were counted
         queue.ring(True)
+        for replica in () if queue.fleet is None else queue.fleet.replicas.replicas:
+            replica.wake()
     _spare_devices(state)
-    launches = list(state.running.values())
+    launches = [*state.running.values(), *state.lent.values()]
     _retime_plain(state, [launch for launch in launches if launch.table is None], drawn)
     for launch in launches:
         if launch.table is not None:

@@ -5,6 +5,7 @@ from time import perf_counter
 from typing import Any
 
 from hetsim.engine.control.arrivals import Arrivals
+from hetsim.engine.control.batch_replicas import BatchFleet
 from hetsim.engine.control.checks import Checker
 from hetsim.engine.control.clients import Clients
 from hetsim.engine.control.completion import Completion, inert
@@ -68,7 +69,7 @@ class Parts:
             Queue(
                 number, service, run, clock=state.clock, links=state.links, bell=bell,
                 # Arrivals are events if something is decided about each request, a cache answers, or a client waits.
-                by_clock=not (asked or service.cache is not None or sent_late(service, run))
+                by_clock=not (asked or service.cache is not None or service.kinds or sent_late(service, run))
             )
             for number, service in enumerate(run.services)
         ]
@@ -91,6 +92,13 @@ class Parts:
             state, self.rounds, self.starts, launches=self.launches, completion=completion, devices=self.devices,
             view=self.view
         )  # fmt: skip
+        for queue, batching, (routing, scaling) in zip(state.queues, run.batching, run.replica_policies, strict=False):
+            if queue.service.kinds:
+                queue.fleet = BatchFleet(
+                    self.decisions, self.serving.refill, queue, batching=batching, routing=routing, scaling=scaling
+                )  # fmt: skip
+                self.serving.sets.append(queue.fleet.replicas)
+        self.serving.sets.sort(key=lambda one: one.service.shape.index)
         signals.launch_completed = completion.launch_completed
         signals.task_completed = completion.completed
         signals.task_ended = completion.end_task
@@ -128,8 +136,8 @@ class Parts:
             text = what + "have lengths that no policy knows; name another policy"
             raise ScenarioError(Problem(text, key="policy.scheduler"))
         if type(scheduler).prepare is not Scheduler.prepare:
-            if run.language:
-                what = f"{run.policy} is told of all tasks beforehand, and requests to language models are none"
+            if self.serving.sets:
+                what = f"{run.policy} is told of all tasks beforehand, and requests to replicas are none"
                 raise ScenarioError(Problem(f"{what}; name a dynamic policy", key="policy.scheduler"))
             begun = perf_counter()
             call(state, scheduler.prepare, problem_of())
@@ -137,7 +145,8 @@ class Parts:
         if state.queues:
             self.show_queues(scheduler)
             for queue, policy in zip(state.queues, run.batching, strict=True):
-                call(state, policy.begin, queue, self.view)
+                if queue.fleet is None:
+                    call(state, policy.begin, queue, self.view)
         call(state, scheduler.begin, self.view)
         if run.admission is not None and not inert(run.admission, "begin"):
             call(state, run.admission.begin, self.view)
@@ -161,9 +170,11 @@ class Parts:
     def show_queues(self, scheduler: Scheduler) -> None:
         """Pass a scheduler the queues of services, each with its batching policy."""
         state = self.state
-        counters = [Counter(*pair) for pair in zip(state.queues, state.input.batching, strict=True)]
+        pairs = zip(state.queues, state.input.batching, strict=True)
+        counters = [Counter(*pair) for pair in pairs if pair[0].fleet is None]
         served = sum(queue.total for queue in state.queues)
-        call(state, scheduler.serve, counters, served == len(state.tasks))
+        if counters:
+            call(state, scheduler.serve, counters, served == len(state.tasks))
 
 
 def _state_of(run: RunInput) -> RunState:

@@ -146,7 +146,7 @@ class Simulation:
         """Complete the record after the last round; RunError if a task waits for ever."""
         state, serving = self.state, self.parts.serving
         now, horizon = state.clock._now, state.input.horizon
-        if state.iterating and not state.clock.pending:
+        if (state.iterating or any(one.lobby for one in serving.sets)) and not state.clock.pending:
             raise serving.unanswered()
         if state.running and not state.clock.pending:
             launch = next(iter(state.running.values()))
@@ -187,7 +187,7 @@ class Simulation:
         """Write the launches that are still in flight at the end of the run."""
         state = self.state
         recorder = state.recorder
-        for launch in list(state.running.values()):
+        for launch in [*state.running.values(), *state.lent.values()]:
             if launch.sketch is not None:
                 launch.sketch[0].write_out(now)
             if (table := launch.table) is None and launch.task._history is not None:

@@ -112,6 +112,8 @@ class RunInput:
     policy: str = "policy"
     services: list[Service] = field(default_factory=list)
     batching: list[Any] = field(default_factory=list)  # the batching policy of each service
+    # likewise the routing and the scaling policy of its replicas; None: it has no replicas, or does not scale
+    replica_policies: list[tuple[Any, Any]] = field(default_factory=list)
     language: list[LanguageService] = field(default_factory=list)
     # the batching, the routing and the scaling policy of each language model; None: it does not scale
     iteration: list[tuple[Any, Any, Any]] = field(default_factory=list)

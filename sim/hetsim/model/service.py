@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from hetsim.errors import KeyProblem
 from hetsim.model.cluster import DeviceType
 from hetsim.model.step_times import StepTimes
-from hetsim.model.tasks import Shape
+from hetsim.model.tasks import Mode, Shape
 
 if TYPE_CHECKING:
     from hetsim.model.units import Count, Fraction, Seconds, Whole
@@ -30,42 +30,6 @@ class ResultCache:
     """Which result goes when there is no room: lru or clock."""
     hit: Seconds = 0.0
     """Time of an answer from the cache."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Service:
-    """A stream of requests that are served in batches.
-
-    `rows` are its rows of `Tasks`, in order of arrival; they alone have the service's shape.  A batch of n in mode j
-    computes for `shape.modes[j].base` plus the sum of its requests' own times, which for most services are all
-    `per_item[j]`; uploads and downloads are those of the mode.  `slo` is the relative deadline of each request.
-    `noise` is the relative standard deviation of every stage time of a batch (normal, cut off at a tenth).
-    """
-
-    name: str
-    shape: Shape
-    rows: np.ndarray
-    per_item: tuple[float, ...]
-    slo: float = math.inf
-    noise: Fraction = 0.0
-    """Relative standard deviation of all stage times, from 0 to 30%."""
-    alike: bool = True
-    """True if all requests take exactly `per_item`."""
-    bytes_in: float = 0.0
-    bytes_out: float = 0.0
-    """Private data of a request, on average."""
-    cache: ResultCache | None = None
-    request_delay: Seconds = field(default=0.0, metadata={"alias": "request"})
-    """Time of a request from the front end to the node."""
-    response_delay: Seconds = field(default=0.0, metadata={"alias": "response"})
-    """Time of a response back to the front end."""
-    about: dict[str, object] = field(default_factory=dict)
-    """Further facts of its scenario entry for policies (tokens, cache, ...)."""
-    policy_key: str = "policy.batching"
-    """Where the scenario names its batching policy, for messages."""
-
-    def __repr__(self) -> str:
-        return self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +78,8 @@ class ReplicaStart:
 class ReplicaKind:
     """Replicas on one type of device: step times, KV blocks, weights, first count.
 
-    `prefillers` only prefill; `replicas` are the others.
+    `prefillers` only prefill; `replicas` are the others.  Of a service that forms batches, which has no steps, `mode`
+    is what a replica keeps: idle devices of one node, and cores and memory of their host.
     """
 
     step: StepTimes
@@ -122,6 +87,54 @@ class ReplicaKind:
     weights: int = 0
     replicas: int = 1
     prefillers: int = 0
+    mode: Mode | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Service:
+    """A stream of requests that are served in batches.
+
+    `rows` are its rows of `Tasks`, in order of arrival; they alone have the service's shape.  A batch of n in mode j
+    computes for `shape.modes[j].base` plus the sum of its requests' own times, which for most services are all
+    `per_item[j]`; uploads and downloads are those of the mode.  `slo` is the relative deadline of each request.
+    `noise` is the relative standard deviation of every stage time of a batch (normal, cut off at a tenth).
+    """
+
+    name: str
+    shape: Shape
+    rows: np.ndarray
+    per_item: tuple[float, ...]
+    slo: float = math.inf
+    noise: Fraction = 0.0
+    """Relative standard deviation of all stage times, from 0 to 30%."""
+    alike: bool = True
+    """True if all requests take exactly `per_item`."""
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+    """Private data of a request, on average."""
+    cache: ResultCache | None = None
+    request_delay: Seconds = field(default=0.0, metadata={"alias": "request"})
+    """Time of a request from the front end to the node."""
+    response_delay: Seconds = field(default=0.0, metadata={"alias": "response"})
+    """Time of a response back to the front end."""
+    about: dict[str, object] = field(default_factory=dict)
+    """Further facts of its scenario entry for policies (tokens, cache, ...)."""
+    policy_key: str = "policy.batching"
+    """Where the scenario names its batching policy, for messages."""
+    # Its replicas in each of its modes, if it has any; else batches run wherever the scheduler starts them.
+    kinds: tuple[ReplicaKind, ...] = ()
+    scaling: ScaleBounds | None = None
+    start: ReplicaStart = ReplicaStart()
+    key: str = ""  # where the scenario describes the service, for messages
+    prefillers: ClassVar[int] = 0
+
+    @property
+    def max_sequences(self) -> int:
+        """Maximum number of requests in a batch."""
+        return max(mode.batch_limit for mode in self.shape.modes)
+
+    def __repr__(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -66,6 +66,12 @@ class Task:
         table = self._table
         return table.users[0 if table.user_code is None else table.user_code[self.index]]
 
+    client = user  # as routers of requests know it, and the next
+
+    @property
+    def row(self) -> int:
+        return self.index
+
     @property
     def priority(self) -> float:
         """Priority of the task: higher is more urgent, 0 unless given."""

@@ -31,6 +31,7 @@ class RequestQueue(Protocol):
 
     service: Service
     wanted: int
+    holder: Any  # the replica that serves it on devices of its own; None: all devices of the service do
     # shared by all services: queues with changes, and whether their policies must be called again
     bell: dict[Any, bool]
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from hetsim.model.service import LanguageService, ScaleBounds
+from hetsim.model.service import LanguageService, ScaleBounds, Service
 
 
 class RoleSignals:
@@ -40,7 +40,7 @@ class RoleSignals:
 
     @property
     def kv_used(self) -> float:
-        """Share of the KV blocks of the ready replicas that is in use; 0 without any."""
+        """Share of the KV blocks of the ready replicas that is in use; 0 without any, NaN of batches."""
         return sum([replica.kv_used for replica in self._ready]) / max(1, self.ready)
 
     @property
@@ -71,11 +71,12 @@ class Scaling:
     # True if it is asked when a replica falls idle, too; then the longest idle one drains first
     follows_idle: ClassVar[bool] = False
     measures: ClassVar[bool] = False  # True if it has to be asked at equal intervals, so that `every` must be given
+    signals: tuple[str, ...] = ()  # `kv` if it looks at KV blocks, which services that form batches do not have
     # When it is to be asked next at the latest, set by `wanted`; it counts if the answer changes anything, or asks for
     # no change
     again: float = math.inf
 
-    def wanted(self, service: LanguageService, signals: ServiceSignals, now: float) -> Mapping[str, int]:
+    def wanted(self, service: LanguageService | Service, signals: ServiceSignals, now: float) -> Mapping[str, int]:
         """Return the wanted numbers of replicas by role, or by type of device.
 
         What is not named stays as it is.

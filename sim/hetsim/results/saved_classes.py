@@ -54,14 +54,14 @@ _TABLE: dict[type, str] = {
     task.Item: "item: name size home lasting", task.KernelWork: "kernel_work: overhead operations traffic bytes",
     ragged.Ragged: "ragged: values starts", task.StagedRequests: "staged_requests: first stage stages id alone",
     service.Service: "service: name shape rows per_item slo noise alike bytes_in bytes_out cache request_delay "
-        "response_delay about policy_key",
+        "response_delay about policy_key kinds scaling start key",
     service.ResultCache: "result_cache: size evict hit",
     service.ScaleBounds: "autoscaling: least=min_replicas most=max_replicas every roles",
     service.LanguageService: "language_service: name shape rows kinds block token_bytes budget=max_num_batched_tokens "
         "max_sequences max_output swap scaling prefix_block ttft tpot request_delay response_delay "
         "key start",
     service.ReplicaStart: "replica_start: fixed warm sources share",
-    service.ReplicaKind: "replica_kind: step blocks weights replicas prefillers",
+    service.ReplicaKind: "replica_kind: step blocks weights replicas prefillers mode",
     steps.LinearSteps: "linear_steps: fixed per_sequence per_prompt_token per_context_token decode prefill",
     steps.RooflineSteps: "roofline_steps: fixed host weights experts expert_share per_token per_answer "
         "per_context_token per_pair link_latency link_per_token",

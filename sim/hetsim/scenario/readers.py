@@ -176,7 +176,7 @@ workload.service
     none: step.per_sequence step.per_prompt_token step.per_context_token step.decode step.prefill step.roofline
     none: max_output_tokens preemption prefix_cache disaggregated front_end slo
     none: scale scale.name scale.min scale.max scale.every scale.roles
-    none: model.name model.config start start.fixed start.warm start.from start.share
+    none: model.name model.config start start.fixed start.warm start.from start.share replicas.*
 
 # Policies: the parameters of those that declare a model (`queueing`).
 policy

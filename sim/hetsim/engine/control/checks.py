@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from hetsim.engine.core.state import RunState, launches_on
-from hetsim.engine.flight.launch import BEFORE, COMPUTE
+from hetsim.engine.flight.launch import BEFORE, COMPUTE, Launch
 from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.resources.occupancy import GpuState, NodeState
 from hetsim.engine.resources.partition_limits import Budget
@@ -51,7 +51,7 @@ class Checker:
         state = self.state
         in_launches = state.iterating
         seen: set[int] = set()
-        for launch in state.running.values():
+        for launch in self._launches():
             in_launches += launch.count
             for task in launch._tasks or ():
                 assert task.state == RUNNING, f"{task} is in a launch but not marked running"
@@ -81,7 +81,7 @@ class Checker:
     def _requests(self, running: set[int]) -> None:
         """Check that each request is counted once: waiting, in a batch, or yet to arrive."""
         state = self.state
-        counted = sum(launch.count for launch in state.running.values() if launch.terms is not None)
+        counted = sum(launch.count for launch in self._launches() if launch.terms is not None)
         for queue in state.queues:
             rows = queue.waiting_rows()
             whose = f"of {queue.service.name}"
@@ -93,6 +93,9 @@ class Checker:
         requests_left = state.requests_left
         # Answers in transit are in `requests_left` but in no list.
         assert counted == requests_left or (answering and counted < requests_left), "a request was lost"
+
+    def _launches(self) -> list[Launch]:
+        return [*self.state.running.values(), *self.state.lent.values()]
 
     def _residents(self) -> None:
         for resident in self.state.residents.values():
@@ -106,7 +109,7 @@ class Checker:
         cpu = [node.node.cpus * 1000 for node in capacity.nodes]
         memory = [node.node.memory for node in capacity.nodes]
         share: dict[int, int] = {}
-        placements = [launch.placement for launch in (*state.residents.values(), *state.running.values())]
+        placements = [launch.placement for launch in (*state.residents.values(), *self._launches())]
         used: dict[Partition, Budget] = {}
         for placement in placements:
             mode = placement.mode
@@ -144,7 +147,8 @@ class Checker:
         for gpu in node.gpus:
             device = gpu.device
             used, total = share.get(device.index, 0), device.type.streams * WHOLE
-            assert used + gpu.free == total and gpu.free >= 0, f"shares of {gpu.device} do not add up"
+            kept = [one.placement.mode.share for one in launches_on(self.state, device) if one.resident]
+            assert used + gpu.free == total and gpu.free + sum(kept) >= 0, f"shares of {gpu.device} do not add up"
             if gpu.slices is not None:
                 there = {launch: launch.placement.mode for launch in launches_on(self.state, device)}
                 assert gpu.slices.agree(there), f"slices and launches of {device} do not agree"
@@ -158,7 +162,7 @@ class Checker:
     def _stages(self, now: float) -> None:
         """Check the order of stages, and that no compute or copy engine is overbooked."""
         state = self.state
-        for launch in state.running.values():
+        for launch in self._launches():
             if (table := launch.table) is None:
                 continue
             known_times = [time for time in [launch.decided, *table.times(now)[1:], now] if time == time]
@@ -184,7 +188,7 @@ class Checker:
         # A launch that ends now, or computes for 0 s, may still be in the list when the next one begins.
         share -= sum(launch.placement.mode.share for launch in computing if launch.table.finish_at <= now)
         assert lane.sliced or share <= WHOLE, f"the compute engine of {gpu.device} is oversubscribed"
-        over = [launch for launch in lane.flights if launch.number not in self.state.running]
+        over = [launch for launch in lane.flights if launch not in self._launches()]
         assert not over, f"something that is over is in flight on {gpu.device}"
         for parts, owners in ((lane.uploads, len(tables) + lane.fetching), (lane.downloads, len(tables))):
             served = [part for part in parts if part.at <= now < part.until]

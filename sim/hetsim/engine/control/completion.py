@@ -90,7 +90,8 @@ class Completion:
     def launch_completed(self, launch: Launch, times: tuple[float, ...]) -> None:
         """Complete a launch that has a timetable."""
         terms = launch.terms
-        del self.state.running[launch.number]  # before any hook, which must not see it as running
+        # before any hook, which must not see it as running
+        del (self.state.running if launch.within is None else self.state.lent)[launch.number]
         if self.limits is not None:
             self.limits.over(launch, keep=False)
         if terms is not None:
@@ -115,8 +116,8 @@ class Completion:
         queue = requests.queue
         queue.ring(True)  # call its policy again: a device is free
         if self._listens[queue.number]:
-            hook = state.input.batching[queue.number].ended
-            call(state, hook, _report(launch, times, self.clock._now), queue)
+            policy = state.input.batching[queue.number] if queue.holder is None else queue.holder.batching
+            call(state, policy.ended, _report(launch, times, self.clock._now), queue)
         if queue.cache is not None:
             for row in terms.rows:
                 queue.cache.add(queue.input_of(row))
@@ -125,7 +126,9 @@ class Completion:
         for task in tasks:
             task.state = ENDED
             task._launch = None
-        if state.wake_on != "ready":
+        if queue.holder is not None:
+            queue.holder.fleet.served(launch)
+        elif state.wake_on != "ready":
             self.clock.round_due = True
         back = queue.service.response_delay
         if back:
@@ -209,6 +212,8 @@ class Completion:
                 if queue.remove(row):  # else it is in a batch, or still on its way
                     state.requests_left -= 1
                     queue.ring()
+                    if queue.fleet is not None:
+                        queue.fleet.gone(row)
                 elif task._history is None:
                     queue.never()
             task.state = ENDED
@@ -276,7 +281,7 @@ class Completion:
         note_start(self.state, launch, self.stops.stop(launch, keep, fault=fault, **how))
         if self.limits is not None:
             self.limits.over(launch, keep and not fault)
-        del self.state.running[launch.number]
+        del (self.state.running if launch.within is None else self.state.lent)[launch.number]
         for task in launch.tasks:
             note_place(self.state, task, launch)
             task._launch = None

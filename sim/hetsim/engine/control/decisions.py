@@ -122,10 +122,11 @@ class Decisions:
     def _running_launch(self, task: Task, verb: str) -> Launch:
         if task.state != RUNNING or task._launch is None:
             raise illegal(self.state, f"{verb} {task}, but it {STATES[task.state]}")
-        if isinstance(task._launch, Resident):
+        launch: Launch = task._launch
+        if (replica := launch.holder if isinstance(launch, Resident) else launch.within) is not None:
             hint = "; Stop(device) stops a replica" if verb == "stopped" else ""
-            raise illegal(self.state, f"{verb} {task}, but {task._launch.holder} serves it among others{hint}")
-        return task._launch
+            raise illegal(self.state, f"{verb} {task}, but {replica} serves it among others{hint}")
+        return launch
 
     def _reject(self, decision: Reject) -> None:
         task = decision.task
@@ -142,7 +143,7 @@ class Decisions:
     def _discard(self, requests: Requests, status: int, reason: str) -> None:
         state, queue = self.state, requests.queue
         waiting = len(queue)
-        if state.queues[queue.number] is not queue or not 1 <= requests.count <= waiting:
+        if (queue.holder is None and state.queues[queue.number] is not queue) or not 1 <= requests.count <= waiting:
             raise illegal(self.state, f"discards {requests}, of which {waiting} wait")
         if requests.tasks is not None or queue.column is None or queue.apart:
             for task in requests.tasks or queue.look(requests.count):  # some are objects: ended one by one

@@ -8,7 +8,7 @@ from hetsim.engine.control.waiting import Waiting
 from hetsim.engine.core.policy_errors import STATES, illegal, position_in
 from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight.durations import work
-from hetsim.engine.flight.launch import FusedLaunch, Launch, Terms
+from hetsim.engine.flight.launch import FusedLaunch, Launch, LentLaunch, Terms
 from hetsim.engine.kernel.clock import FINISH
 from hetsim.engine.launching.launches import Launches
 from hetsim.engine.launching.stopping import TimeLimits
@@ -147,8 +147,11 @@ class Starts:
     def _start_requests(self, requests: Requests, placement: Placement) -> None:
         queue, mode, count = requests.queue, placement.mode, requests.count
         position: int | None = queue.service.shape.position.get(mode)
-        if self.state.queues[queue.number] is not queue or position is None:
-            raise illegal(self.state, f"started {requests} in mode {mode}, which is none of theirs")
+        holder = queue.holder
+        its_own = holder is not None or self.state.queues[queue.number] is queue
+        if position is None or not its_own or queue.fleet is not None:
+            why = "which is none of theirs" if queue.fleet is None else "but replicas form their batches by themselves"
+            raise illegal(self.state, f"started {requests} in mode {mode}, {why}")
         waiting = len(queue)
         if not 1 <= count <= waiting:
             raise illegal(self.state, f"started {requests}, of which {waiting} wait")
@@ -160,7 +163,11 @@ class Starts:
         padding = (requests.size - count) * queue.service.per_item[position]
         factors = queue.noise.factors(mode, requests.size)
         terms = Terms(requests, padding, factors, queue.arrival(0))
-        launch = Launch(self._boundary, 0, (), placement, self.state.clock._now)
+        launch = (Launch if holder is None else LentLaunch)(
+            self._boundary, 0, (), placement=placement, now=self.state.clock._now
+        )
+        if holder is not None:
+            launch.within = holder
         launch.terms, launch.position = terms, position
         self._seat(launch, requests if tasks is None else tasks[0])  # before the queue changes: it may be refused
         if tasks is None:
@@ -169,6 +176,8 @@ class Starts:
             terms.own_rows = [task.index for task in tasks]
             for row in terms.own_rows:
                 queue.remove(row)
+        for row in terms.rows if holder is not None else ():
+            holder.fleet.queue.remove(row)
         if tasks is not None and terms.first < 0:  # not always in order of arrival
             terms.oldest = min([task.arrival for task in tasks]) + queue.service.request_delay
         terms.fresh = not (self.state.places.items or mode.on_cpu or (tasks and queue.started_before(tasks)))
@@ -179,9 +188,11 @@ class Starts:
     def _seat(self, launch: Launch, what: Any, verb: str = "started") -> None:
         """Check and occupy the placement of a launch, and assign its number."""
         placement, cores = launch.placement, -1
-        if not self.state.places.items and placement.mode.type.sharing.kind != "mig":
+        if (holder := launch.within) is not None and holder.first(placement.mode) is not placement:
+            raise illegal(self.state, f"{verb} {what} on {placement}, but {holder} has no room there")
+        if holder is None and not self.state.places.items and placement.mode.type.sharing.kind != "mig":
             cores = self.state.capacity.quick_take(placement)
-        if cores < 0 and (refusal := self.state.capacity.refusal(placement)) is not None:
+        if holder is None and cores < 0 and (refusal := self.state.capacity.refusal(placement)) is not None:
             to = "to" if verb == "moved" else "on"
             raise illegal(self.state, f"{verb} {what} {to} {placement}, but {refusal}")
         # Before `take`: the launch is a key of the slices, and its hash is its number.
@@ -189,7 +200,7 @@ class Starts:
         launch.cores = self.state.capacity.take(placement, launch) if cores < 0 else cores
 
     def _run(self, launch: Launch) -> None:
-        self.state.running[launch.number] = launch
+        (self.state.running if launch.within is None else self.state.lent)[launch.number] = launch
         for task in launch._tasks or ():
             self.state.waiting.pop(task.index, None)  # a moved or blocked task is not in `waiting`
             task.state = RUNNING

@@ -74,10 +74,14 @@ class Waiting:
             elif again:
                 queue.push(task)  # before all that have not started
                 queue.came()
+                if queue.fleet is not None:
+                    queue.fleet.again(task)
             elif queue.service.request_delay:
                 self.travel(task, queue.service.request_delay, self._arrive, task, queue)
             else:
                 self._arrive(task, queue)
+            if queue.fleet is not None:
+                return  # no scheduler starts it
         else:
             state.waiting[task.index] = task
             if (on_ready := self._on_ready) is not None:
@@ -146,6 +150,8 @@ class Waiting:
             return
         queue.join(task)
         self.state.requests_left += 1  # counted from now on: `requests_left` did not include it
+        if queue.fleet is not None:
+            queue.fleet.arrived(task)
         queue.came()
 
     def _answer(self, task: Task, queue: Queue, again: bool) -> None:

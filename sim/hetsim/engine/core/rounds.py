@@ -51,7 +51,7 @@ class Rounds:
         self.clock.round_due = True
 
     def _waiting(self) -> int:
-        return len(self.state.waiting) + sum(len(queue) for queue in self.state.queues)
+        return len(self.state.waiting) + sum(len(queue) for queue in self.state.queues if queue.fleet is None)
 
     def changed(self, cause: str) -> None:
         """Record an event that may make a round due; cause: change, release or ready."""

@@ -55,6 +55,7 @@ class RunState:
     running: dict[int, Launch] = field(default_factory=dict)  # launches in flight by number, in start order
     # replicas on their devices, by number; not in `running`
     residents: dict[int, Resident] = field(default_factory=dict)
+    lent: dict[int, Launch] = field(default_factory=dict)  # launches on their devices (`Launch.within`)
     # waiting tasks by row, in the order in which they became ready
     waiting: dict[int, Task] = field(default_factory=dict)
     lost_items: dict[int, None] = field(default_factory=dict)  # items whose last copy was lost in a failure
@@ -62,7 +63,7 @@ class RunState:
     wait_causes: dict[int, str] = field(default_factory=dict)
 
     last_launch: int = 0  # number of the last launch or prefetch, in start order
-    wanting: dict[str, int] = field(default_factory=dict)  # number of missing replicas by name of the language model
+    wanting: dict[str, int] = field(default_factory=dict)  # number of missing replicas by name of the service
     last_resident: int = 0  # number of the last replica; they count downward from -1
     ended: int = 0
     deferred: int = 0  # tasks that return later: deferred by admission, or a request or response in transit
@@ -86,7 +87,7 @@ def launches_on(state: RunState, device: Device) -> list[Launch]:
 
     Linear in the number of launches in flight; for rare events only.
     """
-    everything: list[Launch] = [*state.residents.values(), *state.running.values()]
+    everything: list[Launch] = [*state.residents.values(), *state.lent.values(), *state.running.values()]
     return [launch for launch in everything if device in launch.placement.devices]
 
 

@@ -49,6 +49,7 @@ class Launch(Timer):
     cores: int  # bitmask of the cores that a CPU launch occupies
     position: int  # position of its mode in the first task's shape
     resident = False  # True for a launch without a planned end (`Resident`)
+    within: Any = None  # the replica that started it on its own devices (`LentLaunch`); None: it occupies them itself
     fusion: Fusion | None = None  # how its tasks are fused, if they are launched as one kernel (`FusedLaunch`)
 
     def __init__(self, then: Callable[[Any], None] | None, number: int, tasks: tuple[Task, ...], placement: Placement,
@@ -93,6 +94,12 @@ class Launch(Timer):
 
     def __hash__(self) -> int:
         return self.number  # a launch is hashed only once it has its number
+
+
+class LentLaunch(Launch):
+    """A batch on devices that a replica keeps."""
+
+    __slots__ = ("within",)
 
 
 class FusedLaunch(Launch):
@@ -365,4 +372,4 @@ class Resident(Launch):
     @property
     def tasks(self) -> tuple[Task, ...]:
         """Requests that the replica has admitted to its batch."""
-        return tuple(request.task for request in self.holder.requests.taken_in)
+        return tuple(request.task for request in self.holder.taken_in)

@@ -71,12 +71,12 @@ class Replica(Holder):
         return self.clock._now
 
     @property
-    def outstanding(self) -> int:
-        return self.requests.outstanding
+    def taken_in(self) -> list[Generation]:
+        return self.requests.taken_in
 
     @property
     def waiting(self) -> int:  # type: ignore[override]
-        return self.requests.outstanding - self.requests.size
+        return self.outstanding - self.requests.size
 
     @property
     def kv_used(self) -> float:  # type: ignore[override]
@@ -148,16 +148,13 @@ class Replica(Holder):
 
     # Boundaries ---------------------------------------------------------------------------------------------
 
-    def __repr__(self) -> str:
-        return f"replica {self.number} of {self.service}"
-
     def enqueue(self, request: Generation) -> None:
         requests, stage = self.requests, self.stage
         self.foreseen = None
         request.replica = self
         request.state = QUEUED
         request.period = -1
-        requests.count(1)
+        self.add(1)
         if requests.by_client and stage.under_way:
             requests.coming.append(request)
             self.wake()
@@ -207,7 +204,7 @@ class Replica(Holder):
             lag += requests.preempt()
             gave_way = True
         requests.head = None
-        if requests.outstanding > len(requests.inside) and not (gave_way and requests.inside):
+        if self.outstanding > len(requests.inside) and not (gave_way and requests.inside):
             lag += requests.join()
         if not requests.inside:
             if self.periods.busy:  # nothing to do: the busy period is over
@@ -240,7 +237,7 @@ class Replica(Holder):
         """
         sequences, requests = self.sequences, self.requests
         count = 1 if lag else sequences.until_full(sequences.until_end())  # a row of several steps has no copying
-        if count > 1 and requests.outstanding > len(requests.inside):
+        if count > 1 and self.outstanding > len(requests.inside):
             if gave_way:
                 count = 1 if self.changes or requests.may_fit() else count
             elif self.changes and requests.head is not None:
@@ -332,7 +329,7 @@ class Replica(Holder):
         running = len(requests.inside) + len(requests.loading)
         self.rows.extend(pack_steps(
             stage.began, end, self.code, stage.count, decoding, stage.reading, sequences.context, memory.free, growth,
-            cached, running, requests.outstanding - running, fresh,
+            cached, running, self.outstanding - running, fresh,
         ))  # fmt: skip
         memory.free -= growth  # after the row, which tells what was free before
         if decoding:
@@ -373,11 +370,8 @@ class Replica(Holder):
         stage = self.stage
         self.split()
         self.close(self.clock._now, outcome)
-        self.clock.cancel(self.launch)
         stage.under_way = False
-        orphans = self.requests.lose("failure" if outcome == LAUNCH_LOST else "recompute")
-        self.loaded = False  # nothing wakes it any more
-        return orphans
+        return self.requests.lose("failure" if outcome == LAUNCH_LOST else "recompute")
 
     def defects(self) -> list[str]:
         """Everything that is inconsistent (for --check)."""

@@ -33,8 +33,7 @@ class Fleet(ServiceCalls):
     state: RunState
     rounds: Rounds
     signals: Signals
-    devices_free: Callable[[], None]
-    """Called when a replica gives devices back."""
+    devices_free: Callable[[], None]  # called when a replica gives devices back
     service: LanguageService
     batching: Any
     routing: Any
@@ -317,11 +316,11 @@ class Serving(Residents):
 
     def unanswered(self) -> RunError:
         """Return the error for requests that wait for ever."""
-        missing = sum(len(fleet.replicas.missing) for fleet in self.fleets.values())
+        missing = sum(len(one.missing) for one in self.sets)
         lack = "of their replicas have failed or were not started, and no devices come free"
         why = f"; {missing} {lack}" if missing else ""
-        count = self.state.iterating
-        return RunError(f"{count} requests to language models wait, and nothing will ever happen{why}")
+        count = sum(len(one.fleet.requests) for one in self.sets)
+        return RunError(f"{count} requests wait for replicas, and nothing will ever happen{why}")
 
     def close(self, end: float) -> None:
         for fleet in self.fleets.values():

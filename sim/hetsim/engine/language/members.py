@@ -98,8 +98,7 @@ class Lines:
 class Members:
     """Requests of one replica: waiting, joined, and in transfer."""
 
-    replica: Any
-    """What policies and requests know, and `wake`s for a boundary."""
+    replica: Any  # what policies and requests know, and `wake`s for a boundary
     service: ServiceCalls
     memory: KVMemory
     sequences: Sequences
@@ -110,7 +109,6 @@ class Members:
         self.policy = service.batching
         self.clock = service.clock
         self.most = service.service.max_sequences
-        self.outstanding = 0
         self.by_client: bool = self.policy.by_client
         self.follows: bool = self.policy.follows
         self.line = Lines(replica, self.by_client)
@@ -137,13 +135,7 @@ class Members:
     @property
     def idle(self) -> bool:
         """Return True if nothing is here and nothing is on its way."""
-        return not (self.outstanding or self.held or self.loading)
-
-    def count(self, change: int) -> None:
-        """Change the number of outstanding requests by this amount."""
-        self.outstanding += change
-        replica = self.replica
-        replica.loads[replica.place] = (self.outstanding + 1) / replica.speed
+        return not (self.replica.outstanding or self.held or self.loading)
 
     # Waiting ------------------------------------------------------------------------------------------------
 
@@ -161,7 +153,7 @@ class Members:
         """Drop a waiting request; its entry in the queue is skipped when it comes up."""
         request.state = OVER
         self.line.gone(request)
-        self.count(-1)
+        self.replica.add(-1)
         self.replica.wake()
 
     # Joining ------------------------------------------------------------------------------------------------
@@ -289,7 +281,7 @@ class Members:
             self.held[request.row] = request  # its blocks stay taken until the other replica has them
             request.source = self.replica
             request.to_prefill = 0
-            self.count(-1)
+            self.replica.add(-1)
             service.hand_over(request)  # last: it may be routed at once
         else:
             self._decode(request, now)
@@ -304,7 +296,7 @@ class Members:
         self._out(request)
         self.memory.give_back(request)
         request.state = OVER
-        self.count(-1)
+        self.replica.add(-1)
         self.service.finished(request, self.replica)
 
     def _told_left(self, request: Generation, over: bool) -> None:
@@ -328,7 +320,7 @@ class Members:
             self._stop_loading(request, True)
             request.task._launch = None
             request.state = OVER
-            self.count(-1)
+            self.replica.add(-1)
             self.replica.wake()
         return False
 
@@ -421,7 +413,7 @@ class Members:
         request.begin_anew(self.clock._now)
         request.replica = self.replica
         if loading is not None:
-            self.count(-1)
+            self.replica.add(-1)
             self.replica.enqueue(request)
         elif request not in self.coming:
             self.line.move(call(self.service.state, self.policy.key, request), request)
@@ -458,6 +450,6 @@ class Members:
             requests.append("the context of the sequences that decode does not add up")
         waiting = sum(r.state == QUEUED and r.replica is self.replica for r in self.coming)
         waiting += len(self.line.everyone())
-        if waiting + len(inside) != self.outstanding:
-            requests.append(f"{self.outstanding} requests outstanding, {waiting} wait and {len(inside)} are in it")
+        if waiting + len(inside) != self.replica.outstanding:
+            requests.append(f"{self.replica.outstanding} outstanding, {waiting} wait and {len(inside)} are in it")
         return requests

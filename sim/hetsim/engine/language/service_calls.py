@@ -41,6 +41,7 @@ class ReplicaType(HolderType):
 class ServiceCalls(Owner):
     """Calls that replicas and clients of one service make."""
 
+    service: LanguageService
     batching: Any
     kinds: list[ReplicaType]
     links: Links

@@ -81,6 +81,7 @@ class AttainedService:
                     totals[name] = totals.get(name, 0.0) + seconds
             self.by_user = totals  # kept up to date from now on
         under_way = sum(
-            self._under_way(launch) for launch in run.running.values() for task in launch.tasks if task.user == user
+            self._under_way(launch) for launch in (*run.running.values(), *run.lent.values())
+            for task in launch.tasks if task.user == user
         )
         return self.by_user.get(user, 0.0) + under_way

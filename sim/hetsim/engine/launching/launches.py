@@ -22,7 +22,7 @@ class Launches(Boundaries):
     def begin(self, launch: Launch) -> None:
         """Compute the stage times of a new launch, which has occupied its devices."""
         now = begin = self.clock._now
-        if self.pacing is not None:
+        if self.pacing is not None and launch.within is None:
             begin = self.pacing.effective(now)  # when its start takes effect
         elif self.sketches.begin(launch):  # none where starts take effect later
             return

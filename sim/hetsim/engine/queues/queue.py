@@ -10,6 +10,7 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,15 @@ class Queue:
         self._one_class: bool | None = None
         self._returned = False  # True if any request has come back from a batch that was stopped
         self.timer = Timer(self._enough)
+        self.fleet: Any = None  # the replicas that serve these requests, if they do; each has a queue of its own
+        self.holder: Any = None  # the replica of which this is the queue
+
+    def apart_for(self, holder: Any) -> "Queue":
+        """An empty queue of one of the replicas that serve these requests."""
+        queue = copy(self)  # cache and noise are those of the service
+        queue.holder, queue.fleet, queue.coming, queue.timer = holder, None, OneByOne(0), Timer(queue._enough)
+        queue._apart, queue._first, queue._seen, queue._returned, queue.wanted = [], 0, {}, False, 1
+        return queue
 
     # Which requests wait --------------------------------------------------------------------------------------
 
@@ -198,7 +208,8 @@ class Queue:
 
     @property
     def over(self) -> bool:
-        return self.coming.over
+        holder = self.holder
+        return self.coming.over if holder is None else holder.draining or holder.fleet.queue.over
 
     def recent(self, seconds: float) -> int:
         return self.coming.since(self.clock._now - seconds)
@@ -306,7 +317,16 @@ class Queue:
 
     def ring(self, again: bool = False) -> None:
         """Report that the policy should be called; `again`: in any case."""
-        self.bell[self] = again or self.bell.get(self, False)
+        if self.holder is not None:
+            self.holder.wake()
+        elif self.fleet is None:
+            self.bell[self] = again or self.bell.get(self, False)
+
+    def _call(self) -> None:
+        """Have the policy called at this instant."""
+        self.ring()
+        if self.holder is None:
+            self.clock.round_due = True
 
     def join(self, task: Task) -> None:
         """Add a request on its first arrival, reported one by one."""
@@ -324,9 +344,7 @@ class Queue:
         """Record an expected request that was refused before it could wait."""
         if isinstance(self.coming, OneByOne):
             self.coming.to_come -= 1
-        if self.wanted and self.over:
-            self.ring()
-            self.clock.round_due = True
+        self.came()
 
     def push(self, task: Task) -> None:
         """Return a request of a stopped batch to the queue."""
@@ -399,14 +417,14 @@ class Queue:
         if len(self) < self.wanted and not self.over:
             self.want(self.wanted)  # some have left since
             return
-        self.ring()
-        self.clock.round_due = True
+        self._call()
 
     def came(self) -> None:
         """Record an arrival reported one by one; call the policy if enough requests wait."""
-        if self.wanted and (len(self) >= self.wanted or self.over):
-            self.ring()
-            self.clock.round_due = True
+        if self.fleet is not None and self.over:
+            self.fleet.all_came()
+        elif self.wanted and (len(self) >= self.wanted or self.over):
+            self._call()
 
     def want(self, count: int) -> None:
         """Call the policy when `count` requests wait or arrivals end; 0: do not call it."""

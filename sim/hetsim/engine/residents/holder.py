@@ -12,7 +12,6 @@ from hetsim.engine.flight.links import Flow
 from hetsim.engine.kernel.clock import Clock, Timer
 from hetsim.errors import PolicyError
 from hetsim.model.plan import Placement
-from hetsim.model.service import LanguageService
 from hetsim.model.tasks import Mode
 from hetsim.policy.routing import OpenReplicas
 
@@ -37,17 +36,14 @@ class Owner:
     """A service with replicas, as these and their set see it."""
 
     state: RunState
-    service: LanguageService
+    service: Any
     clock: Clock
-    kinds: Sequence[HolderType]
-    """The types of device on which its replicas may be, the preferred ones first."""
-    requests: dict[int, Any]
-    """Requests that have come and not ended, by row."""
+    kinds: Sequence[HolderType]  # the types of device on which its replicas may be, the preferred ones first
+    requests: dict[int, Any]  # requests that have come and not ended, by row
     routing: Any
     scaling: Any  # its policy, where the number of replicas is not fixed
     random: np.random.Generator
-    replicas: Any
-    """The set of its replicas, which stands above."""
+    replicas: Any  # the set of its replicas, which stands above
 
     def illegal(self, what: str) -> PolicyError:
         """Return the error for what the policy of the service may not do."""
@@ -59,20 +55,23 @@ class Owner:
 
     def able(self, request: Any, replicas: OpenReplicas) -> OpenReplicas:
         """Those of several types of replica that can serve a request at all."""
-        raise NotImplementedError
+        return replicas
 
     def lost(self, orphans: dict[int, Any], lost: Sequence[Any]) -> None:
         """Note lost replicas, and the requests (by row) that have none now."""
 
     def resume(self, request: Any) -> None:
         """Route a request that had no replica, or has lost it."""
+        self.replicas.send(request, False)
 
 
 class Holder:
     """A replica: it holds devices until it gives up its requests.
 
-    Its set needs `outstanding`, `idle`, `start` and `give_up`, `enqueue` of a request and `run_at`.
+    Its set needs `outstanding`, `idle`, `start`, `drain` and `give_up`, `enqueue` of a request and `run_at`.
     """
+
+    outstanding = 0  # requests sent here that have not ended; `loads` follows it
 
     def __init__(self, fleet: Owner, number: int, kind: HolderType, placement: Placement, prefills_only: bool):
         state = fleet.state
@@ -94,10 +93,13 @@ class Holder:
         self.loads: Any = np.empty(1)  # the loads of all open replicas, with its own at `place`
         self.place: Any = 0
 
+    def __repr__(self) -> str:
+        return f"replica {self.number} of {self.fleet.service}"
+
     @property
-    def outstanding(self) -> int:
-        """Requests sent here that have not ended; `loads` follows it."""
-        raise NotImplementedError
+    def taken_in(self) -> Sequence[Any]:
+        """Requests that it serves by itself, not in launches."""
+        return ()
 
     waiting = 0  # those of them that are not served yet
     kv_used = 0.0  # share of its memory for requests that is taken
@@ -105,11 +107,20 @@ class Holder:
     @property
     def idle(self) -> bool:
         """Return True if nothing is here, or on its way."""
-        raise NotImplementedError
+        return not self.outstanding
+
+    def add(self, change: int) -> None:
+        """Change the number of outstanding requests by this amount."""
+        self.outstanding += change
+        self.loads[self.place] = (self.outstanding + 1) / self.speed
 
     def start(self, after: float) -> None:
         """Take requests from now on; `after`: since when it loaded, or nan."""
         self.loaded, self.draining = True, False
+
+    def drain(self) -> None:
+        """Take no further requests."""
+        self.draining = True
 
     def give_up(self, outcome: int) -> Sequence[Any]:
         """End, drained, stopped or failed; return requests to serve elsewhere."""

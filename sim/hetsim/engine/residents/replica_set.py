@@ -32,8 +32,7 @@ class ReplicaSet:
     state: RunState
     rounds: Rounds
     signals: Signals
-    devices_free: Callable[[], None]
-    """Called when a replica gives devices back."""
+    devices_free: Callable[[], None]  # called when a replica gives devices back
 
     def __post_init__(self) -> None:
         fleet = self.fleet
@@ -118,8 +117,8 @@ class ReplicaSet:
         count = kind.prefillers if prefills_only else kind.replicas
         gpus = f"{kind.mode.gpus:g} × {kind.mode.type.name}"
         text = f"replica {number + 1} of {count} of {self.service} finds no node with {gpus} free"
-        others = self.state.input.language
-        taken = "; services that stand before it take theirs first" if self.service is not others[0] else ""
+        others = any(one.holder.fleet is not self.fleet for one in self.state.residents.values())
+        taken = "; services that stand before it take theirs first" if others else ""
         hint = "give the cluster more devices, or this service fewer replicas"
         raise ScenarioError(Problem(f"{text}{taken}; {hint}", key=f"{self.service.key}.{key}"))
 
@@ -185,7 +184,8 @@ class ReplicaSet:
             wanting.pop(self.service.name, None)
 
     def _release(self, replica: Holder) -> None:
-        launch = replica.launch
+        launch, replica.loaded = replica.launch, False  # nothing wakes it any more
+        self.clock.cancel(launch)
         self.state.loading.stop(replica)
         del self.state.residents[launch.number]
         self.state.capacity.give(launch.placement, launch, launch.cores)
@@ -265,7 +265,7 @@ class ReplicaSet:
             return False
         longest = self.fleet.scaling.follows_idle
         replica = min(reversed(loaded), key=lambda one: (one.outstanding, one.idle_since if longest else 0.0))
-        replica.draining = True
+        replica.drain()
         self._open.clear()
         self.rested(replica)
         return True

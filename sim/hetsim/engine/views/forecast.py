@@ -234,10 +234,11 @@ class Forecast:
         sliced = (state.slices.busy[launch][1] for state in states if state.slices is not None)
         return max(upload_free, ready, *sliced) + seconds
 
-    def free_at(self, device: Device, engine: Engine = "stream") -> float:
+    def free_at(self, device: Device, engine: Engine = "stream", lent: bool = False) -> float:
         """Return when an engine of a device will have served all launches in flight.
 
-        "stream": when one more whole launch may start there (CPU: when a core is free).
+        "stream": when one more whole launch may start there (CPU: when a core is free).  `lent`: the replica that keeps
+        the device asks.
         """
         now = self.now
         state = self._capacity.of[device.index]
@@ -247,8 +248,9 @@ class Forecast:
         ends = []
         for launch in launches_on(self.state, device):
             if launch.resident:
-                return math.inf
-            if launch.table is None:
+                if not lent:
+                    return math.inf
+            elif launch.table is None:
                 ends.append(self.finish_of(launch))
                 times = times._replace(compute=max(times.compute, now + self.remaining_of(launch)))
             else:

@@ -147,24 +147,15 @@ class WaitingRequests:
     def recent(self, seconds: float) -> int:
         return self.fleet.coming.since(self.fleet.clock._now - seconds)
 
-    # What there is of queues from which batches are taken ------------------------------------------------------
+    def _refuses(self, *_: Any, **named: Any) -> NoReturn:
+        text = f"forms batches of {self.service}, a language model, whose replicas take requests in by themselves"
+        raise illegal(self.fleet.state, text)
 
-    def first(self, count: int, size: int | None = None) -> NoReturn:
-        raise self._refused("takes requests")
-
-    def chosen(self, tasks: Sequence[Task], size: int | None = None) -> NoReturn:
-        raise self._refused("takes requests")
-
-    def stages(self, size: int, placement: Any) -> NoReturn:
-        raise self._refused("asks for the times of a batch")
+    first = chosen = stages = _refuses
 
     def want(self, count: int) -> None:
         if count:
-            raise self._refused("waits for a number of requests")
-
-    def _refused(self, what: str) -> Exception:
-        text = f"{what} of {self.service}, a language model, whose replicas take requests in by themselves"
-        return illegal(self.fleet.state, text)
+            self._refuses()
 
 
 def by_readiness(task: Task) -> tuple[float, int]:

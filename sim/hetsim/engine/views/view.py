@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from hetsim.engine.core.policy_errors import Questions, illegal
-from hetsim.engine.core.state import RunState, Signals, launches_on
+from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight.launch import STAGE_NAMES, Launch, Resident
 from hetsim.engine.language.llm_service import Serving
 from hetsim.engine.launching.attained import AttainedService
@@ -265,8 +265,10 @@ class EngineView:
         self._questions.count()
         state = self._state
         launches = list(state.running.values())
+        if state.lent and not own:
+            launches = sorted([*launches, *state.lent.values()], key=lambda launch: launch.number)
         if device is not None:
-            launches = [launch for launch in launches_on(state, device) if not launch.resident]
+            launches = [launch for launch in launches if device in launch.placement.devices]
         if self._generated.fleets and not own:
             launches = self._generated.with_replicas(launches, device)
             if by == "finish":
@@ -276,7 +278,8 @@ class EngineView:
         return [task for launch in launches for task in launch.tasks]
 
     def waiting(self, count: int | None = None, own: bool = False) -> list[Task]:
-        waiting, queues = self._state.waiting.values(), self._state.queues
+        queues = [queue for queue in self._state.queues if queue.fleet is None or not own]
+        waiting = self._state.waiting.values()
         generated = not own and self._generated.fleets
         if count is None:
             self._questions.count()
@@ -294,7 +297,7 @@ class EngineView:
     def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
         generated = self._generated.count(kind, class_) if self._generated.fleets and not own else 0
         if kind is None and class_ is None:
-            queues = self._state.queues
+            queues = [queue for queue in self._state.queues if queue.fleet is None or not own]
             return len(self._state.waiting) + (sum(map(len, queues)) if queues else 0) + generated
         self._known(kind, class_)
         return self._work_ahead().count(kind, class_) + generated

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from hetsim.errors import Problem, suggestion
 from hetsim.model.cluster import PLACES, NodeSpec
@@ -14,17 +15,19 @@ def place_problems(streams: Sequence[TaskStream], context: Context) -> list[Prob
     """The problems of places of models; warns of models that evict each other."""
     problems: list[Problem] = []
     totals: dict[str, float] = {}
-    for stream, service in ((one, one.language) for one in streams if one.language is not None):
+    for stream in (one for one in streams if one.replica_modes):
+        service: Any = stream.language or stream.service
         types, sources = {mode.type for _, mode in stream.replica_modes}, service.start.sources
+        weights = max(kind.weights for kind, _ in stream.replica_modes)
         nodes = [node.spec for node in context.cluster.nodes if types & {device.type for device in node.accelerators}]
         for place in sources if nodes else ():
             text = _wrong(place, sources, nodes, stores=context.cluster.fabric.stores)
             if not text and place in PLACE_NAMES:
                 room = (min if place == sources[-1] else max)(spec.room(place) for spec in nodes)
-                totals[place] = total = totals.get(place, 0.0) + service.weights
+                totals[place] = total = totals.get(place, 0.0) + weights
                 if total > room:
-                    what = f"{stream.name} has" if (alone := service.weights > room) else "all from there have"
-                    size = (service.weights if alone else total) / 1e9
+                    what = f"{stream.name} has" if (alone := weights > room) else "all from there have"
+                    size = (weights if alone else total) / 1e9
                     text = f"{PLACE_NAMES[place]} has room for {room / 1e9:.4g} GB of models, {what} {size:.4g} GB"
                     if not alone and place != sources[-1]:
                         context.warnings.append(f"{text}: they evict each other")

@@ -35,37 +35,52 @@ from hetsim.workload.traces import TaskTable
 # The fresh policies of one run and its services, and problems with them.
 
 
-DEFAULT_BATCHING = PolicySpec("batching", "serial_greedy")
-DEFAULT_ITERATION = PolicySpec("batching", "continuous")
 DEFAULT_EVICTION = PolicySpec("eviction", "lru")
 DEFAULT_ROUTING = PolicySpec("routing", "least_outstanding")
+DEFAULT_BATCHING = {False: PolicySpec("batching", "serial_greedy"), True: PolicySpec("batching", "continuous")}
+_ONLY_LLM, _NO_LLM = "is for language models (service: {kind: llm})", "forms whole batches, which"
+_UNFIT = {
+    False: (f"{_ONLY_LLM}, and there is none", f"{_ONLY_LLM}; this service forms batches"),
+    True: (f"{_NO_LLM} language models do not; continuous suits them",
+           f"{_NO_LLM} a language model does not; continuous suits it"),
+}  # fmt: skip
+"""What to say of a batching policy for all services, or one, of the other kind; True: of language models."""
+OF_TOKENS = {"kv": "KV blocks", "prefix": "cached prefixes", "forecast": "forecasts"}
+"""What policies look at of replicas of language models only, as `signals` of a policy name it."""
 
 
-def batching_policies(
-    streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem]
-) -> list[Any]:
-    """A batching policy for each service that has requests."""
-    policies = scenario.policies
-    served = [stream for stream in streams if stream.service is not None and len(stream)]
-    if policies.batching is not None and all(entry.service is None for entry in scenario.model.workload):
-        text = "batching is for services, and no entry of the workload has a service"
-        problems.append(scenario.document.problem(("policy", "batching"), text))
-    common = policies.batching if policies.batching is not None and not iterates(policies.batching) else None
-    if policies.batching is not None and common is None and served and not any(stream.language for stream in streams):
-        text = f"{policies.batching.name} is for language models (service: {{kind: llm}}), and there is none"
-        problems.append(scenario.document.problem(("policy", "batching"), text))
+def service_policies(
+    streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem], language: bool
+) -> list[tuple[Any, Any, Any]]:
+    """A batching policy for each service of a kind, and a routing and a scaling policy for replicas."""
+    policies, document = scenario.policies, scenario.document
+    served = [one for one in streams if (one.language if language else one.service) is not None and len(one)]
+    alone = served and not any(stream.service if language else stream.language for stream in streams)
+    common = policies.batching
+    if common is not None and iterates(common) is not language:
+        if alone:
+            problems.append(document.problem(("policy", "batching"), f"{common.name} {_UNFIT[language][0]}"))
+        common = None
     made = []
     for stream in served:
-        spec = policies.of_service.get(int(stream.path[1]), common or DEFAULT_BATCHING)
-        if iterates(spec):
-            text = f"{spec.name} is for language models (service: {{kind: llm}}); this service forms batches"
-            problems.append(scenario.document.problem((*stream.path, "service", "batching"), text))
+        number, own = int(stream.path[1]), DEFAULT_BATCHING[language]
+        preset = getattr(stream.language, "batching", None)  # of an engine, where the service names none itself
+        if isinstance(preset, dict):
+            own = PolicySpec("batching", preset["name"], {key: preset[key] for key in preset if key != "name"})
+        spec = policies.of_service.get(number, common or own)
+        if iterates(spec) is not language:
+            text = f"{spec.name} {_UNFIT[language][1]}"
+            problems.append(document.problem((*stream.path, "service", "batching"), text))
         policy = make_policy(spec, scenario, problems, _place(stream, spec, policies.of_service))
-        made.append(policy)
+        made.append((policy, *_replica_policies(stream, scenario, problems)))
+        if not isinstance(policy, IterationPolicy if language else Batching):
+            continue
         if isinstance(policy, Batching):
             modes = context.modes.shapes[int(stream.shape[0])].modes
             context.warnings += [f"{stream.name}: {spec.name} {text}" for text in policy.remarks(modes)]
-            _note_overload(stream, spec, policy, scenario=scenario, context=context)
+        elif (joining := joining_problem(stream, policy)) is not None:
+            problems.append(document.problem((*stream.path, "service", joining[0]), f"{spec.name}: {joining[1]}"))
+        _note_overload(stream, spec, policy, scenario=scenario, context=context)
     return made
 
 
@@ -91,51 +106,29 @@ def iterates(spec: PolicySpec) -> bool:
     return bool(getattr(registry.policy("batching", spec.name), "iterates", False))
 
 
-def iteration_policies(
-    streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem]
-) -> list[tuple[Any, Any, Any]]:
-    """Make the policies of each language model that has requests."""
-    policies, document = scenario.policies, scenario.document
-    served = [stream for stream in streams if stream.language is not None and len(stream)]
-    replicas = any(hasattr(entry.service, "kind") for entry in scenario.model.workload)
-    for part in ("routing", "eviction"):
-        if getattr(policies, part) is not None and not replicas:
-            text = f"{part} is among the replicas of language models, and no entry of the workload has one"
-            problems.append(document.problem(("policy", part), text))
-    common = policies.batching if policies.batching is not None and iterates(policies.batching) else None
-    if policies.batching is not None and common is None and served and not any(stream.service for stream in streams):
-        text = f"{policies.batching.name} forms whole batches, which language models do not; continuous suits them"
-        problems.append(document.problem(("policy", "batching"), text))
-    made = []
-    for stream in served:
-        number = int(stream.path[1])
-        assert stream.language is not None
-        preset = stream.language.batching  # of an engine, where the service names none itself
-        own = DEFAULT_ITERATION
-        if isinstance(preset, dict):
-            own = PolicySpec("batching", preset["name"], {key: preset[key] for key in preset if key != "name"})
-        spec = policies.of_service.get(number, common or own)
-        if not iterates(spec):
-            text = f"{spec.name} forms whole batches, which a language model does not; continuous suits it"
-            problems.append(document.problem((*stream.path, "service", "batching"), text))
-        routing = policies.routing_of.get(number, policies.routing or DEFAULT_ROUTING)
-        policy = make_policy(spec, scenario, problems, _place(stream, spec, policies.of_service))
-        router = make_policy(routing, scenario, problems, _place(stream, routing, policies.routing_of))
-        if router is not None and (why := _without_age(router)) is not None:
-            problems.append(document.problem(_place(stream, routing, policies.routing_of), f"{routing.name}: {why}"))
-        scaler = None
-        if (scale := policies.scale_of.get(number)) is not None:
-            place = (*stream.path, "service", "scale")
-            scaler = make_policy(scale, scenario, problems, place)
-            bounds = stream.language.scale
-            if scaler is not None and scaler.measures and bounds is not None and bounds.every is None:
-                problems.append(document.problem(place, f"{scale.name} measures at equal intervals; give every"))
-        made.append((policy, router, scaler))
-        if isinstance(policy, IterationPolicy):
-            _note_overload(stream, spec, policy, scenario=scenario, context=context)
-            if (joining := joining_problem(stream, policy)) is not None:
-                problems.append(document.problem((*stream.path, "service", joining[0]), f"{spec.name}: {joining[1]}"))
-    return made
+def _replica_policies(
+    stream: TaskStream, scenario: "ScenarioSource", problems: list[Problem]
+) -> tuple[Any, Any]:  # fmt: skip
+    """The routing and the scaling policy of a service with replicas; None twice for others."""
+    if not stream.replica_modes:
+        return None, None
+    policies, number, problem = scenario.policies, int(stream.path[1]), scenario.document.problem
+    routing, scale = policies.routing_of.get(number, policies.routing or DEFAULT_ROUTING), policies.scale_of.get(number)
+    place, scale_place = _place(stream, routing, policies.routing_of), (*stream.path, "service", "scale")
+    router = make_policy(routing, scenario, problems, place)
+    if router is not None and (why := _without_age(router)) is not None:
+        problems.append(problem(place, f"{routing.name}: {why}"))
+    scaler = None if scale is None else make_policy(scale, scenario, problems, scale_place)
+    bounds: Any = getattr(stream.language or stream.service, "scale", None)
+    if scaler is not None and scaler.measures and bounds.every is None:
+        problems.append(problem(scale_place, f"{scale and scale.name} measures at equal intervals; give every"))
+    pairs: list[tuple[PolicySpec | None, Any, Path_]] = [(routing, router, place), (scale, scaler, scale_place)]
+    for spec, policy, path in pairs if stream.service is not None else ():
+        if spec is not None and (seen := OF_TOKENS.keys() & set(getattr(policy, "signals", ()))):
+            what = " and ".join(OF_TOKENS[one] for one in sorted(seen))
+            text = f"{spec.name} looks at {what}, which {stream.name} has not got as it forms batches; name another"
+            problems.append(problem(path, text))
+    return router, scaler
 
 
 def _without_age(router: Routing) -> str | None:
@@ -216,9 +209,19 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     scheduler = make_policy(policies.scheduler, scenario, problems)
     admission = None if policies.admission is None else make_policy(policies.admission, scenario, problems)
     served = [stream for stream in streams if stream.service is not None or stream.language is not None]
-    batching = batching_policies(served, scenario, context, problems)
-    iteration = iteration_policies(served, scenario, context, problems)
-    eviction = make_policy(policies.eviction or DEFAULT_EVICTION, scenario, problems) if iteration else None
+    answered = [entry.service for entry in model.workload if entry.service is not None]
+    if policies.batching is not None and not answered:
+        text = "batching is for services, and no entry of the workload has a service"
+        problems.append(scenario.document.problem(("policy", "batching"), text))
+    for part in ("routing", "eviction"):
+        if getattr(policies, part) is not None and not any(getattr(one, "kept", True) for one in answered):
+            text = f"{part} is among the replicas of services, and no entry of the workload has any"
+            problems.append(scenario.document.problem(("policy", part), text))
+    formed, iteration = (
+        service_policies(served, scenario, context, problems=problems, language=one) for one in (False, True)
+    )
+    batching, there = [one[0] for one in formed], any(stream.replica_modes for stream in served)
+    eviction = make_policy(policies.eviction or DEFAULT_EVICTION, scenario, problems) if there else None
     problems += place_problems(served, context)
     faults = _faults(model.faults, cluster, scenario, problems)
     if isinstance(scheduler, Scheduler) and scheduler.knows_rates:
@@ -241,7 +244,8 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     context.warnings += check_chances(tasks, faults, cluster, horizon) if faults else []
     hopeless, many = hopeless_deadlines(tasks)
     (context.warnings if many else context.notes).extend(hopeless)
-    if services and type(scheduler).serve is Scheduler.serve:  # before a planner plans, or plays through, anything
+    # Before a planner plans, or plays through, anything.
+    if any(not one.kinds for one in services) and type(scheduler).serve is Scheduler.serve:
         text = f"{policies.scheduler.name} does not serve requests in batches; fcfs, edf, priority and the other list "
         raise ScenarioError(Problem(f"{text}schedulers do", key="policy.scheduler"))
     problem = PlanProblem(replace(tasks, time=tasks.estimate), cluster)
@@ -260,8 +264,9 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         name=model.name, cluster=cluster, tasks=tasks, scheduler=scheduler, admission=admission, random=random,
         closed=closed, calls=calls, horizon=horizon,
         warmup=0.0 if isinstance(model.warmup, str) else model.warmup,  # auto: known only after replications
-        policy=policies.label, services=services, batching=batching, language=language, iteration=iteration,
-        eviction=eviction, decisions=policies.decisions, warnings=context.warnings, overloads=context.overloads,
+        policy=policies.label, services=services, batching=batching,
+        replica_policies=[one[1:] for one in formed], language=language, iteration=iteration, eviction=eviction,
+        decisions=policies.decisions, warnings=context.warnings, overloads=context.overloads,
         unplanned=[one.message.removeprefix(UNKNOWN) for one in unplanned if isinstance(scheduler, PlannedScheduler)],
         faults=faults, grace=model.site.grace if model.site.at_limit == "kill" else None,
         traces=[stream.resampled for stream in streams if stream.resampled is not None],

@@ -1,14 +1,16 @@
 """From a `service:` entry to its modes, its requests and its `Service`."""
 
 import math
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from hetsim.model.batch_times import StageTable
-from hetsim.model.cluster import micro_share
-from hetsim.model.service import Service
+from hetsim.model.cluster import WHOLE, DeviceType, micro_share
+from hetsim.model.service import ReplicaKind, Service
+from hetsim.model.step_times import LinearSteps
 from hetsim.model.tasks import UNLIMITED_BATCH, BatchTimes, Mode, Tasks
 from hetsim.policy import Batching
 from hetsim.scenario.building.language_model import TOKENS, DrawnRequests, ServedLanguage, request_rate
@@ -30,7 +32,9 @@ class DrawnService(DrawnRequests[ServiceSpec]):
     @cached_property
     def modes(self) -> list[tuple[Mode, ComputeStage]]:
         """Modes on all devices of variants, and their compute stages."""
-        modes = []
+        modes: list[tuple[Mode, ComputeStage]] = []
+        self.kinds: list[ReplicaKind] = []
+        """What replicas are in each mode, where there are replicas."""
         for way in self.service.ways:
             devices = self.context.modes.of_kind(way.device)
             self._remark(way)
@@ -44,9 +48,32 @@ class DrawnService(DrawnRequests[ServiceSpec]):
                     there = min((one.bytes_of(there) for one in slices), default=there)
                 self._room(device, memory, there)
                 limit = self._limit(way, device, way.gpu_memory or 0, there)
-                mode = self.context.modes.served(device, way, memory, limit, several=len(devices) > 1)
+                if self.service.kept:
+                    self.kinds.append(self._kept(device, way))
+                own = way.model_copy(update={"cpus": None, "memory": None}) if self.service.kept else way
+                mode = self.context.modes.served(device, own, memory, limit, several=len(devices) > 1)
                 modes.append((mode, way.compute))
+        all_names = ["", *(way.name for way in self.service.ways), *(mode.type.name for mode, _ in modes)]
+        for name in [one for one in self.service.replicas or {} if one not in all_names]:
+            raise self._fail(f"replicas.{name}", f"{name} is neither a variant of this service nor a type of device")
         return modes
+
+    def _kept(self, device: DeviceType, way: VariantSpec) -> ReplicaKind:
+        """The replicas in the next mode: devices that each keeps, and their first count."""
+        gpus, weights, modes = way.used("gpus"), self.service.model or 0, self.context.modes
+        kept = Demand.model_construct(gpus=gpus, cpus=way.cpus, memory=way.memory, gpu_memory=weights)
+        mode = modes.mode(device, kept, name=self.name)
+        if device.kind == "cpu" or device.sharing.kind != "exclusive" or gpus < 1 or not modes.fits(mode):
+            why = f"{device.name} is no accelerator of which it has whole ones to itself (sharing: exclusive)"
+            if mode.whole_devices and not modes.fits(mode):
+                why = modes.why_not(mode, "")
+            raise self._fail("replicas" if self.service.replicas else "scale", f"no replica can start: {why}")
+        if device.streams > 1:
+            mode = replace(mode, share=device.streams * WHOLE)  # nothing may be in flight there before it
+        scaling, given = self.service.scale, self.service.replicas or {}
+        first = 0 if self.kinds else given.get("", 0) if scaling is None else scaling.min_replicas
+        count = next((given[name] for name in (way.name, device.name) if name in given), first)
+        return ReplicaKind(LinearSteps(), 0, weights * int(gpus), count, mode=mode)
 
     def _remark(self, way: VariantSpec) -> None:
         """Warn of the measured times of a variant, where they are extrapolated."""
@@ -120,7 +147,8 @@ class DrawnService(DrawnRequests[ServiceSpec]):
     def finish(self, stream: TaskStream, entry: WorkloadEntry) -> None:
         """Check the requests, and add the service to the stream."""
         stream.service = self.service
-        if self.service.model is not None:
+        stream.replica_modes = [(kind, mode) for kind, (mode, _) in zip(self.kinds, self.modes, strict=False)]
+        if self.service.model is not None and not self.service.kept:
             weights = f"{self.name}:model"
             stream.reads = [(weights, *row) for row in stream.reads or [()] * len(stream)]
         if (cache := self.service.cache) is not None:
@@ -173,6 +201,10 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         up, compute, down = _stages(mode, size, each, bytes_in=bytes_in, bytes_out=bytes_out)
         longest = max(compute, up + down if mode.type.link.duplex == "half" else max(up, down))
         streams = 1 if mode.on_cpu else mode.type.streams
+        if self.service.kept:
+            kind = next(kind for kind, (one, _) in zip(self.kinds, self.modes, strict=True) if one is mode)
+            number = kind.replicas if self.service.scale is None else self.service.scale.max_replicas
+            return number * size / max(longest, (up + compute + down) / streams)
         cluster = self.context.cluster
         count = sum(device.type is mode.type for node in cluster.nodes for device in node.accelerators)
         devices = sum(n.cpus for n in cluster.nodes if n.cpu.type is mode.type) if mode.on_cpu else count
@@ -222,6 +254,10 @@ def service_of(stream: TaskStream, spec: ServiceSpec, rows: np.ndarray, tasks: T
         bytes_in=_average(tasks.bytes_in, rows),
         bytes_out=_average(tasks.bytes_out, rows),
         cache=None if spec.cache is None else spec.cache.made(),
+        kinds=tuple(kind for kind, mode in stream.replica_modes if mode in shape.modes),
+        scaling=None if spec.scale is None else spec.scale.made(),
+        start=spec.start,
+        key=key_of((*stream.path, "service")),
         policy_key="policy.batching" if spec.batching is None else key_of((*stream.path, *OWN)),
         **spec.given,
         **spec.network.given,

@@ -82,8 +82,9 @@ class TaskStream:
     language: LanguageModel | None = None
     step_factor: float = 1.0
     """On all steps of the language model in this replication."""
-    replica_modes: list[tuple[LanguageModel, Mode]] = field(default_factory=list)
-    """The language model on each type of device where it may be, and the mode of a replica there."""
+    replica_modes: list[tuple[Any, Mode]] = field(default_factory=list)
+    """The language model on each type of device where it may be, and the mode of a replica there; or what a replica of
+    a service that forms batches is in each of its modes, and that mode."""
     resampled: str | None = None
     """How a trace was drawn again; empty where its arrivals are replayed as they are, None where none are."""
     overload: Callable[[Any, str], tuple[str, float] | None] | None = None

@@ -122,7 +122,9 @@ def build_parts(
             text = "an attempt is sent again by itself; tasks with predecessors or data items have no clients"
             problems.append(context.problem((*stream.path, "clients"), text))
     items, wrong_items = _items(data, context)
-    models = {f"{one.name}:model": one.service.model for one in streams if one.service is not None}
+    models = {
+        f"{one.name}:model": one.service.model for one in streams if one.service is not None and not one.service.kept
+    }
     items += [Item(name, size, lasting=True) for name, size in models.items() if size is not None]
     listed = {item.name for item in items}
     sizes = {name: size for stream in streams for name, size in stream.items.items() if name not in listed}

@@ -112,6 +112,12 @@ class LanguageModel(Profiled, Replicas):
 
     kind: Literal["llm"]
     """llm: a language model that answers token by token."""
+    device: Name = "gpu"
+    """Type or kind of device of the replicas."""
+    gpus: Count = 1
+    """Devices of one node that each replica is on."""
+    replicas: Count | None = None
+    """How many replicas."""
     step: StepTime
     """Time of a step on that number of GPUs; estimated from model, gpu and tensor_parallel unless given."""
     gpu: NamedPeak | None = None
@@ -268,18 +274,16 @@ class LanguageModel(Profiled, Replicas):
         self._check_slo()
         self._check_roles()
         self._unlike()
-        self.one_count("disaggregated", "scale")
+        self.check_counts("disaggregated", "scale")
         self._check_blocks()
         return self
 
     def _check_roles(self) -> None:
         """Raise KeyProblem for roles that cannot scale as they should."""
         apart, scale = self.disaggregated, self.scale
-        if scale is None:
+        if scale is None or apart is None:
             return
-        if apart is None and "roles" in scale.model_fields_set:
-            raise KeyProblem("scale.roles", "roles are those of disaggregated replicas, and these do everything")
-        for role in ("prefill", "decode") if apart is not None else ():
+        for role in ("prefill", "decode"):
             number, low, high = getattr(apart, role), scale.min_replicas, scale.max_replicas
             if role not in scale.roles and not low:
                 text = f"{role} keeps {number} replicas, which need one of the other role; let min be at least 1"

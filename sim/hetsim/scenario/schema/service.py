@@ -48,12 +48,7 @@ class ScaleSpec(Mirror):
 class Replicas(Model):
     """Keys of a service with replicas."""
 
-    device: Name = "gpu"
-    """Type or kind of device of the replicas."""
-    gpus: Count = 1
-    """Devices of one node that each replica is on."""
-    replicas: Count | None = None
-    """How many replicas."""
+    replicas: Any = None
     scale: ScaleSpec | None = None
     """Adds and gives up replicas with the load."""
     start: Annotated[ReplicaStart, Keys(ReplicaStart, sources=SomeNames)] = ReplicaStart()
@@ -61,8 +56,10 @@ class Replicas(Model):
     routing: PolicyName = None
     """A policy of which replica serves a request, for this service: a name, or name and parameters."""
 
-    def one_count(self, *others: str) -> None:
-        """Raise KeyProblem where several keys say how many replicas there are."""
+    def check_counts(self, *others: str) -> None:
+        """Raise KeyProblem where several keys say how many replicas there are, or roles scale that are not there."""
+        if self.scale is not None and "roles" in self.scale.model_fields_set and not getattr(self, "disaggregated", 0):
+            raise KeyProblem("scale.roles", "roles are those of disaggregated replicas, and these do everything")
         for other in others:
             if self.replicas is not None and getattr(self, other) is not None:
                 raise KeyProblem("replicas", f"{other} says how many replicas there are; give one of the two")
@@ -101,6 +98,8 @@ class ComputeStage(MeasuredSpec, Mirror):
 _NOT_NOISE = f"noise is a relative standard deviation from 0 to {MAX_NOISE:.0%}, not {{:g}}"
 BOTH_WAYS = Short(lambda value: {"request": value, "response": value} if isinstance(value, str) else value,
                   {"type": "string"})  # fmt: skip
+NUMBER = Short(lambda value: {"": value} if isinstance(value, int) and value > 0 else value,
+               {"type": "integer", "minimum": 1})  # fmt: skip
 FIXED_ONLY = Short(short, {"anyOf": [{"type": "string"}, TABLE]})
 
 
@@ -180,12 +179,13 @@ class FrontEndSpec(Mirror):
 
 @keys_of(Service, "noise", noise=Annotated[Fraction, forbid(lambda noise: not 0 <= noise <= MAX_NOISE, _NOT_NOISE)])
 @inline_of(VariantSpec, "name")
-class ServiceSpec(Profiled):
+class ServiceSpec(Profiled, Replicas):
     """A service: one variant inline, or several under `variants`.
 
     `model` are the bytes of weights that an accelerator must hold before it serves; `noise` the relative standard
     deviation of all stage times; `batching` a policy for this service in place of the common one; `profile` a file
-    of `hetsim calibrate` with everything that is not given here.
+    of `hetsim calibrate` with everything that is not given here.  With `replicas` or `scale` each replica has a
+    queue and a batching policy on devices of its own; without, batches run wherever the scheduler starts them.
     """
 
     SECTION: ClassVar = "service"
@@ -193,6 +193,8 @@ class ServiceSpec(Profiled):
 
     variants: Annotated[list[VariantSpec], OneOrMany, Field(min_length=1)] | None = None
     """Several ways to serve, each with its own device and times."""
+    replicas: Annotated[dict[str, Annotated[int, Field(ge=0)]], NUMBER, Field(min_length=1)] | None = None
+    """How many replicas: a number, or one for each variant or type of device by name."""
     model: Bytes | None = None
     """Bytes of weights that an accelerator must hold before it serves, none unless given."""
     cache: ResultCacheSpec | None = None
@@ -210,6 +212,15 @@ class ServiceSpec(Profiled):
             raise ValueError("a service needs compute: {per_item: ..., fixed: ...}, or variants that have it")
         if self.variants is None:
             check_whole(self.ways[0])
+        self.check_counts("scale")
+        for key in ("routing", "start"):
+            if key in self.model_fields_set and not self.kept:
+                raise KeyProblem(key, "this is for replicas, and there are none; give replicas or scale")
+
+    @property
+    def kept(self) -> bool:
+        """Return True if replicas keep the devices on which it runs."""
+        return self.replicas is not None or self.scale is not None
 
     @property
     def ways(self) -> list[VariantSpec]:

@@ -1,0 +1,175 @@
+"""Replicas of services that form batches, each with a queue and a batching policy.
+
+Each has devices of its own.  A request stands in the queue of its service, of which all parts of the engine ask, and
+in that of the replica to which it is routed.  A replica asks its policy when all else of an instant has happened, and
+starts batches itself, next to each other on what it keeps: no scheduler sees them.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from copy import copy, deepcopy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hetsim.engine.control.decisions import Decisions
+from hetsim.engine.core.policy_errors import call
+from hetsim.engine.flight.launch import Launch
+from hetsim.engine.kernel.clock import LAST, Timer
+from hetsim.engine.queues.queue import Queue
+from hetsim.engine.residents.holder import Holder, HolderType, Owner
+from hetsim.engine.residents.replica_set import ReplicaSet
+from hetsim.model.cluster import WHOLE, Device
+from hetsim.model.plan import Placement
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
+from hetsim.policy.batching import Counter
+from hetsim.policy.contract import Decision
+from hetsim.policy.dispatch import Dispatcher
+
+
+@dataclass(eq=False)
+class BatchFleet(Owner):
+    """The replicas of one service that forms batches, and its requests."""
+
+    decisions: Decisions
+    devices_free: Callable[[], None]
+    queue: Queue
+    batching: Any  # of which each replica has a copy
+    routing: Any
+    scaling: Any
+
+    def __post_init__(self) -> None:
+        self.service, self.state = self.queue.service, self.decisions.state
+        self.coming = self.queue.coming
+        self.clock, self.random = self.state.clock, self.state.input.random.stream("routing", self.service.name)
+        self.kinds, service = [], self.service
+        for given, mode, seconds in zip(service.kinds, service.shape.modes, service.per_item, strict=True):
+            self.kinds.append(kind := HolderType(len(self.kinds), given.mode, given))
+            size = min(mode.batch_limit, 1_000_000)
+            kind.speed = size / mode.stages(size, size * seconds).total  # requests in a second, in full batches
+        self.requests: dict[int, Task] = {}
+        self.where: dict[int, BatchReplica] = {}  # the replica to which each was sent last, by row
+        self.replicas = ReplicaSet(
+            self, self.state, self.decisions.rounds, signals=self.decisions.starts.signals,
+            devices_free=self.devices_free,
+        )  # fmt: skip
+
+    def holder(self, *given: Any, **named: Any) -> "BatchReplica":
+        return BatchReplica(self, *given, **named)
+
+    def arrived(self, task: Task) -> None:
+        """Route a request that has come to the node."""
+        self.requests[task.index] = task
+        if self.replicas.missing:
+            self.replicas.refill()
+        self.resume(task)
+        self.replicas.scale()
+
+    def all_came(self) -> None:
+        """Let no replica wait for further requests: none comes."""
+        for replica in self.replicas.replicas:
+            replica.queue.came()
+
+    def again(self, task: Task) -> None:
+        """Let a request of a stopped batch wait where it was, or for a replica."""
+        replica = self.where[task.index]
+        replica.add(-1)
+        up = all(self.state.capacity.of[one.index].up for one in replica.placement.devices)
+        if up and replica in self.replicas.replicas:
+            replica.enqueue(task)
+        else:
+            self.replicas.lobby[task.index] = task  # its replica is about to be lost, which sends it on
+
+    def gone(self, row: int) -> None:
+        """Note the end of a request that waited."""
+        del self.requests[row]
+        if self.replicas.lobby.pop(row, None) is None:
+            replica = self.where[row]
+            replica.queue.remove(row)
+            replica.wake()
+            self._ended(replica, 1)
+
+    def served(self, launch: Launch) -> None:
+        """Note the end of a batch."""
+        for row in launch.terms.rows:  # type: ignore[union-attr]
+            del self.requests[row]
+        self._ended(launch.within, launch.count)
+
+    def _ended(self, replica: "BatchReplica", count: int) -> None:
+        replica.add(-count)
+        self.replicas.rested(replica)
+        self.replicas.scale()
+
+
+class BatchReplica(Holder):
+    """A queue, and a batching policy, on devices of its own."""
+
+    fleet: BatchFleet
+    kv_used = math.nan  # no request leaves anything in its memory
+
+    def __init__(self, fleet: BatchFleet, *given: Any, **named: Any):
+        super().__init__(fleet, *given, **named)
+        self.service, self.clock, self.of = fleet.service, fleet.clock, fleet.state.capacity.of
+        self.inside = Placement(fleet.service.shape.modes[self.kind.position], self.placement.devices)
+        self.queue, self.batching = fleet.queue.apart_for(self), deepcopy(fleet.batching)
+        self.counter = Counter(self.queue, self.batching)
+        self.dispatcher = Dispatcher(id, [self.counter])  # of one queue no order matters
+        self.view: Any = copy(fleet.decisions.view)  # of the cluster it sees its own devices
+        free_at = fleet.decisions.view.free_at
+        self.view.first, self.view.load, self.view.free_at = self.first, self.in_flight, partial(free_at, lent=True)
+        call(fleet.state, self.batching.begin, self.queue, self.view)
+
+    @property
+    def waiting(self) -> int:  # type: ignore[override]
+        return len(self.queue)
+
+    def drain(self) -> None:
+        super().drain()
+        self.wake()
+
+    def enqueue(self, request: Task) -> None:
+        """Take a request in: a new one, or one of a stopped batch."""
+        self.fleet.where[request.index] = self
+        (self.queue.join if request._history is None else self.queue.push)(request)
+        self.add(1)
+        self.queue.came()
+
+    def in_flight(self, device: Device) -> float:
+        """Batches in flight on one of its devices, all of which it has taken."""
+        return -self.of[device.index].free / WHOLE
+
+    def first(self, mode: Mode, *_: Any, **by: Any) -> Placement | None:
+        """The placement of one more batch, if it fits next to those in flight."""
+        states, share = [self.of[one.index] for one in self.inside.devices], mode.share - self.kind.mode.share
+        fits = all(one.up and one.free >= share and one.room >= mode.gpu_memory for one in states)
+        return self.inside if fits and mode is self.inside.mode else None
+
+    def wake(self) -> None:
+        """Ask the policy when all else of this instant has happened."""
+        if self.loaded:
+            self.clock.again(self.clock._now, LAST, self.launch)
+
+    def _fired(self, timer: Timer) -> None:
+        steps, state = self.dispatcher.schedule(self.view), self.fleet.state
+        while (decision := call(state, next_batch, steps)) is not None:
+            self.fleet.decisions.apply(decision)
+        if (until := self.counter.until) <= self.clock._now:
+            raise self.fleet.illegal(f"waits until t = {until:g} s, which is not later than now")
+        if until < math.inf and self.launch.entry < 0:
+            self.clock.at(until, LAST, self.launch)
+
+    def give_up(self, outcome: int) -> list[Task]:
+        self.fleet.decisions.completion.lose([one for one in self.fleet.state.lent.values() if one.within is self])
+        return self.queue.look()
+
+    def defects(self) -> list[str]:
+        """Everything that is inconsistent (for --check)."""
+        counted = sum(one.count for one in self.fleet.state.lent.values() if one.within is self) + len(self.queue)
+        right = counted == self.outstanding and all(map(self.fleet.queue.waits, self.queue.waiting_rows()))
+        return [] if right else [f"{self!r}: {self.outstanding} requests are outstanding, {counted} are there"]
+
+
+def next_batch(steps: Iterator[Decision]) -> Decision | None:
+    """The next decision of a replica at this instant."""
+    return next(steps, None)
