@@ -346,7 +346,7 @@ def _mean_steps(mark: Any, edges: np.ndarray) -> Any:
 
 
 def averaged(time: np.ndarray, value: np.ndarray, edges: np.ndarray, end: float) -> np.ndarray:
-    """Means of a step function between the edges; NaN after `end`."""
+    """Means of a step function in the intervals between the edges; NaN after `end`."""
     area = np.concatenate([[0.0], np.cumsum(value * np.diff(time, append=end))])
     inside = np.minimum(edges, end)
     span = np.diff(inside)

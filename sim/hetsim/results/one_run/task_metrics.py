@@ -169,7 +169,7 @@ def goodput(run: Measured) -> float:
     sets=("summary", "usual:40", "cluster:220", "deadlines", "sweep:30"), congested=True,
 )  # fmt: skip
 def goodput_fraction(run: Measured) -> float:
-    """Tasks that met their deadline / arrivals without deadlines after the end."""
+    """Tasks that met their deadline / all arrivals, except those due after the end."""
     met, judged = _met(run)
     return met / (_arrivals(run) - deadline_after_end(run)) if judged else math.nan
 

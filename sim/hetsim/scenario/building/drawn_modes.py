@@ -163,7 +163,7 @@ class DrawnModes:
         return mode, times * stretch_of(exchange)
 
     def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
-        """The slowest step with communication, with `each` ranks per node."""
+        """Return the slowest step with communication, for `each` ranks per node."""
         if (communication := self.demand.communication) is None:
             return None
         cluster, nodes = self.context.cluster, self.demand.used("nodes")

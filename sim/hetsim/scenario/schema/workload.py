@@ -145,7 +145,10 @@ class Resample(Model):
 
 
 def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """Resample by blocks: positions, new times, block count; ValueError if too short."""
+    """Resample blocks of time; return row positions, new times, number of blocks.
+
+    ValueError if the trace is too short for such blocks.
+    """
     begin = float(arrival[0])
     length = float(arrival[-1]) - begin
     days = block % DAY == 0
@@ -172,7 +175,7 @@ def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> 
 
 
 def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """Resample users: positions, earlier draws of the user, and number of users."""
+    """Resample users; return row positions, earlier draws of each user, user count."""
     import pandas as pd
 
     codes, names = pd.factorize(user, use_na_sentinel=False)
@@ -188,7 +191,10 @@ def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, 
 def by_row(
     gpus: np.ndarray, capacity: float, demand: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Resample rows until they request demand × capacity GPUs; ValueError if none do."""
+    """Resample rows until they request demand × capacity GPUs: positions and times.
+
+    ValueError if no row requests a GPU.
+    """
     if not capacity:
         raise ValueError("the cluster has no GPUs for gpu_demand to count")
     if not (asked := float(gpus.sum())):
@@ -321,7 +327,7 @@ class WorkloadEntry(Demand):
     service: AnyService | None = None
     """Cost of serving a request; makes this a stream of requests."""
     pipeline: PipelineSpec | None = None
-    """A measured network in stages over the cluster's devices, which process each arrival's items."""
+    """A measured network, cut into stages on the cluster's devices, that processes each arrival's items."""
 
     def _check_keys(self) -> None:
         if self.pipeline is not None:
