@@ -348,7 +348,7 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
 
 
 def _replicas(record: Record) -> np.ndarray:
-    """Per replica: shape of its requests, times of its decision, its end, and start and end of loading."""
+    """Per replica: shape of its requests; times of decision, end, load start and end."""
     if record.launches is None:
         return np.zeros((5, 0))
     columns = [np.asarray(record.launches[name]) for name in ("task", "decided", "end", "upload_start", "upload_end")]
@@ -357,7 +357,7 @@ def _replicas(record: Record) -> np.ndarray:
 
 
 def _loading(grid: np.ndarray, came: np.ndarray, gone: np.ndarray, begun: np.ndarray, loaded: np.ndarray) -> np.ndarray:
-    """Mask of the intervals in which replicas exist and all of them are loading their model."""
+    """Mask of intervals in which replicas exist and all are loading their model."""
     came, gone, begun, loaded = (np.searchsorted(np.sort(one), grid, "right") for one in (came, gone, begun, loaded))
     return (begun > loaded) & (came - gone == begun - loaded)
 

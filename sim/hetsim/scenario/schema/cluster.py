@@ -314,12 +314,12 @@ class Nodes(Mirror):
 
 
 class Store(Model):
-    """A store of models outside the nodes, such as object storage."""
+    """Storage outside the nodes that holds models, such as object storage."""
 
     name: Annotated[Name, forbid(lambda name: name in PLACES, "{} is a place of the nodes; give another name")]
-    """Name by which services ask for it (from)."""
+    """Name that services refer to (`from`)."""
     out: Flowing
-    """Bytes per second that it sends, shared by all nodes."""
+    """Bytes per second that the store sends, shared by all nodes."""
 
 
 class Racks(Model):
