@@ -1,1 +1,1 @@
-"""Formulas that runs and plans use: links, collectives, training, pipelines."""
+"""Closed-form formulas that runs and plans use: shared links, collectives, training."""

@@ -1,4 +1,4 @@
-"""Targets of a metric, and what replications of a case say of them."""
+"""Targets of a metric, and verdicts from the replications of a case."""
 
 import math
 import re
@@ -17,32 +17,31 @@ from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run.metrics import metric
 from hetsim.results.statistics import half_width
 
-MORE = 4
-"""Times as many replications at the last look, where those that were asked for leave it open."""
+MORE = 4  # factor of the replications at the last look, if the requested number leaves the verdict open
 
 
 def looks(replications: int) -> list[int]:
-    """Replications at each look: 3, a third of the request, all, `MORE` times it."""
+    """Replications at each look: 3, a third of the request, all, `MORE` times all."""
     third = math.ceil(replications / 3)
     return [*([3] if third > 3 else []), *([third] if third >= 3 else []), replications, MORE * replications]
 
 
+# Verdicts on a size; UNDEFINED: the metric has no value in some replication, e.g. if no task completed
 MET, MISSED, OPEN, UNDEFINED = "met", "missed", "open", "not defined"
-"""Verdicts on a size.  The last: in some replication the metric has no value, as where nothing came to its end."""
 
 _TARGET = re.compile(r"\s*([a-z][\w.]*)\s*(<=|>=|<|>|≤|≥)\s*(.+?)\s*$")
 
+# whole numbers of a scenario that are not sizes, and why
 NO_SIZES = {
     "seed": "it says which random numbers are drawn",
     "replications": "it says how often the scenario is run",
     "replications.max": "it says how often the scenario is run",
 }
-"""Whole numbers of a scenario that make nothing larger."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """`metric < value` or another relation; `strict` for < and >."""
+    """A target `metric < value`, or with another relation; `strict` for < and >."""
 
     metric: str
     below: bool
