@@ -25,7 +25,7 @@ WIDE = 60  # above this number of micro-batches × chunks the picture is wider
 
 
 def pipeline(found: Result | PipelineSchedule, *, task: Any = None) -> Picture:
-    """Draw a step of a training job's pipeline: a row per stage, a bar per micro-batch.
+    """Draw a step of a training job's pipeline: a row per stage, a bar per micro-batch
 
     Gray is the bubble (idle time).  Passes contain the all-reduces of tensor parallelism; stages communicate between
     passes or, in a partition, while they compute (drawn between the rows).  Later chunks of an interleaved pipeline are

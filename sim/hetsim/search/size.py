@@ -284,7 +284,7 @@ class _Search:
         self._expect(1)
 
     def _expect(self, sizes: int) -> None:
-        """Tell the progress meter to expect this number of further sizes."""
+        """Add this number of further sizes to the progress meter's expected runs."""
         meter = self.judge.study.meter
         meter.expect(meter.done + sizes * self.judge.first - meter.runs)
 
