@@ -1,13 +1,13 @@
-"""Policies that decide while the clock runs, one family of algorithms a file.
+"""Policies that decide while the simulation runs, one family of algorithms per file.
 
 One-line orders are in `hetsim_policies.orders`.
 
 Orders of a queue:
     preemptive         Orders of a queue in which a head that does not fit may stop running tasks
     waited             Orders by how long a task has waited for its size: `wfp3` and `unicep`
-    qssf               Quasi-shortest service first: the minimum predicted GPU time goes first
-    adaptive_lifo      Adaptive LIFO: oldest first, but newest first while the queue stands
-    turns              Devices by turns: quanta, leases, or all at once
+    qssf               Quasi-shortest service first: the minimum predicted GPU time first adaptive_lifo      Adaptive
+    LIFO: oldest first, but newest first while the queue stands turns              Devices by turns: quanta, leases, or
+    all at once
 
 Backfilling and batch systems:
     backfilling        Backfilling: reservations for the head, for all tasks that wait, or for gangs

@@ -17,16 +17,12 @@ from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, W
 
 Interval = Annotated[Seconds, Field(gt=0)]
 
-SLOWEST = 1e-9
-"""Least rate of a mode against the fastest."""
+SLOWEST = 1e-9  # minimum rate of a mode, relative to the fastest
 
-ROUND_COST = 3e-6
-"""Seconds that a waiting job of several sizes adds to a round (docs/speed.md)."""
+ROUND_COST = 3e-6  # seconds that a waiting job of several sizes adds to a round (docs/speed.md)
 
-Sizes = dict[str, list[Mode]]
-"""By type, those with the fastest modes first: the sizes of a job from the least on, each faster than all before."""
-Entry = tuple[Any, float, int, Task]
-"""A key, what breaks ties, the row, and the job."""
+Sizes = dict[str, list[Mode]]  # By type, fastest type first: ascending sizes of a job, each faster than all before
+Entry = tuple[Any, float, int, Task]  # (key, tie-breaker, row, job)
 
 
 @dataclass(frozen=True)
@@ -40,9 +36,9 @@ class GrowthStep:
 
 
 class Wishes:
-    """Possible growth steps of jobs; the one with the largest gain is first.
+    """Possible growth steps of jobs; the step with the largest gain is first.
 
-    Of equal ones that of the first job; a subclass may have another order.
+    Among equal steps that of the first job; a subclass may define another order.
     """
 
     def __init__(self, elastic: "Elastic", left: dict[int, float]):
@@ -62,16 +58,16 @@ class Wishes:
 class Elastic(Scheduler):
     """Base of elastic schedulers: allocate GPUs step by step, then resize jobs.
 
-    A job's modes are its sizes (1, 2, 4, 8 GPUs, with times from `scaling`); the estimates say how fast each is.  The
-    papers know one type of GPU.  Here each type is dealt out by itself: a job gets its least size on the type where
-    that is fastest among those with room, and its next step is the next faster size on the same type or on another one,
-    for which it gives its GPUs back; a gain is always for each GPU that is taken of the type.  Jobs with a fastest mode
-    on accelerators have their sizes there, the others on cores.
-    Cost: O(steps × log jobs) a new allocation, of which there are at most as many as GPUs and types allow, and the
-    stops and starts that it takes; where all jobs have one size, a look at the running jobs in a round in which a
-    waiting one fits, or running ones may be stopped.
+    A job's modes are its sizes (1, 2, 4, 8 GPUs, with times from `scaling`), whose speeds are estimates.  The papers
+    have one type of GPU.  Here each type is allocated separately: a job gets its smallest size on the type where that
+    is fastest among those with room; its next step is the next faster size on the same type, or on another type, for
+    which it releases its present GPUs.  A gain is always per GPU of the type that the step occupies.  Jobs whose
+    fastest mode is on accelerators have their sizes there, the others on cores.
+    Cost: O(steps × log jobs) per allocation, with at most as many steps as GPUs and types allow, and the stops and
+    starts; if all jobs have one size, a pass over the running jobs in a round in which a waiting job fits or a running
+    job may be stopped.
 
-    Jobs get their least size in the order of `first`, then the next size goes where `gain` a GPU is greatest.
+    Jobs get their smallest size in the order of `first`, then the next size is given to the largest `gain` per GPU.
     """
 
     def __init__(self, interval: Interval = 600.0):
@@ -88,7 +84,7 @@ class Elastic(Scheduler):
         self._whole = True  # true if all sizes have been whole numbers
 
     def round_cost(self, problem: PlanProblem) -> float:
-        """Cost of a round: jobs of one size are handled mode by mode."""
+        """Cost of a round; 0 if jobs have one size, which are handled mode by mode."""
         for shape in problem.tasks.shapes:
             there = [mode for mode in shape.modes if mode.type.name in problem.cluster.types]
             on_cpu = sum(mode.on_cpu for mode in there)
@@ -129,26 +125,26 @@ class Elastic(Scheduler):
     def first(self, task: Task, left: float) -> Any:
         """Sort key of jobs for their minimum sizes, lowest first.
 
-        `left`: estimated time in the fastest mode.
+        `left`: estimated remaining time in the fastest mode.
         """
         return left
 
     def gain(self, step: GrowthStep, left: float) -> float:
-        """A job's gain by a step, per GPU that the step takes."""
+        """Gain of a job by a step, per GPU that the step takes."""
         raise NotImplementedError
 
     def wishes(self, left: dict[int, float]) -> Wishes:
-        """The ordered steps that jobs could make."""
+        """Return the ordered growth steps of the jobs."""
         return Wishes(self, left)
 
     # Sizes ------------------------------------------------------------------------------------------------------
 
     def speed(self, task: Task, mode: Mode) -> float:
-        """Rate of a mode relative to the fastest, above 0 even if that is instant."""
+        """Rate of a mode relative to the fastest mode; above 0 even if that takes no time."""
         return self._speeds[task.index][mode]
 
     def sizes(self, task: Task) -> Sizes:
-        """Possible sizes of a job on types that the cluster has."""
+        """Return the possible sizes of a job, on types that the cluster has."""
         return self._of[task.index]
 
     def _find_sizes(self, task: Task) -> Sizes:
@@ -163,10 +159,10 @@ class Elastic(Scheduler):
         return dict(sorted(by_type.items(), key=lambda entry: order[entry[0]]))
 
     def smallest(self, task: Task, sizes: Sizes) -> list[Mode]:
-        """The minimum size on each type, fastest type first.
+        """Return the minimum size on each type, fastest type first.
 
-        Of equally fast ones that where the job is, else that with the most idle GPUs, so that others are not moved for
-        nothing.
+        Among equally fast types, the job's present type is first, then the one with most idle GPUs, to avoid needless
+        moves.
         """
         if len(sizes) == 1:
             return [of_type[0] for of_type in sizes.values()]
@@ -181,7 +177,7 @@ class Elastic(Scheduler):
     # Dealing out ------------------------------------------------------------------------------------------------
 
     def allocate(self, jobs: list[Task], view: View) -> dict[int, Mode]:
-        """The size of each job that gets devices."""
+        """Choose the size of each job that gets devices."""
         free = dict(self._total)
         self._idle = dict(self._total)
         for mode in self._sizes.values():
@@ -218,7 +214,7 @@ class Elastic(Scheduler):
     def _begin_all(
         self, jobs: list[Task], sizes: dict[int, Sizes], free: dict[str, float], chosen: dict[int, Mode], wishes: Wishes
     ) -> list[Task]:
-        """Give jobs their least size where there is room, and return those that get none."""
+        """Give jobs their smallest size while there is room; return jobs that get none."""
         none = []
         for task in jobs:
             smallest = self.smallest(task, sizes[task.index])
@@ -235,7 +231,7 @@ class Elastic(Scheduler):
         return none
 
     def _steps(self, task: Task, here: Mode, sizes: Sizes) -> Iterator[GrowthStep]:
-        """On each type the least size that is faster."""
+        """Yield on each type the smallest size that is faster."""
         now = self.speed(task, here)
         for name, of_type in sizes.items():
             if (there := next((mode for mode in of_type if self.speed(task, mode) > now), None)) is not None:
@@ -269,7 +265,7 @@ class Elastic(Scheduler):
                     break
 
     def _order(self, running: list[Task], view: View) -> Iterator[Decision]:
-        """As `_resize`, where every job has one size: what remains is which jobs run."""
+        """Choose the running jobs by order, if every job has only one size."""
         rigid = self._rigid
         due = view.now >= self._next and (len(rigid) > 0 or not self._whole)
         if not due and not any(map(view.fits, rigid.modes())):
