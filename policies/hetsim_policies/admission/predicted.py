@@ -99,7 +99,7 @@ class Ahead:
 
 
 class BatchesAhead:
-    """Predictor of one service: batches before a new request on its best mode's devices."""
+    """Predictor of one service: batches before a new request on its best devices."""
 
     def __init__(self, view: View, queue: RequestQueue, task: Task, memory: int):
         self.view = view

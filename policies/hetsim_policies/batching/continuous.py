@@ -303,8 +303,9 @@ class VirtualTokens:
         self.accounts: dict[str, TokenAccount] = defaultdict(TokenAccount)  # by client
         self.begun: dict[Any, int] = {}  # requests that decode, and the step at which they began to
         self.heap: list[Bound] = []
-        """Lower bounds of the counters of clients that wait: counters grow with every step, so a bound is corrected when
-        it is at the top.  One bound is valid for each client, that in `bounds`, even while none of its requests waits.
+        """Lower bounds of the counters of clients that wait; a bound is corrected when it is at the top, since counters
+        grow with every step.  One bound is valid for each client, that in `bounds`, even while none of its requests
+        waits.
         """
         self.bounds: dict[str, Bound] = {}
 

@@ -284,13 +284,13 @@ class Elastic(Scheduler):
                 yield from self._try(task, blocked, view)
 
     def _entry(self, task: Task, view: View) -> tuple[Any, float, int, Mode]:
-        """A running job of one size, as it is dealt with."""
+        """Return a running job of one size as (key, arrival, row, mode)."""
         mode = self._sizes[task.index]
         remaining = view.remaining(task) * self._speeds[task.index][mode]
         return self.first(task, remaining), task.arrival, task.index, mode
 
     def _try(self, task: Task, blocked: dict[Mode, None], view: View) -> Iterator[Decision]:
-        """Start a job of one size if it fits; else its mode is blocked."""
+        """Start a job of one size if it fits; otherwise add its mode to `blocked`."""
         mode = next(iter(self._of[task.index].values()))[0]
         if mode in blocked:
             return
@@ -311,7 +311,7 @@ class Elastic(Scheduler):
         return Start(task, placement)
 
     def _attempts(self, waiting: list[Task], target: dict[int, Mode]) -> Iterator[tuple[Task, list[Mode]]]:
-        """Modes to try for each task; a task may come twice."""
+        """Yield the modes to try for each task; a task may be yielded twice."""
         elsewhere = []
         for task in waiting:
             if task.index in target:
@@ -368,10 +368,10 @@ class RigidJobs:
     def deal(
         self, running: list[tuple[Any, float, int, Mode]], free: dict[str, float]
     ) -> tuple[dict[int, None], list[Task]]:
-        """Give devices to jobs in key order, as far as `free` suffices by type.
+        """Give devices to jobs in key order, while `free` suffices by type.
 
-        running: key, arrival, row and mode.  Returns the rows of the running jobs that keep theirs, and the waiting
-        ones that get any.
+        running: (key, arrival, row, mode).  Return the rows of running jobs that keep their devices, and the waiting
+        jobs that get devices.
         """
         keep: dict[int, None] = {}
         chosen: list[Task] = []
@@ -397,12 +397,11 @@ class RigidJobs:
         return keep, chosen
 
     def widest_first(self, chosen: Iterable[Task]) -> list[Task]:
-        """Waiting jobs by descending width, then by arrival."""
         entries = [self._entries[task.index] for task in chosen]
         return [by_arrival[-1] for _, _, by_arrival in sorted(entries, key=lambda one: (-one[0].width, one[2][:3]))]
 
     def in_order(self, blocked: Container[Mode]) -> Iterator[Task]:
-        """Jobs by arrival without blocked modes; entries may be removed."""
+        """Yield jobs by arrival without blocked modes; entries may be removed meanwhile."""
         lines = {number: (mode, list(jobs)) for number, (mode, jobs) in enumerate(self._by_arrival.items())
                  if mode not in blocked}  # fmt: skip
         heads = [(jobs[0], number, 0) for number, (_, jobs) in lines.items()]
@@ -419,17 +418,17 @@ class RigidJobs:
 
 
 class Optimus(Elastic):
-    """Optimus: the next GPU goes to the job whose remaining time it cuts most.
+    """Optimus: the next GPU is given to the job whose remaining time it shortens most.
 
-    Decides the size of elastic jobs, and when they are resized.  Every job first gets its least size, the shortest
-    first; then sizes grow where the time saved, over the GPUs added, is greatest.
+    Decides the size of elastic jobs, and when they are resized.  Every job first gets its smallest size, the shortest
+    job first; then sizes grow where the time saved per added GPU is largest.
     Reference: Peng et al., Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters (2018), its
     marginal gains; the online fit of convergence and speed curves is replaced by the estimates.  Several types of GPU
     are an extension (`hetsim_policies.dynamic.elastic`).
-    Weakness: long jobs save most, so they grow first, and short ones wait for nothing but their least size.
+    Weakness: long jobs save most, so they grow first, and short jobs remain at their smallest size.
     Cost: see `hetsim_policies.dynamic.elastic`.
 
-    interval: running jobs are resized at most once in it.
+    interval: seconds in which running jobs are resized at most once.
     """
 
     def gain(self, step: GrowthStep, left: float) -> float:
@@ -438,21 +437,21 @@ class Optimus(Elastic):
 
 
 class Afs(Elastic):
-    """Apathetic future share: GPUs for short jobs, or where both jobs profit more.
+    """Apathetic future share: GPUs for short jobs, unless a longer job gains more.
 
-    Decides the size of elastic jobs, and when they are resized.  Every job first gets its least size, the shortest
-    first.  Each further step goes to the winner of a row of duels: of two jobs, the longer one b gets it if (p'_b -
-    p_b) / p'_b > (p'_a - p_a) / p_a, with speeds p now and p' with one GPU more, else the shorter one a; how long is
-    the time left at the present size.
+    Decides the size of elastic jobs, and when they are resized.  Every job first gets its smallest size, the shortest
+    job first.  Each further step is given to the winner of pairwise comparisons: of two jobs, the longer one b gets it
+    if (p'_b - p_b) / p'_b > (p'_a - p_a) / p_a, with speeds p now and p' with one more GPU, otherwise the shorter one
+    a; the length is the time left at the present size.
     Reference: Hwang, Kim, Kim, Shin, Park, Elastic Resource Sharing for Distributed Deep Learning (NSDI 2021): AFS-L,
-    the rule for known durations.  If b has the GPU in question at the latest when a ends, it is the choice of less mean
-    response of the two.  There sizes grow by one GPU; a step of several counts here as if each of them brought an equal
-    part.  Several types of GPU are an extension (`hetsim_policies.dynamic.elastic`).
-    Weakness: the rule is not transitive, so that of three jobs it matters in which order they meet (here from the
-    shortest on); wrong estimates.
+    the rule for known durations.  If b gets the GPU at the latest when a ends, this choice minimizes the mean response
+    of the two.  In the paper sizes grow by one GPU; here each GPU of a larger step counts as an equal part of its gain.
+    Several types of GPU are an extension (`hetsim_policies.dynamic.elastic`).
+    Weakness: the rule is not transitive, so the order of comparisons matters (here from the shortest job on); wrong
+    estimates.
     Cost: as `hetsim_policies.dynamic.elastic`, but a step costs a pass over the jobs.
 
-    interval: running jobs are resized at most once in it.
+    interval: seconds in which running jobs are resized at most once.
     """
 
     def first(self, task: Task, left: float) -> float:
@@ -462,7 +461,7 @@ class Afs(Elastic):
         return Duels(self, left)
 
     def gain(self, step: GrowthStep, left: float) -> float:
-        """Speed gained per GPU, relative to the present speed."""
+        """Relative gain in speed per GPU that the step adds."""
         now, then = self.speed(step.task, step.here), self.speed(step.task, step.there)
         return (then - now) / now / step.more
 
@@ -472,8 +471,8 @@ class Duels(Wishes):
 
     def __init__(self, afs: Afs, left: dict[int, float]):
         self._afs, self._left = afs, left
+        # (time left at the present size, row, -gain, count, step): a job's best step is first
         self._steps: list[tuple[float, int, float, int, GrowthStep]] = []
-        """Time left at the present size, row, minus the gain, a count: a job's best step stands before its others."""
         self._count = 0
 
     def add(self, step: GrowthStep) -> None:
@@ -499,16 +498,17 @@ class SpeedupMean(Elastic):
     """The fairest mean of speedups: the objective of Pollux, with greedy sizes.
 
     Decides the size of elastic jobs, and when they are resized: the power mean, with exponent `fairness`, of each job's
-    speed against its speed on a fair share of the cluster.  Towards minus infinity only the worst-off counts.
-    Reference: Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning (2021).  There a
-    genetic search also places GPUs (`pollux`) and batch sizes adapt; here sizes grow greedily by the gain in the sum of
-    powers, which for concave speeds is optimal up to the last step.  Several types of GPU are an extension
+    speed relative to its speed on a fair share of the cluster.  With an exponent towards minus infinity only the
+    slowest job counts.
+    Reference: Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning (2021).  Pollux
+    also places GPUs by a genetic search (`pollux`) and adapts batch sizes; here sizes grow greedily by the gain in the
+    sum of powers, which is optimal for concave speeds up to the last step.  Several types of GPU are an extension
     (`hetsim_policies.dynamic.elastic`).
-    Weakness: blind to the time left, so that short jobs are treated as long ones.
+    Weakness: it ignores the time left, so short jobs are treated as long ones.
     Cost: see `hetsim_policies.dynamic.elastic`.
 
     fairness: the exponent, below 0.
-    interval: running jobs are resized at most once in it.
+    interval: seconds in which running jobs are resized at most once.
     """
 
     def __init__(self, fairness: Annotated[float, Field(lt=0, ge=-20)] = -1.0, interval: Interval = 600.0):
@@ -524,7 +524,7 @@ class SpeedupMean(Elastic):
         return float(now**self.fairness - then**self.fairness) / step.more
 
     def _fair_speed(self, task: Task) -> float:
-        """The fastest size within an equal share of usable GPUs, or its minimum size."""
+        """Fastest speed within an equal share of usable GPUs, or at the minimum size."""
         sizes = self.sizes(task)
         share = sum(self._total[name] for name in sizes) / self._jobs
         within = [mode for of_type in sizes.values() for mode in of_type if mode.width <= share]

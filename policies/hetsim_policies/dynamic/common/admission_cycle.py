@@ -279,7 +279,7 @@ class Admission:
     # Preemption -----------------------------------------------------------------------------------------------
 
     def targets(self, workload: Workload, usage: Mapping[Key, int], keys: set[Key]) -> dict[Workload, str]:
-        """Return the workloads to preempt, with reasons; empty if preemption does not suffice.
+        """Return the workloads to preempt, with reasons; empty if that does not suffice.
 
         keys: flavor and resource pairs with too little quota.
         """

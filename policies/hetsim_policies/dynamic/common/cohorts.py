@@ -92,7 +92,7 @@ class Cohort:
         return self.subtree.get(key, 0) < self.usage.get(key, 0) + more
 
     def lowest_fit(self, key: Key, amount: int) -> tuple[int, bool]:
-        """Height of the smallest subtree with room for an amount, and whether it has a parent.
+        """Height of the smallest subtree with room for an amount; whether it has a parent.
 
         Height 0: the queue need not borrow.
         """

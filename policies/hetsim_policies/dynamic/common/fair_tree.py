@@ -66,7 +66,7 @@ class FairTree:
         return factors
 
     def _tree(self, usage: Mapping[Member, float]) -> tuple[dict[Member, list[Member]], dict[Member, float]]:
-        """Return the children of each account, as (name, ""), and the usage of each subtree."""
+        """Return children of each account, as (name, ""), and usage of each subtree."""
         below: dict[Member, list[Member]] = {}
         used: dict[Member, float] = {}
         for leaf, amount in usage.items():
@@ -118,7 +118,7 @@ class FairTree:
 
 
 class _Account:
-    """Usage of one owner: `amount` units at time `reckoned`, growing by `rate`/s since."""
+    """Usage of one owner: `amount` units at time `reckoned`, then `rate` per second."""
 
     __slots__ = ("amount", "rate", "reckoned")
 

@@ -231,7 +231,7 @@ def min_worst_ratio(
 
 @dataclass(frozen=True)
 class _Groups:
-    """Jobs that are equal after scaling by their base, as one column per group and mode."""
+    """Jobs that are equal after scaling by their base, as one column per group."""
 
     size: int
     count: np.ndarray  # jobs by group
@@ -401,7 +401,7 @@ class Ties:
 
 
 def ties(own: np.ndarray | None, partner: np.ndarray | None, group: np.ndarray, count: np.ndarray) -> Ties | None:
-    """Return the constraints for columns with these labels, weighted by jobs of the group.
+    """Return the constraints for columns with these labels, weighted by group size.
 
     own: label of the job; partner: label of its partner, -1: the job runs alone.  None if no job runs in a pair.
     """

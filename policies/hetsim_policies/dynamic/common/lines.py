@@ -91,7 +91,7 @@ def refuse_parts_of_nodes(problem: PlanProblem) -> None:
 
 @dataclass(eq=False, slots=True)
 class LineTask:
-    """A task with its lines, the number of lanes it needs in each, and estimated seconds.
+    """A task with its lines, the number of lanes needed in each, estimated seconds.
 
     `placement` is None if the task may run on any devices of the line's type.
     """
@@ -113,7 +113,7 @@ class LineTask:
 
 
 class AssigningScheduler(Scheduler):
-    """Base: `assign` chooses a ready task's line, where the task waits in order of `key`.
+    """Base: `assign` chooses a ready task's line, where it waits in order of `key`.
 
     When a device fails, the tasks of its line are assigned again.
     Cost: O(log n) per task and line, in addition to `assign`; a round visits only lines that have changed, and lines

@@ -54,8 +54,8 @@ class Occupancy:
         self._view = view
         self.timelines: list[Timeline] = []
         self.shared: dict[int, None] = {}
-        """Nodes with fractions: the devices that the fractions are assumed to occupy depend on their order, so that even an
-        end may reduce room."""
+        """Nodes with fractions: the devices that the fractions are assumed to occupy depend on their order, so that
+        even an end may reduce room."""
         self.ending = False  # True if something runs that should have ended by then
         self.runs: dict[int, HeldRun] = {}  # by row, in the order of the starts
         self._down: dict[Device, None] = {}

@@ -30,7 +30,7 @@ class Reservation(NamedTuple):
     nodes: tuple[tuple[int, int], ...]
 
     def placement(self, task: Task, view: View) -> Placement | None:
-        """Return the placement of a due reservation, on free devices of its nodes, or None."""
+        """Return the placement of a due reservation, on free devices of its nodes."""
         if len(self.nodes) > 1:
             return view.first(self.mode, among=dict(self.nodes))
         return view.first(self.mode, task, node=self.nodes[0][0])
@@ -192,7 +192,7 @@ class FreeProfile:
         return start
 
     def _across(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
-        """Reserve a gang over several nodes, as many devices on each as fit, in node order."""
+        """Reserve a gang over several nodes, as many devices on each as fit."""
         timelines = self._timelines()
         pool = None if mode.partition is None else self.pools.get(mode.partition)
         if mode.node_count > 1 and pool is None:
@@ -237,7 +237,7 @@ class FreeProfile:
     def _on_nodes(
         self, mode: Mode, timelines: list[Timeline], duration: float, now: float, before: float
     ) -> Reservation | None:
-        """Reserve a gang of equal parts, one per node, at the first time with enough free nodes.
+        """Reserve a gang of equal parts, one per node, when enough nodes are free.
 
         A sweep over the begins of windows; windows that end too early leave from the front of a heap.
         Cost: O(windows × log windows).
@@ -267,7 +267,7 @@ class FreeProfile:
 
 @lru_cache(4096)
 def _only_mode(shape: Shape) -> Mode | None:
-    """Return the only mode of a shape, if it is on accelerators of one node; else None."""
+    """Return a shape's only mode, if it is on accelerators of one node; else None."""
     mode = shape.modes[0]
     return mode if len(shape.modes) == 1 and mode.unit is None and not mode.span_any else None
 

@@ -286,7 +286,7 @@ class RoundScheduler(Scheduler):
         return all(job.mode >= 0 and job.seconds(job.mode) <= min(map(job.seconds, job.positions())) for job in jobs)
 
     def _may_stop(self, job: RoundJob, view: View, part: float = 1.0) -> bool:
-        """Return True if the job has computed long enough on `part` of its devices to stop."""
+        """Return True if the job computed long enough, on `part` of its devices, to stop."""
         task = job.task
         if not task.shape.preemptible or view.launch_of(task).stage != "compute":
             return False
@@ -385,7 +385,7 @@ class RoundRoom:
                 self.expected[device.node] = self.expected.get(device.node, 0.0) + 1
 
     def place(self, mode: Mode) -> Placement | None:
-        """Return devices where fewest jobs move, then on the tightest node, or across nodes."""
+        """Return devices where fewest jobs move: the tightest such node, or across nodes."""
         best: tuple[tuple[float, int], list[Device]] | None = None
         nodes = self._with(mode) if mode.node_count == 1 else []
         free, expected, on_cpu, min_devices = self._free, self.expected, mode.on_cpu, max(1, mode.gpus)

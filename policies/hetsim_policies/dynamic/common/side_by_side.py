@@ -125,7 +125,7 @@ class PairRoom(RoundRoom):
         return False
 
     def stay_beside(self, job: PairedJob, view: View) -> bool:
-        """Keep a job next to the partner that keeps the devices; return False if impossible."""
+        """Keep a job next to a partner that keeps the devices; return True if possible."""
         if (placement := view.launch_of(job.task).placement) is None or not self.join(placement):
             return False
         self.kept[job.task.index] = None

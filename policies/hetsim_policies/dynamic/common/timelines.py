@@ -22,7 +22,7 @@ def amount_of(mode: Mode) -> int:
 
 
 def occupied(mode: Mode, amount: int) -> tuple[int, int, int]:
-    """Accelerators, cores (thousandths) and memory that an amount of a launch occupies."""
+    """Accelerators, cores (thousandths) and memory that part of a launch occupies."""
     if (part := mode.unit) is None:
         return amount, *host_part(mode, amount)
     if mode.node_count > 1:
