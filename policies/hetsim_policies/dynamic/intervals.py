@@ -83,7 +83,7 @@ class AtIntervals(Scheduler):
         self._others: dict[int, Task] = {}
 
     def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
-        """Return the GPUs of each job, by row, until the next instant; other jobs have none.
+        """Return the GPUs of each job, by row, until the next instant; others have none.
 
         `room`: GPUs by node that the jobs may use, including their present ones.
         """
@@ -515,7 +515,7 @@ class GeneticSearch:
     # Breeding ---------------------------------------------------------------------------------------------------
 
     def _crossed(self, found: Matrices, values: np.ndarray, count: int) -> Matrices:
-        """Return children of pairs: the first jobs as in one parent, the others as in the other.
+        """Cross pairs of candidates: the first jobs as in one parent, others as in the other.
 
         Each parent is the better of two random candidates.
         """

@@ -57,8 +57,8 @@ class Limits(BaseModel):
     lending: Amount | None = None
 
 
+# Amounts (a number: nominal) by flavor, in the order of attempts, and resource: GPUs, cores, bytes
 Quotas = dict[str, dict[Literal["gpus", "cores", "memory"], Limits | Amount]]
-"""Amounts by flavor, in the order in which flavors are tried, and by resource: GPUs, cores, bytes; a number is nominal."""
 
 
 class Flavor(BaseModel):
@@ -261,7 +261,7 @@ class Kueue(Scheduler):
             yield WAIT_FOR_CHANGE if view.num_waiting(own=True) else WAIT_FOR_READY
 
     def _cycle(self, view: View) -> Iterator[Decision]:
-        """Run one cycle over the heads of all queues; drop queues in which nothing changes."""
+        """Run one cycle over the heads of all queues; drop queues without changes."""
         popped = {queue: queue.pop() for queue in self._live}
         self._live = {queue: None for queue, head in popped.items() if head is not None}
         moved, victims = dict[Cohort, bool](), dict[Workload, str]()

@@ -35,7 +35,7 @@ from hetsim_policies.placement_rules.common.choice import Totals, best_node, dem
 
 
 class Tetris(ListScheduler):
-    """Multi-resource packing: the task best aligned to the free resources starts first.
+    """Multi-resource packing: the task best aligned to free resources starts first.
 
     Decides when and where.  The alignment of a task with a node is the dot product of its demand and the node's free
     resources, over cores, host memory and GPUs, each as a fraction of the largest node.  Of all waiting tasks that fit,

@@ -103,7 +103,7 @@ class PowerDown(ListScheduler):
     # Waking -----------------------------------------------------------------------------------------------------
 
     def _to_wake(self, task: Task, view: View) -> list[Device]:
-        """Return the fewest sleeping accelerators of one node that a mode of the task lacks.
+        """Return the fewest sleeping accelerators of one node that a task's mode lacks.
 
         For a gang across nodes, and if cores or memory are also lacking, all sleeping ones of its type: a task must not
         wait for devices that would never be woken.

@@ -372,7 +372,7 @@ class SlurmMultifactor(Scheduler):
             yield Annotate(task, cause)
 
     def _preempt(self, task: Task, view: View) -> Generator[Decision, None, Placement | None]:
-        """Preempt jobs of lower qualities of service, latest start first, if that suffices."""
+        """Preempt jobs of lower qualities of service, latest start first, if sufficient."""
         lower = self.tiers.tier(task).preempts
         if not lower or view.over_limit(task):
             return None
@@ -458,7 +458,7 @@ class SlurmMultifactor(Scheduler):
     def _last_fitting(
         self, fitting: list[int], order: list[Task], now: float, *, first: int, profile: FreeProfile
     ) -> int:
-        """Return the last position from `first` on of a waiting task that could start, or -1.
+        """Return the last position from `first` on of a task that could start, or -1.
 
         fitting: candidate positions; those behind the result are removed.  profile: the reservations that must leave
         room.

@@ -124,7 +124,7 @@ class ProcessorSharing(ListScheduler):
 
 
 def least_loaded(task: Task, view: View) -> Placement | None:
-    """The device of earliest end, if all launches there keep sharing it."""
+    """Return the device where the task ends first, if all launches there share it."""
 
     def finish(placement: Placement) -> tuple[float, float]:
         mode = placement.mode
@@ -139,20 +139,20 @@ def least_loaded(task: Task, view: View) -> Placement | None:
 
 
 class Themis(Scheduler):
-    """Themis: finish-time fairness, by giving GPUs to the job treated worst so far.
+    """Themis: finish-time fairness; GPUs are given to the job treated worst so far.
 
     Decides when, and which job is preempted.  A job's ρ is its expected time in the cluster over the time that it would
-    need on an exclusive 1/N share: (waited and run so far + time left) / (time in its fastest mode × N / the part of
-    the cluster it uses, at least its time alone), N the jobs in the system.  At the end of each lease the jobs of
-    highest ρ are offered the GPUs first; those with a lease that has not ended keep theirs, and a job that keeps them
-    at the end of its lease while others wait has a new lease.
-    Reference: Mahajan et al., Themis: Fair and Efficient GPU Cluster Scheduling (2020).  There the worst-off part of
-    the jobs bid in an auction with payments that make honest bids the best; here estimates are taken as they are, so
-    the auction comes down to the order of ρ.
-    Weakness: ρ needs good estimates; a lease too short pays for stops, one too long is fcfs.
-    Cost: one pass over all jobs in the system a round in which a job waits.
+    need on an exclusive 1/N share (N: jobs in the system): (time since arrival + time left) / (time in its fastest mode
+    × max(1, N × the part of the cluster that the mode uses)).  At the end of each lease the GPUs are offered to the
+    jobs of highest ρ first; jobs whose lease has not ended keep their GPUs, and a job that keeps them beyond its lease
+    gets a new lease.
+    Reference: Mahajan et al., Themis: Fair and Efficient GPU Cluster Scheduling (2020).  In the paper the worst-off
+    jobs bid in an auction whose payments make honest bids optimal; here estimates are trusted, so the auction reduces
+    to the order of ρ.
+    Weakness: ρ needs good estimates; short leases cost many stops, long ones approach fcfs.
+    Cost: one pass over all jobs in the system per round in which a job waits.
 
-    lease: seconds that a job keeps its GPUs at least.
+    lease: minimum seconds that a job keeps its GPUs.
     """
 
     def __init__(self, lease: Annotated[Seconds, Field(gt=0)] = 1200.0, placement: PlacementRule | None = None):
