@@ -515,7 +515,7 @@ class GeneticSearch:
     # Breeding ---------------------------------------------------------------------------------------------------
 
     def _crossed(self, found: Matrices, values: np.ndarray, count: int) -> Matrices:
-        """Cross pairs of candidates: the first jobs as in one parent, others as in the other.
+        """Cross pairs of candidates: the first jobs of one parent, the rest of the other.
 
         Each parent is the better of two random candidates.
         """

@@ -171,7 +171,7 @@ class AlloX(Scheduler):
 
 
 def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) -> list[Matched]:
-    """Assign places to jobs with minimum total completion time; some jobs may get none.
+    """Assign places to jobs with minimum total completion time; some get none.
 
     delays: by type, for each device the seconds until it is free, ascending.
     """
@@ -201,7 +201,7 @@ def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) ->
 
 
 def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
-    """Return the cheapest mode in a place with `behind` jobs behind it; ties: the first."""
+    """Return the cheapest mode for `behind` jobs behind it; ties: the first."""
     return min((way.time * (1 + behind * way.width), order, way.mode)
                for order, way in enumerate(ways) if way.kind == kind)[2]  # fmt: skip
 
@@ -227,7 +227,7 @@ def _wanted(cost: np.ndarray) -> np.ndarray:
 
 
 def _layers(ways: Sequence[Sequence[JobMode]], kind: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield jobs, times and widths (columns) of first modes on a type, then of second ones."""
+    """Yield jobs, times, widths (columns) of first modes on a type, then second ones."""
     mine = [[(job, way.time, way.width) for way in some if way.kind == kind] for job, some in enumerate(ways)]
     for layer in range(max(map(len, mine))):
         rows, times, widths = zip(*(some[layer] for some in mine if len(some) > layer), strict=True)

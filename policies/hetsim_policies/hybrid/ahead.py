@@ -280,7 +280,7 @@ class Rollout(Relay):
         return gain - doubt > max(SLACK, self.margin) * abs(float(np.mean(bases)))
 
     def _future(self, view: View, number: int) -> Future:
-        """Draw arrivals and times, the same for all candidates; number 0 has expected ones."""
+        """Draw arrivals and times, equal for all candidates; number 0: expected ones."""
         decision, until = self.notes["decisions_tried"], view.now + self.horizon
         coming: list[tuple[float, Task]] = []
         if self.arrivals == "learned":
@@ -293,7 +293,7 @@ class Rollout(Relay):
         return Future(seed, coming, believed.residuals.tolist() if number else [1.0], believed)
 
     def _played(self, first: First | None, future: Future, view: View) -> tuple[float, dict[int, None]]:
-        """Return the objective after a first decision, and the rows that then start at once."""
+        """Return the objective after a first decision, and the rows that start at once."""
         self._led.first = first
         try:
             expected = None if future.believed is None else future.believed.parts

@@ -333,7 +333,7 @@ class Hierarchical(Scheduler):
         return best
 
     def _plan(self, wanted: list[TaskKind], new: list[Task], kinds: list[TaskKind], fill: float = FILL) -> None:
-        """Compute shares for `wanted` kinds, given all others; `new` tasks are in no group yet."""
+        """Compute shares for `wanted` kinds, given all others; `new` tasks have no group."""
         if not wanted:
             return
         here = Counter(kind.number for kind in kinds)
@@ -436,7 +436,7 @@ class Hierarchical(Scheduler):
     def _hungry(
         self, kind: TaskKind, full: dict[Mode, None], barred: dict[tuple[int, int], None], view: View
     ) -> tuple[float, GroupedTask, DeviceGroup] | None:
-        """Return a group that starves for a kind, the task to move, and its slowdown there."""
+        """Return a group that starves for a kind, the task to move, and its slowdown."""
         best: tuple[float, GroupedTask, DeviceGroup] | None = None
         for position in kind.positions:
             mode = kind.modes[position]

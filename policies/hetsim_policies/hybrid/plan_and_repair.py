@@ -431,7 +431,7 @@ def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: V
 
 
 def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> PlannedJob | None:
-    """Return a task that would end sooner if restarted here, latest end first, or None.
+    """Return a task that would end sooner if restarted here, latest end first.
 
     A late task is expected to be as late here, so it only ever moves to a faster lane.  Ends are computed now: an older
     forecast, from before the last restart, would restart the same task repeatedly.

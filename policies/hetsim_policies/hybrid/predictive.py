@@ -175,7 +175,7 @@ class Predictive(Scheduler):
         return Series(predictor, self.interval, lead + self.interval, score=self.score, memory=self.memory)
 
     def _true_load(self, kind: DeviceType, names: Collection[str] | None, time: float) -> float:
-        """Mean number of devices that arrivals at a time keep busy, of some or all classes."""
+        """Mean number of devices that arrivals at a time keep busy, by true rates."""
         rates = self.rates or {}
         return sum(
             rates[name](time) * seconds / count
@@ -252,7 +252,7 @@ class Predictive(Scheduler):
     # Measuring --------------------------------------------------------------------------------------------------
 
     def _arrived(self, kind: DeviceType, seconds: float, count: int, name: str) -> None:
-        """Record arrived work for a device type, from tasks of a class or a service's requests."""
+        """Record arrived work for a device type, of tasks of a class or service requests."""
         if self.knows_rates and count:
             before = self._work.get((kind, name), (0.0, 0))
             self._work[kind, name] = before[0] + seconds, before[1] + count
@@ -355,7 +355,7 @@ class Predictive(Scheduler):
                     self._others[task.index] = mode.type, mode.gpu_share / len(tasks)
 
     def _forget(self, task: Task, stopped: bool = False) -> None:
-        """Remove a task that no longer runs; a stopped one waits again and remains counted."""
+        """Remove a task that no longer runs; a stopped task remains counted."""
         self._others.pop(task.index, None)
         self._held.pop(task.index, None)
         if not stopped:

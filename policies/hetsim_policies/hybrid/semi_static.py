@@ -356,7 +356,7 @@ class PlanInProgress:
         self.start = self._starts(tasks)
 
     def _starts(self, tasks: Tasks) -> list[float]:
-        """The start of each planned task, and its lane's host demand, by estimates."""
+        """Return the start of each planned task by estimates; also set lanes' host demands."""
         free: dict[str, float] = {}
         starts = []
         for number, step in enumerate(self.steps):
@@ -372,15 +372,12 @@ class PlanInProgress:
         return starts
 
     def heads(self, number: int) -> bool:
-        """Return True if a task is next on all its lanes, which are idle."""
+        """Return True if a task is next on all its lanes, and they are idle."""
         lanes = [self.lanes[name] for name in self.steps[number].devices]
         return all(lane.steps and lane.steps[0] == number and not lane.busy for lane in lanes)
 
     def next_steps(self) -> list[int]:
-        """Planned tasks that wait and may start now, in plan order.
-
-        Cost: O(lanes).
-        """
+        """Return planned tasks that wait and may start now, in plan order; O(lanes)."""
         first = dict.fromkeys(lane.steps[0] for lane in self.lanes.values() if lane.steps and not lane.busy)
         return sorted(number for number in first if number in self.waiting and self.heads(number))
 
@@ -393,7 +390,7 @@ class PlanInProgress:
         self.ends[number] = end
 
     def end(self, number: int) -> None:
-        """Note a task that has ended, or will never start."""
+        """Record a task that has ended, or will never start."""
         self.waiting.pop(number, None)
         running = self.ends.pop(number, None) is not None
         for name in self.steps[number].devices:
@@ -404,7 +401,7 @@ class PlanInProgress:
                 lane.steps.remove(number)
 
     def back(self, number: int) -> None:
-        """Put back a stopped task, before those that come after it."""
+        """Put back a stopped task, before the later tasks of its lanes."""
         self.end(number)
         for name in self.steps[number].devices:
             self.lanes[name].steps.appendleft(number)
@@ -413,7 +410,7 @@ class PlanInProgress:
     # Gaps -----------------------------------------------------------------------------------------------------
 
     def placement(self, number: int, cluster: Cluster) -> Placement:
-        """Placement of a planned task, with any of the node's free cores."""
+        """Placement of a planned task, with any free cores of its node."""
         mode, names = self.modes[number], self.steps[number].devices
         if mode.on_cpu:
             return Placement(mode, (self.lanes[names[0]].device,))
@@ -428,10 +425,10 @@ class PlanInProgress:
         return list(numbers)
 
     def claimed(self, node: int, end: float, slack: float) -> tuple[dict[Device, None], float, float]:
-        """Resources of a node that must not be lent until `end`.
+        """Return the resources of a node that must not be lent until `end`.
 
-        Accelerators on which planned tasks run, and accelerators, cores and bytes of idle lanes with a next task that
-        is due by then, less `slack`.
+        They are accelerators that run planned tasks, and accelerators, cores and bytes of idle lanes whose next task is
+        due by then, less `slack`.
         """
         devices: dict[Device, None] = {}
         cores = memory = 0.0
@@ -446,7 +443,7 @@ class PlanInProgress:
         return devices, cores, memory
 
     def leaves(self, placement: Placement, end: float, slack: float, view: View) -> bool:
-        """Return True if a task until `end` leaves room for planned ones."""
+        """Return True if a task that runs until `end` leaves room for planned ones."""
         mode = placement.mode
         for node, count in Counter(device.node for device in placement.devices).items():
             devices, cores, memory = self.claimed(node, end, slack)
@@ -463,7 +460,7 @@ class PlanInProgress:
         return True
 
     def spared(self, mode: Mode, end: float, slack: float, nodes: Iterable[int], view: View) -> Placement | None:
-        """A placement on one of these nodes that does not delay the plan."""
+        """Return a placement on one of these nodes that does not delay the plan, or None."""
         for node in nodes:
             if not mode.gpus:
                 placement = view.first(mode, node=node)

@@ -173,7 +173,7 @@ class DeviceGroup:
         entry.end = None
 
     def wait_for(self, kind: DeviceType, width: float, now: float, less: float = 0.0) -> float:
-        """Seconds until a new task starts on a type here, if the backlog were `less` smaller."""
+        """Seconds until a new task starts on a type here, with a backlog `less` smaller."""
         if not (lanes := self.lanes.get(kind, 0)):
             return float("inf")
         wait = max(0.0, self.backlog[kind] - less) / lanes

@@ -53,7 +53,7 @@ def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight:
 
 
 def default_planner(problem: PlanProblem) -> PlannedScheduler:
-    """Return `dual_approximation` where it applies, `peft` for task graphs, else `heft`."""
+    """Return `dual_approximation` if it applies, `peft` for task graphs, else `heft`."""
     tasks, cluster = problem.tasks, problem.cluster
     kinds = [kind.kind == "cpu" for kind in cluster.types.values() if cluster.count(kind.name)]
     two = kinds.count(True) <= 1 and kinds.count(False) <= 1

@@ -159,8 +159,8 @@ class Board:
         self._due: list[tuple[float, int, float]] = []
         self._overdue: dict[int, None] = {}  # rows that may be late
         self._hopeless: dict[DeviceType, list[tuple[float, int, int, float]]] = {}
-        """Tasks of `faster` with too little time left for a restart unless they are late: a heap of ends, rows, numbers and
-        seconds."""
+        """Tasks of `faster` with too little time left for a restart unless they are late: a heap of ends, rows, numbers
+        and seconds."""
         self._refused: dict[int, int] = {}  # for lanes whose head step had no room: the node
         self._released: dict[int, None] | None = {}  # nodes with releases since the last check; None: perhaps all
         self._releases = 0
@@ -340,7 +340,7 @@ class Board:
     def at(
         self, task: Task, lane: PlannedLane, view: View, seconds: Callable[[Task, Placement, View], float]
     ) -> PlannedJob | None:
-        """Return the step of a task on one lane in its fastest mode; None if it cannot start."""
+        """Return the step of a task on one lane in its fastest mode, or None."""
         best: PlannedJob | None = None
         for position, mode in enumerate(task.modes):
             placement = lane.placed(mode)
