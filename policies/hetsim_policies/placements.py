@@ -138,7 +138,7 @@ def _choices(task: Task, mode: Mode, view: View) -> list[Placement]:
 
 
 def _finish(task: Task, view: View) -> Callable[[Placement], tuple[float, float]]:
-    """Return a sort key of placements: estimated seconds to the finish, then device load."""
+    """Return a sort key of placements: estimated seconds to the finish, device load."""
     return lambda placement: (view.duration(task, placement), view.load(placement.devices[0]))
 
 

@@ -356,7 +356,7 @@ class PlanInProgress:
         self.start = self._starts(tasks)
 
     def _starts(self, tasks: Tasks) -> list[float]:
-        """Return the start of each planned task by estimates; also set lanes' host demands."""
+        """Return the start of each planned task by estimates; also set host demands."""
         free: dict[str, float] = {}
         starts = []
         for number, step in enumerate(self.steps):

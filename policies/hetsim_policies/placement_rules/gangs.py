@@ -87,7 +87,7 @@ def _if_it_fits(task: Task, mode: Mode, devices: Sequence[object], view: View) -
 
 
 class Topology:
-    """Place a gang in the fastest part with room: NVLink island, PCIe switch, node, rack.
+    """Place a gang in the fastest part with room: island, PCIe switch, node, rack.
 
     If `span_speeds` make no difference: the narrowest part, among equals the one with the fewest free GPUs; over racks
     and nodes as few nodes as possible.  A single GPU is taken from the island or switch with the fewest free GPUs.
@@ -323,5 +323,5 @@ def _spread(count: int, racks: list[list[int]]) -> list[int]:
 
 
 def _on(mode: Mode, nodes: Iterable[int], view: View) -> Placement | None:
-    """Place the mode on the first devices of these nodes; its ranks are ordered by rack."""
+    """Place the mode on the first devices of these nodes, ranks in rack order."""
     return view.first(mode, among=sum(1 << node for node in dict.fromkeys(nodes)))

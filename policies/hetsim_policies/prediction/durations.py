@@ -170,7 +170,7 @@ def prediction_error(actual: Iterable[float], forecast: Iterable[float], quantil
 
 
 def error_notes(name: str, error: PredictionError, **more: Any) -> dict[str, Any]:
-    """Return errors as notes of a policy (`hetsim.results.one_run.plans`), without NaN."""
+    """Return errors as notes of a policy, without NaN."""
     notes = {"count": error.count, "mape": error.mape, "pinball": error.pinball, "quantile": error.quantile, **more}
     return {f"{name}_{key}": value for key, value in notes.items() if value == value}
 

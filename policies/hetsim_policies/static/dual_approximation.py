@@ -1,30 +1,30 @@
 """Dual approximation for independent tasks on m CPUs and k GPUs, by bisection.
 
-Decides for every task the CPU or the GPU side and its lane, and proves how far from optimal the result can be.
+Decides the CPU or the GPU side and the lane of every task, and proves how far from optimal the result can be.
 Reference: Kedad-Sidhoum, Monna, Mounié and Trystram, Scheduling Independent Tasks on Multi-cores with GPU
 Accelerators (HeteroPar 2013; Concurrency and Computation 2015).
 
 For a guess λ either a schedule of length (4/3)λ is built or none of length λ exists.  A task is *long* on a side if
 it takes more than 2λ/3 there, *medium* if more than λ/3, else *small*.  In a schedule of length λ a device runs at
 most one long or two medium tasks, the CPUs are busy for at most mλ and the GPUs for at most kλ.  A dynamic program
-finds the assignment of least CPU area with ½·medium + long ≤ m on the CPUs, the same with k on the GPUs (k ≥ 2), and
-GPU area at most kλ in units of δ = λ/(3n), every task rounded down.  CPU area above mλ: no schedule of length λ.
-Else longest-processing-time first on each side is the schedule.
+finds the assignment of minimum CPU area with ½·medium + long ≤ m on the CPUs, the same with k on the GPUs (k ≥ 2), and
+GPU area at most kλ in units of δ = λ/(3n), every task rounded down.  If its CPU area is above mλ, there is no schedule
+of length λ.  Otherwise longest-processing-time first on each side is the schedule.
 
 Ratio 4/3 for every k (published: 4/3 + 1/(3k) for k ≥ 2).  Long and medium tasks come first, at most one long or two
-medium ones to a device, so they end by 4λ/3.  A small task s goes to the least loaded GPU when the GPUs' area without
+medium ones per device, so they end by 4λ/3.  A small task s is put on the least loaded GPU when the GPUs' area without
 it is at most kλ + nδ - s = kλ + λ/3 - s, as rounding hides less than nδ, hence that GPU has at most
 (kλ + λ/3 - s)/k.  So it ends by λ + λ/(3k) + s(1 - 1/k), which is at most 4λ/3 for s ≤ λ/3; on the CPUs the area is
 exact and the same holds a fortiori, and a single GPU ends with its area, by λ + λ/3.
 With units c times as coarse, nδ = cλ/3 and the last sentence gives 4/3 + (c - 1)/(3k).
 
-What makes it quick, and never weakens the proof: the linear relaxation (`bounds.relaxation`) refuses most impossible
-guesses and fixes most tasks of the others, so that n counts the free tasks alone; a cut by p/q within 4λ/3 accepts
-most possible guesses; the program is first solved in coarse units, where a refusal is still a proof and a schedule
-within 4λ/3 is still a schedule, and refined only when neither comes out.
-What makes it better than its ratio: guesses are also refused by counting tasks of more than λ/2, λ/3, ... (`counts`),
-and the best schedule, begun with those of list scheduling, is improved by moving and exchanging tasks (`descend`).
-Cost: O(n log n) and some O(n) passes a guess where the cut or the relaxation settles it, else O(n² m k²) for k ≥ 2
+Speedups that keep the proof: the linear relaxation (`bounds.relaxation`) refuses most impossible guesses and fixes most
+tasks of the others, so that n counts only the free tasks; a cut by p/q within 4λ/3 accepts most possible guesses; the
+program is first solved in coarse units, where a refusal is still a proof and a schedule within 4λ/3 is still a
+schedule, and refined only if neither results.
+Improvements beyond the ratio: guesses are also refused by counting tasks of more than λ/2, λ/3, ... (`counts`), and the
+best schedule, also of list scheduling, is improved by moving and exchanging tasks (`descend`).
+Cost: O(n log n) and some O(n) passes per guess if the cut or the relaxation decides, else O(n² m k²) for k ≥ 2
 and O(n² m) for k = 1, n free tasks.  A program of more than `LARGEST` cells is coarsened; the ratio then proven is in
 the plan's notes.
 """
@@ -48,14 +48,10 @@ from hetsim_policies.static.common.instance import Instance, instance_of, list_s
 from hetsim_policies.static.common.outcome import planned
 
 RATIO = 4 / 3
-FIRST_UNITS = 64
-"""GPU area units of the first, coarse program."""
-LARGEST = 30_000_000
-"""Cells (tasks × states) of the largest program: about 0.15 s."""
-COUNTS = 6
-"""Counting inequalities on each side."""
-LINEAR_TOLERANCE = 1e-6
-"""Devices by which a linear program has to fail: ten times what the solver takes for nothing."""
+FIRST_UNITS = 64  # GPU area units of the first, coarse program
+LARGEST = 30_000_000  # maximum cells (tasks × states) of a program: about 0.15 s
+COUNTS = 6  # number of counting inequalities on each side
+LINEAR_TOLERANCE = 1e-6  # Number of devices by which a linear program must fail: ten times the solver's tolerance
 LARGEST_LINEAR = 2_000
 """Free tasks beyond which the linear program of counts is left out: the areas alone are close then."""
 PAIRS = 5_000_000

@@ -81,7 +81,7 @@ def ranked(modes: Sequence[Mode], view: View, keys: Keys) -> Iterator[tuple[Mode
 
 
 def on_node(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-    """Return a node's first devices (for a fraction, its fullest) with room for the data."""
+    """Return a node's first devices (for a fraction, its fullest) that fit the data."""
     return view.first(mode, task, node=node)
 
 
@@ -126,7 +126,7 @@ def on_fullest(task: Task, mode: Mode, node: int, view: View) -> Placement | Non
 
 
 def by_room(task: Task, modes: Sequence[Mode], view: View, tightest: bool) -> Placement | None:
-    """Choose the node with the fewest (or most) free GPUs, then cores; fractions by GPU.
+    """Choose the node with the fewest (or most) free GPUs, then cores.
 
     A fraction is placed on the fullest (or emptiest) GPU.
     """
@@ -146,7 +146,7 @@ def by_room(task: Task, modes: Sequence[Mode], view: View, tightest: bool) -> Pl
 
 
 def _gpu_by_room(task: Task, modes: Sequence[Mode], view: View, sign: float) -> Placement | None:
-    """Place a fraction on the GPU with the least (sign 1) or most (sign -1) free share."""
+    """Place a fraction on the GPU with the least (sign 1) or most free share."""
     if any(mode.type.streams > 1 or mode.type.sharing.kind == "mig" for mode in modes):
         options = [option for mode in modes for option in view.options(task, mode)]
         return min(options, key=lambda option: -sign * view.load(option.devices[0]), default=None)

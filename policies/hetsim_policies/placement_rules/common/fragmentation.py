@@ -127,7 +127,7 @@ class Mix:
         return rises
 
     def _after(self, states: Sequence[NodeClass], mode: Mode) -> tuple[list[tuple[int, int]], np.ndarray]:
-        """Return (state, first GPU used) pairs, and the expected fragmentation after the mode.
+        """Return (state, first GPU used) pairs, and expected fragmentation after the mode.
 
         The states must have GPUs of the same types.  A fraction may use any GPU, other modes the first that fit.
         """

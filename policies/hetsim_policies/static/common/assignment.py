@@ -117,7 +117,7 @@ class Before:
 
 @dataclass(frozen=True)
 class Fuse:
-    """Constraint: all these tasks at one site and consecutive in the list of ready ones."""
+    """Constraint: all these tasks at one site, consecutive as they become ready."""
 
     tasks: tuple[int, ...]
 

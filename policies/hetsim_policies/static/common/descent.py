@@ -111,7 +111,7 @@ def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: floa
 def _cheaper_change(
     lanes: DescentLanes, prices: np.ndarray, goal: float, first: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """Return the change of the first lane that saves most priced work, and the next lane.
+    """Return the change of the first lane that saves most priced work; the next lane.
 
     Lanes are tried from `first` on; no lane may become too long.  The change shortens no longest lane, but makes room
     for that.
@@ -163,7 +163,7 @@ def improved(
     time: np.ndarray, counts: Sequence[int], lane: np.ndarray, enough: float = 0.0, since: np.ndarray | None = None,
     rounds: int = RESTARTS, pairs: int = EFFORT, others: Sequence[np.ndarray] = (),
 ) -> np.ndarray:  # fmt: skip
-    """Return the lane of each task after descents; never longer, on all machines the same.
+    """Return each task's lane after descents; never longer, equal on all machines.
 
     enough: a makespan that need not be improved, such as a lower bound.
     others: alternative lanes of tasks, from which a descent of half the effort starts too; the best of all continues.

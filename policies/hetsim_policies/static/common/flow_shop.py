@@ -41,7 +41,7 @@ def length(stages: Sequence[tuple[float, float, float]], streams: int) -> float:
 
 
 def ordered(instance: Instance, placed: Iterable[Placed]) -> list[Placed]:
-    """Return the steps of a plan with overlapping lanes in a better order, if there is one.
+    """Return the steps of a plan with overlapping lanes in a better order, if any.
 
     Only independent tasks that are present at once are reordered.
     """
@@ -61,7 +61,7 @@ def ordered(instance: Instance, placed: Iterable[Placed]) -> list[Placed]:
 
 
 def best_order(instance: Instance, tasks: Sequence[int], kind: int) -> list[int]:
-    """The shorter of a lane's order and Johnson's orders."""
+    """Return the shortest of a lane's present order and Johnson's orders."""
     streams = instance.types[kind].streams
     up, compute, down = (part[list(tasks), kind].tolist() for part in (instance.up, instance.compute, instance.down))
     stages = list(zip(up, compute, down, strict=True))
