@@ -189,7 +189,7 @@ class _Race:
     won: str = ""  # constraints of the best plan
 
     def enter(self, plan: Plan, constraints: str | None = None) -> None:
-        """Simulate one more plan; `constraints`: its constraints, or None if only modified."""
+        """Simulate one more plan; `constraints`: its constraints, None if only modified."""
         self.tried += 1
         if (makespan := simulated(self.problem, plan)) < self.makespan:
             self.best, self.makespan = plan, makespan
@@ -211,7 +211,7 @@ class ConstraintNode:
 def walk(
     siblings: Sequence[ConstraintNode], solve: Any, above: tuple[Constraint, ...] = (), names: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield name and solution of each feasible node: a node, its children, its siblings.
+    """Yield name and solution of each feasible node: a node, its children, siblings.
 
     `solve(constraints)` returns None if infeasible; no node below is then tried, since it has the same constraints and
     more.
@@ -385,7 +385,7 @@ class SharingTree:
         return place
 
     def _orders(self, groups: Sequence[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Yield refinements of equal groups: equal kernels in a row, short uploads first, ..."""
+        """Yield refinements of equal groups: equal kernels in a row, short uploads first."""
         if fused := tuple(Fuse(row) for group in groups for row in self._equal_kernels(group)):
             yield ConstraintNode("fuse", fused)
         if rows := tuple(pair for group in groups for pair in self._one_chain_after_the_other(group)):
@@ -469,7 +469,7 @@ class SharingTree:
         return shared + float(self.traffic.private[list(group), place].sum())
 
     def _uploads(self, groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
-        """Constrain every accelerator and switch to finish its transfers within the makespan.
+        """Constrain accelerators and switches to finish transfers within the makespan.
 
         This is linear only for fixed groups: each counts its inputs once, at its first task.  With one stream an
         accelerator computes and transfers in turn, so the sum of both must fit.

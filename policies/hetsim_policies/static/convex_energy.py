@@ -403,7 +403,7 @@ def planned_graph(machine: Machine, seed: Schedule, min_frequency: float, deadli
 
 
 def slownesses(machine: Machine, schedule: Schedule, min_frequency: float, deadline: float) -> np.ndarray:
-    """Slowness (1 / frequency) of each device for minimum energy with all paths in time."""
+    """Slowness (1 / frequency) of each device for minimum energy, all paths in time."""
     lanes = machine.lanes_of(schedule)
     number = len(machine.devices)
     joules = machine.watts * np.bincount(machine.device[lanes], machine.times(lanes), minlength=number)

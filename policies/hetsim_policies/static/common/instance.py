@@ -116,7 +116,7 @@ class Instance:
 
 
 def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
-    """Return the sequential tasks of a problem; ScenarioError names each kind of misfit.
+    """Return the sequential tasks of a problem; ScenarioError names each misfit.
 
     everywhere: a mode must fit on every node with its device type, so that all lanes of a type are equal.
     """

@@ -155,7 +155,7 @@ def wide(problem: PlanProblem, planner: str) -> WideTasks:
 def _options(
     problem: PlanProblem, types: list[DeviceType], pools: list[LanePool], stages: np.ndarray
 ) -> tuple[list[_Option], bool]:
-    """Return the options of all tasks, task by task, and whether they include all modes.
+    """Return the options of all tasks, and whether they include all modes.
 
     stages: is set to the maximum seconds of each stage (up, compute, down) of a task on each type.
     """

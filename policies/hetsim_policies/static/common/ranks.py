@@ -105,8 +105,8 @@ class Traffic:
     # Initial items that each task reads; in mid-run also those that ended tasks have written
     firsts: list[tuple[int, ...]]
     first_cost: np.ndarray  # seconds to bring each item from its initial location to each place
+    # Seconds for private input and output not included in a task's time on a lane (`Instance`), at each place
     extra: np.ndarray
-    """Seconds for private input and output of each task, at each place, that its time on a lane (`Instance`) does not include."""
     # Seconds for all private input and output of each task, at each place
     private: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
 

@@ -201,7 +201,7 @@ class Loads(Landscape):
 
 
 class Ranked(Landscape):
-    """Landscape of dependent tasks: list scheduling by keys, for all candidates at once.
+    """Landscape of dependent tasks: list scheduling by keys, all candidates at once.
 
     Transfers count as in `heft`: over idle links, while the lane still works; initial items on a host are moved to each
     device once.  Cost: for P candidates of n tasks with at most d predecessors O(P n d) in n steps.
