@@ -1,4 +1,4 @@
-"""The shipped policies, by kind and name; each module is imported when its policy is used.
+"""The shipped policies, by kind and name; a module is imported when it is used.
 
 `hetsim.registry` reads this table and adds what other packages register.  A scheduler is a class, or a key function
 by which the list scheduler orders its queue; a placement is a rule `(task, view) -> Placement | None`, or a class

@@ -1,4 +1,4 @@
-"""Orders of the waiting queue: one key function each, lowest key first, ties by arrival.
+"""Orders of the waiting queue: key functions, lowest key first, ties by arrival.
 
 A key is constant while its task waits.  Registered as a scheduler, a key becomes a `ListScheduler` with the parameters
 `placement` and `discipline` (block: no task passes a head that does not fit; skip: any task that fits may start; keep:
@@ -28,8 +28,8 @@ def lcfs(task: Task) -> float:
 def sjf(task: Task) -> float:
     """Shortest job first: the lowest estimated time on its best mode, no preemption.
 
-    Reference: Conway, Maxwell, Miller, Theory of Scheduling (1967), ch. 8.  Minimum mean wait among non-preemptive
-    orders for M/G/1.  Weakness: long tasks can starve (see `priority` with aging), and estimates must be good.
+    Reference: Conway, Maxwell, Miller, Theory of Scheduling (1967), ch. 8.  Least mean wait among non-preemptive orders
+    for M/G/1.  Weakness: long tasks can starve (see `priority` with aging), and estimates must be good.
     """
     return task.shortest_estimate
 
@@ -48,7 +48,7 @@ def wspt(task: Task) -> float:
     """Weighted shortest processing time: the least ratio of estimated time to weight.
 
     Reference: Smith, Various Optimizers for Single-Stage Production (1956).  Minimum total weighted completion time on
-    one server with all tasks present at the start; on m servers at most (1 + sqrt 2)/2 times the minimum (Kawaguchi and
+    one server with all tasks present at the start; on m servers at most (1 + sqrt 2)/2 times the least (Kawaguchi and
     Kyan, 1986).  Weakness: no guarantee with arrivals; long tasks of low weight starve.
     """
     weight = task.weight

@@ -1,4 +1,4 @@
-"""Policies that decide which tasks are admitted, one family of algorithms per file.
+"""Policies that decide which tasks are admitted, a family of algorithms per file.
 
 Without estimates:
     limits     No limit, or limits that use no estimates

@@ -1,4 +1,4 @@
-"""Batches by fixed rules: all waiting requests, a size, a timeout, or all of these."""
+"""Batches by fixed rules: all waiting requests, a size, a timeout, or all three."""
 
 import math
 from bisect import bisect_left, bisect_right

@@ -1,6 +1,6 @@
-"""Backfilling: reservations for the head, for all tasks that wait, or for gangs.
+"""Backfilling: reservations for the head, for all waiting tasks, or for gangs.
 
-Those of many tasks are given in order of arrival and stand as long as everything goes as expected: then a newcomer is
+Reservations of many tasks are made in order of arrival and kept while tasks end when expected: a new task is then
 fitted in behind all others.  When a task ends at another time, or overruns, all are made again, in the same order.
 """
 
@@ -30,25 +30,25 @@ from hetsim.policy import (
 from hetsim_policies.dynamic.common.occupancy import Occupancy
 from hetsim_policies.dynamic.common.reservations import FreeProfile, Reservation
 
+# Seconds that a waiting task with a reservation adds to a round if estimates are wrong (docs/speed.md)
 ROUND_COST = 1e-6
-"""Seconds that a waiting task with a reservation adds to a round, where estimates are wrong (docs/speed.md)."""
 
 
 class EasyBackfill(Backfilling):
     """EASY backfilling: the head has a reservation; tasks that cannot delay it pass.
 
     Decides when.  Tasks start in the order of arrival until one, the head, does not fit.  Its shadow is the earliest
-    time, and the node, at which it could start if running tasks ended as estimated.  Tasks behind it start, in order of
-    arrival, if they end by then, run elsewhere, or leave there what the head needs.
+    time, and the node, at which it could start if running tasks ended as estimated.  Tasks behind the head start, in
+    order of arrival, if they end by then, run elsewhere, or leave the head's resources free there.
     Reference: Lifka, The ANL/IBM SP Scheduling System (1995); Mu'alem and Feitelson, Utilization, Predictability,
     Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling (2001).  With exact estimates a
     head never starts after the shadow it had when it became head.  Only the head has a guarantee.
-    Estimates wrong in both directions: a task that ends early lets the shadow come nearer, since it is found again
-    after every release; a task that overruns counts as ending at once, and keeps what it has.
-    Weakness: a wide task far down the queue can be passed by any number of others; overestimates hide holes.
-    Cost: O(log n) a task, the tasks of the window that may fit, and one shadow a round in which one does.
+    Estimates wrong in both directions: a task that ends early moves the shadow forward, since it is computed again
+    after every release; a task that overruns counts as ending at once, and keeps its resources.
+    Weakness: a wide task far down the queue can be passed by any number of others; overestimates hide gaps.
+    Cost: O(log n) per task, a check of the window's tasks that may fit, and one shadow per round in which one does.
 
-    depth: how many tasks behind the head are looked at, of each partition; None: all.  0 is fcfs.
+    depth: number of tasks behind the head, in each partition, that are considered; None: all.  0 is fcfs.
     """
 
     def __init__(self, placement: PlacementRule | None = None, depth: Annotated[int, Field(ge=0)] | None = 100):

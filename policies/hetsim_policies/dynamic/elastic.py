@@ -246,7 +246,6 @@ class Elastic(Scheduler):
         yield Wait(until=self._next if self._next > view.now else math.inf)
 
     def _resize(self, running: list[Task], view: View) -> Iterator[Decision]:
-        """Give every job its new size."""
         waiting = view.waiting(own=True)
         target = self.allocate(running + waiting, view)
         if view.now >= self._next:

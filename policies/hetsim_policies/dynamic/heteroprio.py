@@ -1,4 +1,4 @@
-"""HeteroPrio: accelerators take the tasks that gain most, cores those that gain least.
+"""HeteroPrio: accelerators take tasks that gain most, cores those that gain least.
 
 Decides when, where, and which tasks are restarted.  Ready tasks are sorted by acceleration: the time on a core over the
 time on a GPU (of several modes on a side: the fastest).  An idle GPU takes tasks from the most accelerated end, an
@@ -89,7 +89,6 @@ class HeteroPrio(Scheduler):
                 yield from self._spoliate(side, view)
 
     def _take(self, side: int, view: View) -> Iterator[Decision]:
-        """Start tasks of the queue on this side until no more fits."""
         heads: list[Any] = []
         for number, (shape, queue) in enumerate(self.queues.items()):
             entry = queue.head(side) if (shape, side) not in self._blocked and _modes(shape, side) else None

@@ -186,7 +186,6 @@ class AtIntervals(Scheduler):
         return job
 
     def _free(self, view: View) -> dict[int, list[Device]]:
-        """Return unused devices by node."""
         idle_by_node: dict[int, list[Device]] = {}
         down, load = self._down, view.load
         for node, devices in self._devices:
@@ -515,10 +514,7 @@ class GeneticSearch:
     # Breeding ---------------------------------------------------------------------------------------------------
 
     def _crossed(self, found: Matrices, values: np.ndarray, count: int) -> Matrices:
-        """Cross pairs of candidates: the first jobs of one parent, the rest of the other.
-
-        Each parent is the better of two random candidates.
-        """
+        """Cross candidates by jobs; each parent is the better of two random candidates."""
         drawn = self.random.integers(len(found), size=(2, 2, count))
         parents = np.where(values[drawn[0]] >= values[drawn[1]], drawn[0], drawn[1])
         point = self.random.integers(len(self.jobs), size=(count, 1, 1))

@@ -202,7 +202,6 @@ class Kueue(Scheduler):
         self._live[job.queue] = None
 
     def _job(self, task: Task, queue: Queue) -> Workload:
-        """Return a task as a workload that requests the resources of its fastest mode."""
         modes = [task.modes[position] for position in task.modes_by_speed()]
         requests = {name: amount for name, amount in _requests(modes[0]).items() if amount and name in queue.group_of}
         modes = [mode for mode in modes if _requests(mode) == _requests(modes[0])]
@@ -261,7 +260,6 @@ class Kueue(Scheduler):
             yield WAIT_FOR_CHANGE if view.num_waiting(own=True) else WAIT_FOR_READY
 
     def _cycle(self, view: View) -> Iterator[Decision]:
-        """Run one cycle over the heads of all queues; drop queues without changes."""
         popped = {queue: queue.pop() for queue in self._live}
         self._live = {queue: None for queue, head in popped.items() if head is not None}
         moved, victims = dict[Cohort, bool](), dict[Workload, str]()

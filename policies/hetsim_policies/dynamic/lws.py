@@ -1,4 +1,4 @@
-"""Locality work stealing (`lws` of StarPU): idle workers take tasks from neighbors.
+"""Locality work stealing (`lws` of StarPU): idle workers take neighbors' tasks.
 
 Decides where and when.  A task that becomes ready is put into the deque of the worker that ended the last of its
 predecessors, where its data still are; tasks without predecessors are assigned to the workers in turn.  An idle worker
@@ -174,7 +174,6 @@ class Lws(Scheduler):
             self._open.remove(node)
 
     def _offer(self, task: Task, node: int, home: Worker, view: View) -> Generator[Decision, None, bool]:
-        """Offer the task to the workers of a node, nearest to its home first."""
         for worker in sorted(self._on_node[node], key=lambda other: abs(other.number - home.number)):
             placement = self._placement(task, worker, view) if worker.up else None
             if placement is not None:
@@ -239,7 +238,6 @@ def _room(mode: Mode) -> int:
 
 
 def _include(nodes: list[int], node: int) -> None:
-    """Insert a node into the ascending list, if it is not there."""
     place = bisect_left(nodes, node)
     if place == len(nodes) or nodes[place] != node:
         nodes.insert(place, node)

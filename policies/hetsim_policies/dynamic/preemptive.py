@@ -164,7 +164,6 @@ class PreemptiveList(ListScheduler):
 
 
 def _heads_of(queues: Iterable[TaskQueue]) -> list[Head]:
-    """Return the queues in which tasks wait, each with its head."""
     return [(head, queue) for queue in queues if (head := queue.head()) is not None]
 
 
@@ -223,7 +222,7 @@ class RunningList:
         return self._first(bisect_left(entries, True, lo=1, key=lambda entry: reached(entry[0])))
 
     def all(self) -> Iterator[Task]:
-        """All tasks, in order."""
+        """Yield all tasks, in order."""
         return self._first(len(self._entries))
 
     def _first(self, count: int) -> Iterator[Task]:

@@ -228,7 +228,6 @@ class SlurmMultifactor(Scheduler):
                 entry.received = received
 
     def _fair_shares(self) -> np.ndarray:
-        """Fair-share factors of all owners, by number."""
         usage = self._usage
         if self.tree is not None:
             factors = self.tree.factors({member: usage[member] for member in usage})
@@ -308,10 +307,7 @@ class SlurmMultifactor(Scheduler):
     def _main_pass(
         self, ranked: Iterator[Task], depth: int, count: int, view: View
     ) -> Generator[Decision, None, list[Task]]:
-        """Start the first `depth` jobs in order; return those that have to wait.
-
-        count: number of waiting jobs to return.
-        """
+        """Start the first `depth` jobs in order; return the first `count` that must wait."""
         competing = 0 if view.cluster.partitions else EVERYWHERE  # what waiting jobs compete for
         for demand in self._demands if not competing else ():
             partition = (demand[0] if isinstance(demand, tuple) else demand).modes[0].partition
@@ -392,7 +388,6 @@ class SlurmMultifactor(Scheduler):
         return room[0] if placement is None and view.fits(room[0].mode, room[0], (task,)) else placement
 
     def _backfill(self, order: list[Task], view: View) -> Iterator[Decision]:
-        """Give jobs reservations in order; start jobs that are due."""
         causes, limits, now = self._causes, bool(self.tiers.tiers), view.now
         max_kept, one_queue = self.bf_job_part_count_reserve, not (limits or view.cluster.partitions)
         fits = {demand for demand in self._demands if self._fits_somewhere(demand, view)}

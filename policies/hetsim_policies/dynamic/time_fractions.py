@@ -153,8 +153,8 @@ class MinMakespan(SideBySideScheduler):
 
     Decides the fraction of time that each job runs on each device type; `rounds` realizes it.  With constant fractions,
     the job with the largest remaining work relative to its progress ends last, so the minimum ratio of progress to
-    remaining work is maximized: the program of `max_min_fairness` with another base.  Its optimum is the minimum
-    makespan of all preemptive schedules of the present jobs, if devices of a type are one pool; with `pairs` (see
+    remaining work is maximized: the program of `max_min_fairness` with another base.  Its optimum is the least makespan
+    of all preemptive schedules of the present jobs, if devices of a type are one pool; with `pairs` (see
     `side_by_side`) it is a lower bound.
     Reference: Lawler, Labetoulle, On Preemptive Scheduling of Unrelated Parallel Processors by Linear Programming
     (1978), the source of the program; as a policy in Gavel (Narayanan et al., OSDI 2020).

@@ -66,10 +66,7 @@ class RoundRobin(ListScheduler):
         return placement
 
     def _is_over(self, task: Task, view: View) -> bool:
-        """Return True if the task has computed for a quantum.
-
-        Otherwise its turn is prolonged: a stop would lose its transfers.
-        """
+        """Return True after a quantum; otherwise prolong the turn (a stop loses transfers)."""
         if self.turn_ends[task.index] > view.now:
             return False
         missing = self.quantum - (view.attained(task) - self.received[task.index]) / place_of(task, view).mode.width

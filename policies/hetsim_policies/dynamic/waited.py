@@ -70,7 +70,6 @@ class Waited(policy.ListScheduler):
             self._waiting[task.index] = (task, task.ready, *request(task))
 
     def _ranked(self, now: float) -> list[Task]:
-        """Return the waiting tasks, the most urgent first."""
         self._waiting = {row: entry for row, entry in self._waiting.items() if entry[0].state == WAITING}
         if not self._waiting:
             return []

@@ -129,7 +129,6 @@ class Hierarchical(Scheduler):
             group.scheduler.prepare(problem)
 
     def _check(self, problem: PlanProblem) -> None:
-        """Raise ScenarioError if scheduler, planner or groups do not fit the problem."""
         check_nested(self.inner, "hierarchical", "inner", lines=True)
         if self.objective is not None:
             check_objective(self.objective, problem)
@@ -254,7 +253,7 @@ class Hierarchical(Scheduler):
         yield Wait(until=min(until, self._next) if waits and not stuck else until)
 
     def _ask(self, view: View) -> Generator[Decision, None, bool]:
-        """Let the schedulers of changed groups decide; return True if one started a task."""
+        """Run the schedulers of changed groups; return True if one started a task."""
         started = False
         while self._dirty:
             group = self.groups[min(self._dirty)]

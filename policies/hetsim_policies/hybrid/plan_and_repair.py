@@ -195,7 +195,6 @@ class PlanAndRepair(Scheduler):
         return self._board.start(job, view)
 
     def _fetch(self, view: View) -> Iterator[Decision]:
-        """Fetch the inputs of an accelerator's next step while the present step runs."""
         for lane in self._board.lanes.values():
             job = lane.head() if lane.running and lane.device.type.kind != "cpu" else None
             if job is None or job.task is None or job.fetched or not view.holds(job.task, job.placement):
@@ -353,7 +352,6 @@ class PlanAndRepair(Scheduler):
     # Plannable tasks --------------------------------------------------------------------------------------------
 
     def _can_be_planned(self, task: Task) -> bool:
-        """Return True if a task can be planned in a mode that its admission allows."""
         if not self._plannable.get(task.shape, False):
             return False
         lanes = self._board.lanes.values()

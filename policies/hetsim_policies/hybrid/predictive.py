@@ -297,7 +297,6 @@ class Predictive(Scheduler):
         return math.ceil(load / self.target - 1e-9) if load < math.inf else math.inf
 
     def _measure(self, end: float) -> None:
-        """End an interval: measure arrivals and make forecasts."""
         for one in self._requests:
             count = one.new()
             if one.kind is not None:

@@ -157,7 +157,6 @@ class SemiStatic(Scheduler):
         return True
 
     def _part(self, tasks: Tasks, rows: np.ndarray) -> float:
-        """Fraction of the lanes to keep."""
         if self.reserve != "auto":
             return self.reserve
         seconds = fastest(tasks)

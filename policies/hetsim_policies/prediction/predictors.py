@@ -293,7 +293,6 @@ def _note(cells: Cells, k: int, w: int, value: float) -> None:
 
 
 def _means(values: list[tuple[int, float]], slots: int) -> list[float]:
-    """Mean by slot; 0 for a slot without values."""
     counts, sums = [0] * slots, [0.0] * slots
     for slot, value in values:
         counts[slot] += 1

@@ -13,9 +13,9 @@ then *rounded*: each task to the type with its largest fraction, the longest fir
 while that saves energy.  There is no ratio for the rounding; the plan's notes give planned energy and bound.  Task
 graphs: lanes and order are those of `heft`, and only the frequencies come from a convex program: the minimum sum of δ W
 / s² over devices for slownesses s = 1/f such that no path is longer than the deadline, again by tangents, and with
-paths added when they are found to be too long.  The energy is never more than that of the fast planner's schedule
-(greedy_dual or mct, heft for graphs) at full speed, idle until the deadline: that schedule, slowed down, is a
-candidate.  Another policy's full-speed schedule may need less.
+paths added when they are found to be too long.  Never more energy than the fast planner's schedule (greedy_dual or mct,
+heft for graphs) at full speed, idle until the deadline: that schedule, slowed down, is a candidate.  Another policy's
+full-speed schedule may need less.
 Reference: Yao, Demers, Shenker, A Scheduling Model for Reduced CPU Energy (1995), for the cube law and why one speed
 is best; Li, Energy and Time Constrained Task Scheduling on Multiprocessor Computers with Discrete Speed Levels
 (2008) and Pruhs, van Stee, Uthaisombut, Speed Scaling of Tasks with Precedence Constraints (2008) for several.

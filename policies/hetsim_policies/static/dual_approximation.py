@@ -508,7 +508,6 @@ def _check_parameters(ratio: float, tolerance: float) -> None:
 
 
 def _checked(p: np.ndarray, q: np.ndarray, m: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the times as floats, inf without devices; ScenarioError if invalid."""
     p, q = np.array(p, dtype=float), np.array(q, dtype=float)
     if p.ndim != 1 or p.shape != q.shape or m < 0 or k < 0:
         raise ScenarioError([f"{p.shape} CPU times, {q.shape} GPU times, {m} CPUs, {k} GPUs do not go together"])

@@ -352,10 +352,7 @@ def load_balance(
     times: np.ndarray, counts: Sequence[int], order: Sequence[int], ready: np.ndarray | None = None,
     predecessors: Graph | None = None,
 ) -> Schedule:  # fmt: skip
-    """Place each task on the least loaded lane, respecting the graph.
-
-    Ties: the first type and lane.
-    """
+    """Place each task on the least loaded lane after its predecessors; ties: first."""
     schedule = Schedule.empty(len(times))
     speed = speeds(times)
     usable = np.isfinite(times)

@@ -422,7 +422,6 @@ class Climb:
         return best
 
     def _idle(self, rows: Sequence[Placed]) -> float:
-        """Time at which the rows are done on idle links."""
         return float(timing(self.instance, rows).finish.max())
 
     def _changed(self, rows: list[Placed]) -> list[Placed]:

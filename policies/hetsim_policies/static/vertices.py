@@ -118,7 +118,7 @@ def first_solvable(levels: Sequence[float], at: Callable[[float], tuple[Split, f
 
 
 def spread(share: np.ndarray, times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """Return the type of each task; split ones, longest first, where a lane ends first.
+    """Return the type of each task; split ones, longest first, by earliest lane end.
 
     No ratio is proven, but it leaves less for the descent than `rounded`.
     """

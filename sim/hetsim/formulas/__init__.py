@@ -1,1 +1,1 @@
-"""Closed-form formulas that runs and plans use: shared links, collectives, training."""
+"""Closed-form formulas of runs and plans: shared links, collectives, training."""

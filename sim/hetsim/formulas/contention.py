@@ -1,4 +1,4 @@
-"""Delays of jobs that share a network link, in closed form (messages are not simulated).
+"""Delays of jobs that share a network link, in closed form without messages.
 
 Each of N jobs alternates between `own` seconds of computing and sending, which takes `spent` seconds without
 contention.  A job can use the fraction `share` of the link (below 1 if the link is wider than the job's network cards).

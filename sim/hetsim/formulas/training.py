@@ -319,7 +319,6 @@ def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> 
 
 
 def _exchange(model: Transformer, plan: ParallelPlan, machine: TrainingMachine, waits: float) -> Phase:
-    """All-to-all exchange of tokens with their experts, forward and backward."""
     t, e, each = plan.tensor, plan.experts, machine.each
     assert model.block is not None
     size = 2 * plan.micro_batch * model.sequence * model.hidden * model.block.active / t
@@ -364,7 +363,6 @@ def layer_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachi
 
 
 def _forward_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> float:
-    """Seconds of the forward pass of a layer for one micro-batch."""
     operations = model.of_a_layer(plan.micro_batch) / plan.tensor / (machine.flops * machine.efficiency)
     return operations + machine.passes * _passed(model, plan) / machine.bandwidth
 

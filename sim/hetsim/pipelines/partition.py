@@ -1,4 +1,4 @@
-"""Partition of a network into pipeline stages, over equal, nested or unlike devices.
+"""Partition of a network into pipeline stages, over equal or unlike devices.
 
 `pipeline_partition` is PipeDream's dynamic program: equal devices, replication, levels nested (GPUs in nodes, nodes in
 a cluster).  `unlike_partition` is its form for devices and links that differ: generations of GPUs, a GPU and an NPU.

@@ -25,15 +25,16 @@ WIDE = 60  # above this number of micro-batches × chunks the picture is wider
 
 
 def pipeline(found: Result | PipelineSchedule, *, task: Any = None) -> Picture:
-    """Draw a step of a training job's pipeline: a row per stage, a bar per micro-batch
+    """Draw a step of a training pipeline: a row per stage, a bar per micro-batch.
 
     Gray is the bubble (idle time).  Passes contain the all-reduces of tensor parallelism; stages communicate between
     passes or, in a partition, while they compute (drawn between the rows).  Later chunks of an interleaved pipeline are
     lighter.  For a stream of requests (`forward`) the first ones are drawn, and no bubble is given: it would depend on
     their number.
 
-    Parameters: found: a run, or a schedule (`hetsim.pipelines.schedule`), which is drawn as given; task: task of a
-        run; default: the job with the most GPU time.
+    Parameters:
+        found: a run, or a schedule (`hetsim.pipelines.schedule`), which is drawn as given.
+        task: a task of a run; without it, the job with the most GPU time.
     Returns: the picture.
     """
     if isinstance(found, PipelineSchedule):
@@ -120,7 +121,6 @@ def _told(schedule: PipelineSchedule) -> str:
 
 
 def _lighter(color: str, chunk: int, chunks: int) -> str:
-    """Lighten the color of later chunks, so that chunks can be distinguished."""
     share = 0.0 if chunks == 1 else 0.55 * chunk / (chunks - 1)
     parts = (int(color[at : at + 2], 16) for at in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * share):02X}" for part in parts)

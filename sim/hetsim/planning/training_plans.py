@@ -249,5 +249,4 @@ def _divisors(number: int) -> list[int]:
 
 
 def _powers(number: int) -> list[int]:
-    """Return the powers of two that divide `number`."""
     return [2**k for k in range(number.bit_length()) if number % 2**k == 0]

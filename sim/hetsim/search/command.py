@@ -1,4 +1,4 @@
-"""The commands `hetsim size` (cheapest cluster) and `hetsim tune` (best parameters)."""
+"""The commands `hetsim size` and `hetsim tune`: cheapest cluster, best parameters."""
 
 from pathlib import Path
 from typing import Any, Unpack

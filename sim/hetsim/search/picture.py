@@ -1,4 +1,4 @@
-"""Picture of a size search: cost against the target's metric, and the Pareto front."""
+"""Picture of a size search: cost against the target's metric, and Pareto front."""
 
 import math
 from typing import Any

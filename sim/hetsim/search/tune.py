@@ -119,7 +119,7 @@ class Tuning:
 
     @cached_property
     def difference(self) -> PairedDifference:
-        """Winner - present setting, paired by replication."""
+        """Difference of the winner and the present setting, paired by replication."""
         return paired_differences([np.asarray(self.ours) - np.asarray(self.present)], self.confidence)[0]
 
     @property
@@ -147,7 +147,7 @@ class Tuning:
 
     @property
     def sentences(self) -> list[str]:
-        """The outcome as sentences."""
+        """Sentences that state the outcome."""
         what, seen = metric_name(self.metric), formatter(self.metric)
         level = f"{100 * self.confidence:g} %"
         if self.keeps:
@@ -305,7 +305,7 @@ def _different(base: Scenario, given: Iterable[PointRow]) -> list[PointRow]:
 
 
 def _meaning(scenario: Scenario) -> str:
-    """Represent a scenario as text in which its policies have all defaults written out."""
+    """Represent a scenario as text, with all defaults of its policies written out."""
     rest = {key: value for key, value in scenario.raw.items() if key != "policy"}
     return repr((rest, _whole(scenario.policies)))
 

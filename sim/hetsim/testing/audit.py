@@ -76,7 +76,6 @@ def occupations(record: Record) -> Iterator[Occupation]:
 
 
 def _placements(record: Record, launches: list[Occupation]) -> Iterator[str]:
-    """Check that each launch ran on devices of the type and number of its mode."""
     for launch in launches:
         name, mode = record.input.tasks.name(launch.task), launch.mode
         wanted = mode.gpus or (mode.node_count if mode.node_count > 1 or mode.unit is None else len(launch.devices))
@@ -98,7 +97,6 @@ def _placements(record: Record, launches: list[Occupation]) -> Iterator[str]:
 
 
 def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
-    """Check that no resource is ever occupied above its capacity."""
     occupied: dict[tuple[str, str], list[tuple[float, float, int]]] = defaultdict(list)
     limit: dict[tuple[str, str], float] = {}
 

@@ -220,7 +220,6 @@ def _refused(record: Record) -> Iterator[str]:
 
 
 def _difference(one: Record, two: Record) -> str:
-    """Describe the first difference between two runs that should be equal."""
     name = one.input.tasks.name
     order = np.argsort(np.where(np.isnan(one.start), np.inf, one.start), kind="stable").tolist()
     for column, verb in (("start", "started at t ="), ("place", "ran on place number"), ("finish", "finished at t =")):

@@ -56,7 +56,6 @@ def workload(rows: Sequence[Sequence[float]], shapes: Sequence[Shape], **columns
 
 
 def _table(rows: Sequence[Sequence[float]]) -> np.ndarray:
-    """Return rows of unequal length as a matrix, padded with infinity."""
     table = np.full((len(rows), max(map(len, rows))), math.inf)
     for number, row in enumerate(rows):
         table[number, : len(row)] = row

@@ -1,4 +1,4 @@
-"""Estimates of arrival rates, service times and populations, learned during the run.
+"""Arrival rates, service times and populations, estimated during the run.
 
 Nothing is read from the scenario.  At each arrival every sum is multiplied by the same factor, so that the weight of an
 observation falls to 1/e after `memory` arrivals: the estimates adapt at the time scale of the arrivals.

@@ -1,4 +1,4 @@
-"""Kueue's admission by quota: flavors, preemption, and cycles over the heads of queues.
+"""Kueue's admission by quota: flavors, preemption, cycles over heads of queues.
 
 This file needs no engine: its inputs are queues, workloads and usage, its outputs decisions.  A cycle takes the head of
 each queue, assigns flavors to it, orders the heads (those within their quota first, or by dominant share), and in turn

@@ -1,4 +1,4 @@
-"""Linear programs over time fractions: the fraction of time of each job in each mode.
+"""Linear programs over time fractions: shares of time of each job in each mode.
 
 A job's fractions sum to at most 1, and on every device type the widths (GPUs or cores) times the fractions sum to at
 most the devices that are up.  Progress of a job, in jobs per second, is the sum of its fractions over the times that
@@ -382,10 +382,7 @@ class Ties:
     def add_to(
         self, cost: np.ndarray, matrix: csr_array, limits: np.ndarray
     ) -> tuple[np.ndarray, csr_array, np.ndarray, csr_array, np.ndarray]:
-        """Add these constraints to a linear program, with columns for the sums.
-
-        Return `(cost, A_ub, b_ub, A_eq, b_eq)` for `linprog`.
-        """
+        """Return the arguments of `linprog` for a program with these constraints added."""
         between = len(cost) - self.fractions
         cost = np.concatenate([cost, np.zeros(self.sums)])
         matrix = hstack([csr_array(matrix), csr_array((len(limits), self.sums))])

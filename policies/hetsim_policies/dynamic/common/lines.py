@@ -291,7 +291,6 @@ class AssigningScheduler(Scheduler):
         return True
 
     def _unassign(self, job: LineTask) -> None:
-        """Remove a task from its lines before its start."""
         del self.jobs[job.task.index]
         job.over = True
         for line in job.lines:

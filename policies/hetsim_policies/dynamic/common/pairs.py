@@ -56,7 +56,6 @@ def place_alone(task: Task, view: View) -> Placement | None:
 
 
 def _on_empty(task: Task, mode: Mode, view: View) -> Placement | None:
-    """Return devices of one node that no other task uses, or None."""
     for node in view.nodes.fitting(mode):
         here = view.cluster.nodes[node].accelerators
         empty = [device for device in here if device.type is mode.type and not view.running("start", device)]
@@ -77,10 +76,7 @@ def empty_at(mode: Mode, view: View) -> float:
 
 
 def pairs(task: Task, view: View) -> Iterator[Pair]:
-    """Yield accelerators with one task that this task could join.
-
-    Cost: linear in the running tasks.
-    """
+    """Yield accelerators with one task that this task could join; O(running tasks)."""
     modes = task.fastest_modes()
     fractions = [mode for mode in modes if is_fraction(mode)]
     shared = [mode for mode in modes if is_shared(mode) and mode.gpus == 1]
@@ -131,10 +127,7 @@ def _in_another_mode(task: Task, view: View, suits: Callable[[Mode, Mode, float,
 
 
 def back_to(task: Task, view: View) -> Placement | None:
-    """Return the fastest mode on the whole accelerator that the task now has alone.
-
-    The task occupies a fraction of it.
-    """
+    """Return a task's fastest mode on the whole accelerator that it has alone."""
     placement = view.launch_of(task).placement
     if placement is None or not is_fraction(placement.mode):
         return None

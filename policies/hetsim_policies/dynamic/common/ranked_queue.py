@@ -68,10 +68,7 @@ class RankedQueue:
         self._keys.clear()
 
     def ranked(self, count: int) -> Iterator[Task]:
-        """Yield all tasks in order, as of now; later starts do not change the sequence.
-
-        count: expected number of tasks that the caller takes.
-        """
+        """Yield all tasks in order, as of now; `count`: expected number that is used."""
         if len(self.tasks) == 1:
             yield self.tasks[0]
             return

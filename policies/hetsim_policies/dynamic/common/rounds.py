@@ -413,7 +413,6 @@ class RoundRoom:
         return placement
 
     def _gang(self, mode: Mode, unit: Mode) -> Placement | None:
-        """Place the parts of a gang on the first nodes that have room."""
         devices: list[Device] = []
         parts: list[int] = []
         rest = mode.node_count if mode.node_count > 1 else mode.millicores

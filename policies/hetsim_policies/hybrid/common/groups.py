@@ -223,7 +223,6 @@ def make_groups(cluster: Cluster, grouping: Grouping) -> list[DeviceGroup]:
 
 
 def _count(node: Node, kind: DeviceType) -> int:
-    """Number of accelerators of a type on a node, or of its cores."""
     return lanes_of(node.cpu, node) if node.cpu.type is kind else sum(one.type is kind for one in node.accelerators)
 
 

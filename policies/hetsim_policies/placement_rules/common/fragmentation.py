@@ -182,7 +182,6 @@ class MinRises:
 
 
 def _frequent(requests: dict[tuple[Any, ...], float], share: float) -> dict[tuple[Any, ...], float]:
-    """Return the most frequent requests that together make a share of all."""
     wanted, covered = share * sum(requests.values()), 0.0
     kept = {}
     for request, number in sorted(requests.items(), key=lambda item: -item[1]):

@@ -194,10 +194,7 @@ def improved(
 
 
 def is_additive(instance: Instance) -> bool:
-    """Return True if a lane takes the sum of its tasks' times.
-
-    This holds without graph and shared items, if all tasks are present at once.
-    """
+    """Return True if lanes take the sum of their tasks' times (independent, no items)."""
     tasks = instance.problem.tasks
     plain = not any(tasks.predecessors or ()) and not any(tasks.reads or ()) and not any(tasks.writes or ())
     return instance.size > 0 and plain and float(np.ptp(tasks.arrival)) == 0

@@ -41,10 +41,7 @@ def length(stages: Sequence[tuple[float, float, float]], streams: int) -> float:
 
 
 def ordered(instance: Instance, placed: Iterable[Placed]) -> list[Placed]:
-    """Return the steps of a plan with overlapping lanes in a better order, if any.
-
-    Only independent tasks that are present at once are reordered.
-    """
+    """Return a plan's steps in a better order, if tasks are independent and overlap."""
     rows = list(placed)
     tasks = instance.problem.tasks
     if not rows or not instance.pipelined:

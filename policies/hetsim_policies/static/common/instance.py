@@ -178,7 +178,6 @@ def is_up(problem: PlanProblem, lane: str) -> bool:
 
 
 def _of_one_lane(mode: Mode) -> bool:
-    """Return True if a mode uses one core, or one whole GPU."""
     return mode.millicores == 1000 if mode.on_cpu else mode.gpus == 1 and mode.whole_devices
 
 
@@ -266,7 +265,7 @@ def independent(problem: PlanProblem, planner: str) -> Instance:
 
 
 def refuse_graph(problem: PlanProblem, planner: str) -> None:
-    """Raise ScenarioError if tasks wait for each other."""
+    """Raise ScenarioError if tasks have predecessors."""
     if bound := [j for j, before in enumerate(problem.tasks.predecessors or ()) if before]:
         first = problem.tasks.name(bound[0])
         text = f"{planner} plans independent tasks; {len(bound)} tasks have predecessors ({first}, ...)"

@@ -56,7 +56,7 @@ class DescendingPlanner(PlannedScheduler):
 
 
 class PlainPlanner(DescendingPlanner):
-    """Base of planners without that local search."""
+    """Base of planners without a final local search."""
 
     def __init__(self, descent: bool = False):
         super().__init__(descent)
@@ -142,10 +142,7 @@ def rehearsed(problem: PlanProblem, plan: Plan) -> Plan:
 
 
 def _proven(instance: Instance, bound: float | None, late: bool) -> float | None:
-    """Return the largest bound that is valid here; None if none is.
-
-    `late`: True if tasks arrive at different times.
-    """
+    """Return the largest valid bound or None; `late`: tasks arrive at different times."""
     problem, tasks = instance.problem, instance.problem.tasks
     proven = [] if bound is None or instance.pipelined else [bound]
     if proven and late:

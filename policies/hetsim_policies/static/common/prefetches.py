@@ -13,10 +13,7 @@ from hetsim_policies.static.common.instance import Instance
 
 
 def with_prefetches(instance: Instance, plan: Plan) -> Plan:
-    """Return the plan with prefetches: inputs move during the previous launch.
-
-    The plan is unchanged if its tasks read nothing.
-    """
+    """Return the plan with inputs prefetched during the device's previous launch."""
     tasks = instance.problem.tasks
     if tasks.reads is None:
         return plan

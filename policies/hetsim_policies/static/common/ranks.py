@@ -58,10 +58,7 @@ def ways(predecessors: Graph, traffic: Traffic | None = None) -> Ways:
 
 
 def by_key(keys: Sequence[Any], before: Ways) -> list[int]:
-    """Order of tasks, each after its predecessors, by the lowest possible key.
-
-    Ties: the first in topological order.
-    """
+    """Order tasks by lowest key, each after its predecessors; ties: topological order."""
     predecessors = [tuple(earlier) for earlier in before]
     position = {task: number for number, task in enumerate(topological(predecessors))}
     missing = [len(earlier) for earlier in predecessors]

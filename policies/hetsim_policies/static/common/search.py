@@ -349,7 +349,6 @@ def wide_search(
 
 
 def _padded(rows: list[list[int]], blank: int) -> np.ndarray:
-    """Return rows of unequal length as a matrix with at least one column."""
     matrix = np.full((len(rows), max([1, *map(len, rows)])), blank, dtype=np.int64)
     for number, row in enumerate(rows):
         matrix[number, : len(row)] = row

@@ -176,7 +176,6 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
 
 
 def _check_versions(about: Mapping[str, Any], wrong: Any) -> None:
-    """Raise `wrong` if the file has another version than this program reads."""
     versions = (
         (about["version"], VERSION, "its file format"),
         (about["features"], FEATURES_VERSION, "what it observes"),

@@ -114,6 +114,5 @@ class Practice:
 
 
 def _tasks(episodes: Episodes) -> int:
-    """Number of tasks that arrived in the finished episode."""
     assert episodes.record is not None
     return int((episodes.record.status >= 0).sum())

@@ -33,7 +33,7 @@ Choice = Callable[[Any, np.ndarray], Any]
 
 
 def check_actions(actions: Iterable[str]) -> tuple[str, ...]:
-    """Return the enabled actions in the order of `SWITCHES`; UnknownName or UsageError."""
+    """Return the enabled actions in order of `SWITCHES`; UnknownName or UsageError."""
     if isinstance(actions, str) or not isinstance(actions, Iterable):
         raise UsageError(f'actions must be a list of names, such as ["node", "preempt"]; got {actions!r}')
     named = list(actions)
@@ -46,7 +46,7 @@ def check_actions(actions: Iterable[str]) -> tuple[str, ...]:
 
 
 class Actions:
-    """The numbered actions of one scenario; see the module's docstring."""
+    """The numbered actions of one scenario, as in the module's docstring."""
 
     def __init__(self, problem: PlanProblem, types: Sequence[str], window: int, switches: tuple[str, ...]):
         self.window, self.switches = window, switches
@@ -236,7 +236,6 @@ class Acting(Window):
         return self.view.first(mode, task, node=node)
 
     def _modes_of(self, task: Task, option: tuple[str, Any]) -> list[Mode]:
-        """Return the task's modes that belong to an option, the fastest first."""
         kind, wanted = option
         allowed = task.allowed
         order = [position for position in task.modes_by_speed() if not allowed or position in allowed]

@@ -117,7 +117,6 @@ class Admissions(Episodes):
         return ACCEPT if any(view.fits(mode) for mode in self.gate.asked[0].modes) else REFUSE
 
     def _go(self) -> None:
-        """Advance to the next task to decide about, while the scheduler runs."""
         simulation, gate = self.simulation, self.gate
         assert simulation is not None
         while not gate.asked:

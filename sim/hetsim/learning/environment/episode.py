@@ -265,11 +265,10 @@ class Episodes:
         return len(self.mask) - 1 if self.mask[-1] else int(self.mask.argmax())
 
     def plain(self) -> int:
-        """Return a simple policy's action: start the oldest task that fits, on the first type."""
+        """Return a simple policy's action: start the oldest task that fits."""
         return int(self.mask.argmax())
 
     def _go(self) -> None:
-        """Advance to the next instant at which a task could be placed."""
         simulation = self.simulation
         assert simulation is not None
         while True:

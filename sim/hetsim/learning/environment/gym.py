@@ -119,7 +119,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         return episodes.observation, reward, episodes.terminated, episodes.truncated, self._info()
 
     def clone(self) -> Self:
-        """Return an independent copy in mid-episode, with the same results to the last bit.
+        """Return an independent copy in mid-episode, with the same results to the bit.
 
         Raises: UsageError if an observation, a reward or a policy cannot be copied.
         """

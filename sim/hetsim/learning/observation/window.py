@@ -1,4 +1,4 @@
-"""The window: features of the first waiting tasks; actions are (task, device type).
+"""The window: features of first waiting tasks; actions are (task, device type).
 
 The Gymnasium environments (`hetsim.learning`) and the policies that run trained networks (`hetsim_policies.learning`)
 share this file, so that a policy observes in a run exactly what it observed in training.
@@ -60,7 +60,7 @@ class Layout:
 
     @classmethod
     def for_cluster(cls, cluster: Cluster, window: int, decides: str = SCHEDULING) -> "Layout":
-        """Return the layout for a cluster's types, in its order (cores only if it has any)."""
+        """Return the layout for a cluster's types, in its order (cores only if present)."""
         return cls(window, tuple(kind.name for kind in cluster.types.values() if cluster.count(kind.name)), decides)
 
     @property
@@ -290,7 +290,6 @@ class Window(Scheduler):
         return row + [math.log1p(rate / MEMORY) for rate in self._rates]
 
     def _free(self, name: str) -> float:
-        """Number of free devices of a type, from the columns of the nodes."""
         column = self.view.nodes.gpus.get(name)
         if column is None and self._one_cpu_type:
             column = self.view.nodes.cores
@@ -319,7 +318,6 @@ class Window(Scheduler):
         ]  # fmt: skip
 
     def _fits(self, tasks: list[Task]) -> list[list[bool]]:
-        """Return for each task and type whether the task could start there now."""
         places: dict[Any, Placement | None] = {}
         if self._singly(tasks):
             return [self._fits_task(task, places) for task in tasks]
@@ -335,7 +333,7 @@ class Window(Scheduler):
         return bool(self.view.items) or any(task.allowed is not None for task in tasks)
 
     def _fits_task(self, task: Task, known: dict[Any, Placement | None]) -> list[bool]:
-        """Return for each type whether the task with its data could start in an allowed mode.
+        """Return for each type whether the task could start there in an allowed mode.
 
         `known`: previous results; tasks that share a mode and data share the result.
         """

@@ -342,7 +342,6 @@ def hand_written(
 
 
 def _best_limit(scenario: Scenario, played: Callable[[Scenario], float]) -> dict[str, Any]:
-    """Return `queue_limit` with the limit of highest reward."""
     best, value, worse = LIMITS[0], -math.inf, 0
     for limit in LIMITS:
         earned = played(prepare(scenario, with_admission(scenario, {"name": "queue_limit", "limit": limit})))
