@@ -66,7 +66,7 @@ class RoundRobin(ListScheduler):
         return placement
 
     def _is_over(self, task: Task, view: View) -> bool:
-        """Return True after a quantum; otherwise prolong the turn (a stop loses transfers)."""
+        """Return True after a quantum; else prolong the turn (a stop loses transfers)."""
         if self.turn_ends[task.index] > view.now:
             return False
         missing = self.quantum - (view.attained(task) - self.received[task.index]) / place_of(task, view).mode.width
