@@ -24,7 +24,7 @@ class Ahead:
     For tasks, the wait in a mode is the estimated waiting and running work on its device type, over the number of
     launches of that mode that fit at once; 0 if no task waits and the task would fit now.  On one server in order of
     arrival, with exact estimates, this is the true wait; on c servers it is slightly too short, and under other orders
-    it is an average.  Tasks of different widths count alike.  A request waits for the rest of the batch in flight and
+    it is an average.  The widths of waiting tasks are ignored.  A request waits for the rest of the batch in flight and
     for the full batches ahead; it then computes in a batch with the requests that are behind it in the queue or arrive
     before that batch starts.  This is right for greedy batches of one service on its devices; delays by the batching
     policy, and by other services, are not included.  A request to a language model is predicted to wait as long as the
@@ -282,7 +282,7 @@ class SloFeasible(Admission):
 
 
 class Redirect(SloFeasible):
-    """Redirect: a task late on its best device goes to a slower one that is in time.
+    """Redirect: a task late on its best device is bound to a slower one in time.
 
     Decides: modes are tried from the fastest on; the task is bound to the first mode with a predicted finish by its
     deadline, or refused if there is none.  Requests, which share the mode of their batch, and tasks with one mode are

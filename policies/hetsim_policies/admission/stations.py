@@ -334,7 +334,7 @@ class ThresholdTable:
         self._used: list[float] = []
 
     def _neighbors(self, step: int) -> np.ndarray:
-        """Index of the state with one task more (or less), by state and class; -1: none."""
+        """Index of the state with one more (or fewer) task of each class, or -1."""
         neighbors = np.full(self.states.shape, -1, dtype=np.int64)
         for class_ in range(self.states.shape[1]):
             beside = self.states.copy()

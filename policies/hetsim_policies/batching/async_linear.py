@@ -44,7 +44,7 @@ class AsyncLinear(Batching):
     latency: maximum seconds for the first request of a batch, which limits batches; default: the service's slo.
     max_batch: largest batch (the mode's own limit applies too).
     margin: standard deviations of a Poisson count by which a batch must exceed its expected size to count as full; 0:
-    upload as soon as the expected size is reached.
+        upload as soon as the expected size is reached.
     """
 
     in_order = True
@@ -121,10 +121,9 @@ class AsyncLinear(Batching):
         """Seconds that the upload should end after the expected end of the compute.
 
         A second too late delays the waiting requests; a second too early makes the requests that arrive in it wait for
-        another
-        batch: at flow balance as many.  When the compute ends, the upload starts at once.  For an error of standard
-        deviation σ the optimum x has 2 Φ(x/σ) - Φ((x - τ_up)/σ) = 1 (Φ: normal distribution, τ_up: upload time): near 0
-        for long uploads, and late, as on one stream, for uploads that are short compared with σ.
+        another batch: at flow balance as many.  When the compute ends, the upload starts at once.  For an error of
+        standard deviation σ the optimum x has 2 Φ(x/σ) - Φ((x - τ_up)/σ) = 1 (Φ: normal distribution, τ_up: upload
+        time): near 0 for long uploads, and late, as on one stream, for uploads that are short compared with σ.
         """
         sigma = math.sqrt(self.compute.variance) * self.compute.at(self.running)
         if sigma <= 0.05 * upload:

@@ -44,7 +44,7 @@ class BulkQueue:
 
     The time of a batch is fixed by its size.
 
-    States are the number of requests in the system, up to `states`, which also stands for larger numbers.  Time passes
+    States are the number of requests in the system, up to `states`, which also represents larger numbers.  Time passes
     in services (size s: time[s]) and in waiting for the next arrival.
     """
 
@@ -223,7 +223,7 @@ class Smdp(Modeled):
 
     power_weight: seconds of mean response that a watt of mean power is worth.
     max_batch: largest batch; default: that of the service.  The table then has sizes up to 64, and its entry 64 means
-    all waiting requests that the service allows.
+        all waiting requests that the service allows.
     states: number of distinct queue lengths, at least twice the largest size of the table (default: four times).
     window: seconds over which the rate is estimated.  rate: requests per second, instead of an estimate.
     """

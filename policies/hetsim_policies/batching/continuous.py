@@ -52,12 +52,12 @@ class Continuous(IterationPolicy):
     order: of joining requests: fcfs, shortest_prompt, priority (highest first) or vtc (fair among clients:
         virtual tokens).
     phases: mixed (a step decodes and then reads prompts, in chunks where max_num_batched_tokens ends it), prefill_first
-    (while prompts are read, answers halt) or decode_first (no prompt is read before all running answers have ended).
-    The latter two read whole prompts, as many as max_num_batched_tokens allows and at least one.
+        (while prompts are read, answers halt) or decode_first (no prompt is read before all running answers have
+        ended).  The latter two read whole prompts, as many as max_num_batched_tokens allows and at least one.
     watermark: share of the KV blocks that must remain free when a request joins, to avoid early preemption; default: 1
-    %, and 0 with reserve.
+        %, and 0 with reserve.
     reserve: none, whole (the prompts and longest answers of all members fit together) or peak (they fit at every step
-    if each answer has its announced length: those that end early make room for the rest).
+        if each answer has its announced length: those that end early make room for the rest).
     min_decode_steps: minimum number of decoding steps between two steps that read prompts.
     input_weight: price of a prompt token, for vtc.
     output_weight: price of a decoded token, for vtc.

@@ -1,4 +1,4 @@
-"""Batches by deadlines: no larger than what ends in time."""
+"""Batch sizes by deadlines: no larger than the batch that ends in time."""
 
 import math
 from typing import Annotated, Literal
@@ -29,7 +29,7 @@ class Nexus(Batching):
     Cost: O(log n) per batch.
 
     drop: "early": drop requests that cannot wait for a whole window; "lazy": drop only those that would be late even
-    alone, and then launch no more than the oldest can wait for.
+        alone, and then launch no more than the oldest can wait for.
     max_batch: largest batch (the mode's own limit applies too).
     """
 

@@ -133,7 +133,7 @@ class EarliestLine(AssigningScheduler):
             yield from self._gangs(mode, view)
 
     def _gangs(self, mode: Mode, view: View) -> Iterator[tuple[DeviceLine, ...]]:
-        """Yield by node the lines that are free first; for spanning gangs, those of all."""
+        """Yield for each node its first free lines; for spanning gangs those of all nodes."""
         need, now = self.need(mode), view.now
         everywhere: list[tuple[float, int, DeviceLine]] = []
         for node in view.cluster.nodes:

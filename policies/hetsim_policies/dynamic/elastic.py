@@ -370,7 +370,7 @@ class RigidJobs:
         """Give devices to jobs in key order, while `free` suffices by type.
 
         running: (key, arrival, row, mode).  Return the rows of running jobs that keep their devices, and the waiting
-        jobs that get devices.
+            jobs that get devices.
         """
         keep: dict[int, None] = {}
         chosen: list[Task] = []

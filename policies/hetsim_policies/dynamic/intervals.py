@@ -444,7 +444,7 @@ class Pollux(AtIntervals):
 
 
 class GeneticSearch:
-    """One genetic search for an allocation."""
+    """A genetic search for an allocation of GPUs to jobs."""
 
     def __init__(self, policy: Pollux, jobs: list[IntervalJob], nodes: list[int], room: np.ndarray, view: View):
         self.policy, self.jobs, self.room, self.random = policy, jobs, room, view.random

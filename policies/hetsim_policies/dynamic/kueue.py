@@ -65,7 +65,7 @@ class Flavor(BaseModel):
     """Nodes by type of GPU, name (with * and ?) and partition; all given must match.
 
     topology: whether jobs over several nodes lie within one rack (required or preferred); a job's label `topology`
-    overrides it.
+        overrides it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -98,13 +98,13 @@ class Kueue(Scheduler):
     """Kueue's admission by quota.
 
     queues: by name; without any, each owner has a queue without limits.  cohorts: by name; cohorts that only queues
-    name need no entry.  flavors: by name; a flavor that only quotas name is all nodes.
+        name need no entry.  flavors: by name; a flavor that only quotas name is all nodes.
     of: the attribute that names the queue of a task: user, account, vc, partition or class.
     fair_sharing: by dominant shares, with preemption by these strategies.
     preempt_mode: preempted jobs begin again (requeue), or keep their work (suspend).
     ending: seconds that pods of a preempted job take to end; Kueue queues the job again only then.
     one_head: a round is one cycle over one head of each queue, for `policy.decisions`; otherwise cycles repeat while
-    they admit.
+        they admit.
     """
 
     def __init__(

@@ -140,7 +140,7 @@ class PreemptiveList(ListScheduler):
             yield wait
 
     def _known(self, view: View) -> tuple[int, int]:
-        """Key of the state: while it is equal, no preemption can newly make room."""
+        """Key of the engine's state; while it is equal, no preemption can make room."""
         changes = view.changes
         return changes.releases, changes.launches - self._own_starts
 
@@ -245,7 +245,7 @@ class Priority(PreemptiveList):
 
     preemptive: a head that does not fit stops running tasks of lower priority.
     aging: priority gained per second since arrival.  All priorities grow equally, so the order of two tasks never
-    changes and the key is constant: aging × arrival - priority.
+        changes and the key is constant: aging × arrival - priority.
     """
 
     queueing = "priorities"
@@ -318,7 +318,7 @@ class Srtf(PreemptiveList):
     tasks for a head that does not fit.
 
     margin: a running task is preempted only by one that is shorter by more than these seconds (such as the cost of a
-    stop).
+        stop).
     """
 
     queueing = "shortest remaining time first"

@@ -1,4 +1,4 @@
-"""Quasi-shortest service first: the minimum predicted GPU time goes first.
+"""Quasi-shortest service first: the minimum predicted GPU time first.
 
 Decides when.  The prediction is GPUs × a duration learned from jobs that have ended in this run: the mean, or a
 quantile, of the user's finished jobs of the same class, with larger weights of recent jobs, blended with that of all

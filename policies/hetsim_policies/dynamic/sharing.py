@@ -1,4 +1,4 @@
-"""Two jobs on one GPU: by a table of slowdowns, or by trial."""
+"""Two jobs on one GPU: chosen by a table of slowdowns, or by trial."""
 
 import math
 from collections.abc import Generator, Iterator
@@ -54,7 +54,7 @@ class PairingScheduler(ListScheduler):
         """Hook after a pair was formed."""
 
     def start_or_join(self, view: View) -> Generator[Decision, None, int]:
-        """Start tasks while possible; return what the others wait for."""
+        """Start tasks or form pairs; return the nodes (bitmask) that heads wait for."""
         closed = 0
         while (head := (yield from self.start_in_order(view, closed))) is not None:
             pair = self.best_pair(head, view)

@@ -8,8 +8,8 @@ of users alone, by the classic formula 2^(-usage / shares) on the share of all G
 Usage is halved every `half_life`.  All factors are computed every `calc_period`, and when a job of a new user arrives.
 The main pass starts jobs in that order, at each change.  A job that does not fit may preempt jobs of lower qualities of
 service; otherwise it closes its partition's nodes to those behind it.  The pass considers `default_queue_depth` jobs,
-and all jobs once per `sched_interval`.  The backfill pass, once per `bf_interval`, gives the first of these jobs
-reservations and starts jobs that delay none of them.  Both passes are at multiples of their intervals.  A job that a
+and all jobs once per `sched_interval`.  The backfill pass, once per `bf_interval`, makes reservations for the first of
+these jobs and starts jobs that delay none of them.  Both passes are at multiples of their intervals.  A job that a
 limit holds back does not block the jobs behind it.
 Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm Workload Manager:
 Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
@@ -67,7 +67,7 @@ class SlurmMultifactor(Scheduler):
     max_age: wait at which the age factor is 1.  half_life: of usage.
     calc_period: time between computations of priorities (PriorityCalcPeriod); 0: at each change.
     default_queue_depth: jobs that the main pass considers.  sched_interval: time between passes over all jobs; 0:
-    always.
+        always.
     bf_interval: time between backfill passes; 0: one at each change.  bf_max_job_test: jobs that they consider;
     bf_max_job_user: jobs of one user.
     bf_job_part_count_reserve: jobs of each partition that get reservations; 0: all.
@@ -456,7 +456,7 @@ class SlurmMultifactor(Scheduler):
         """Return the last position from `first` on of a task that could start, or -1.
 
         fitting: candidate positions; those behind the result are removed.  profile: the reservations that must leave
-        room.
+            room.
         """
         ends = dict[Demand, float]()
         while fitting and fitting[-1] >= first:

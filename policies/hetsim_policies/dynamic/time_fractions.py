@@ -47,7 +47,7 @@ class MaxMinFairness(SideBySideScheduler):
     levels: programs of water filling; then the sum of progress of the remaining jobs is maximized.
     pairs: two jobs may share devices if their slowdowns were measured; they do not share otherwise.
     threshold: pairs count only if the sum of both speeds, each relative to running alone, is greater; with 2 hardly
-    any.
+        any.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class MaxThroughput(SideBySideScheduler):
     many with costs.
 
     costs: `prices` uses those of the cluster; or a price by name of type, per device and hour or any other time, if the
-    cluster has none.  Types without a price cost 1.
+        cluster has none.  Types without a price cost 1.
     pairs, threshold: as for `max_min_fairness`.
     """
 
@@ -176,7 +176,7 @@ class Isolated(RoundScheduler):
     Decides the fraction of time that each job runs on each type: 1/n of each type's devices (by weight), at most all
     the time; `rounds` realizes it, and no job runs beyond its share, not even on idle devices.  With `spare: true` idle
     devices are given to jobs that lag most: if jobs are equally wide, this is max-min fairness that ignores device
-    types (Gavel's LAS).
+    types (the policy LAS of Gavel).
     Reference: the baseline of Gavel (Narayanan et al., OSDI 2020) and Themis (Mahajan et al., NSDI 2020); every job's
     progress under `max_min_fairness` is at least this in the program.
     Weakness: it ignores the speed of a job on a device, and wastes devices by design: it is a baseline.
@@ -206,7 +206,7 @@ class FcfsRounds(RoundScheduler):
     passes another (Gavel's FIFO).  With `blind: true` each takes the first type of the cluster with room instead,
     whatever its speed there.
     Reference: FIFO of Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads
-    (Gavel, OSDI 2020), aware of types and blind.
+    (Gavel, OSDI 2020), type-aware and type-blind.
     Weakness: devices are idle behind a wide job that does not fit, and a job moves to a faster type whenever one before
     it ends.
     Cost: linear in the jobs and modes after arrivals or ends.

@@ -180,7 +180,7 @@ class Wfq(ListScheduler):
 
 
 class Drf(ByUser):
-    """Dominant resource fairness: the user with the least dominant share goes first.
+    """Dominant resource fairness: the user with the lowest dominant share is next.
 
     Decides when.  A user's dominant share is the largest part of any cluster resource (cores, memory or GPUs; not GPU
     memory) that the user's running tasks occupy, over the user's weight; the first task of the user with the lowest
@@ -326,7 +326,7 @@ class QuotaBorrow(ByUser):
         """Start heads of users, either those within quotas or those that borrow.
 
         owed: bitmask of the nodes on which a job within its quota waits.  Return the nodes of the jobs that were
-        passed.
+            passed.
         """
         passed: dict[Line, None] = {}
         waited_for = 0

@@ -35,7 +35,7 @@ class Waited(policy.ListScheduler):
     formula: "paper", or "schedgym": urgency at a waiting time of -1 - arrival, which makes the order of tasks fixed.
     placement: rule for placing a task; None: its fastest mode that fits now, on the first devices.
     discipline: "block": no task passes a head that does not fit, on any node of its partition; "skip": any task that
-    fits may start; a fixed order may also "keep" a head once chosen, as the list scheduler does.
+        fits may start; a fixed order may also "keep" a head once chosen, as the list scheduler does.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Unicep(Waited):
 
     A task with one processor precedes all wider tasks as soon as it has waited at all.
     formula: "schedgym": the lowest (1 + arrival) / (log2(processors) × estimated time) first: early, long and wide
-    tasks.
+        tasks.
     """
 
     def urgency(self, wait: np.ndarray, seconds: np.ndarray, processors: np.ndarray) -> np.ndarray:

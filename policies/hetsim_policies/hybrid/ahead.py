@@ -106,16 +106,15 @@ class Rollout(Relay):
     Cost: at most `forks` forks per decision, each O(running and waiting tasks) and the base's work until its end.
 
     base: another scheduler; default: fcfs.  It must not plan beforehand, put devices to sleep, nor manage turns or
-    sizes of
-        tasks (`round_robin`, `afs`, `optimus`, `speedup_mean`, `pollux`, `las_intervals`, `optimus_intervals`).
+        sizes of tasks (`round_robin`, `afs`, `optimus`, `speedup_mean`, `pollux`, `las_intervals`,
+        `optimus_intervals`).
     objective: the mean to minimize: response, slowdown, deadline_misses, energy (above idle) or cost.
     candidates: number of other first starts that are tried.
     hold: also try starting nothing until something changes.
     horizon: seconds of a fork; default: until all known tasks have ended.
     arrivals: `none` in forks, or drawn from a model `learned` from past arrivals; it needs a horizon.
     samples: number of futures in which the best candidate is compared with the base, if times or arrivals are
-    uncertain;
-        1: the result of the first fork is trusted.
+        uncertain; 1: the result of the first fork is trusted.
     confidence: of the limit of the mean gain that must be above 0.
     forks: maximum number of forks per decision, which limits the candidates.
     margin: relative gain over the base's mean that a candidate needs.

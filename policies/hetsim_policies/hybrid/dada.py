@@ -88,7 +88,7 @@ class Dada(Dmda):
         )
 
     def _deal(self, tasks: Sequence[Task], view: View) -> None:
-        """Choose a line for each of these tasks that can run on one."""
+        """Choose a line for each task that can run on one."""
         lines = [line for line in self.lines if line.up and line.lanes]
         ways = [[self._way(task, line, view) for line in lines] for task in tasks]
         rows = [row for row, modes in enumerate(ways) if any(way is not None for way in modes)]

@@ -73,8 +73,7 @@ class PlanAndRepair(Scheduler):
     planner: a static policy, by name or as a mapping with its parameters; default: `dual_approximation` for
         independent tasks without transfers on cores and one type of GPU, `peft` for task graphs, else `heft`.
     dynamic: the order of tasks that are not in the plan: by acceleration (the most accelerated first), longest first,
-    or
-        by arrival.
+        or by arrival.
     threshold: a new plan is made when the forecast end differs from the plan by this fraction of the planned time.
     foresight: the planner has the future arrivals, as static policies do.
     restart: an idle lane may restart a task that runs elsewhere.
@@ -294,7 +293,7 @@ class PlanAndRepair(Scheduler):
         self._events, self._upset = 0, False
 
     def _adopt(self, rest: RemainingProblem, plan: Plan) -> None:
-        """Replace the queued steps by those of a plan."""
+        """Replace the queued steps by the steps of a plan."""
         tasks, old = self._problem.tasks, self._board.pending
         self._board.clear()
         for step in rest.steps(plan):

@@ -39,7 +39,7 @@ class Fgd(ScoredRule):
 
     growth: the mix of requests is updated when the number of tasks seen has grown by this factor.
     scores: "published": as the simulator of Weng et al., with integer scores of 100 / (1 + exp(increase)), ties by the
-    random names of nodes, the mix of the whole workload without its rarest requests, and no host memory.
+        random names of nodes, the mix of the whole workload without its rarest requests, and no host memory.
     """
 
     published = PublishedFgd
@@ -68,7 +68,7 @@ class Fgd(ScoredRule):
         return None
 
     def _learn(self, task: Task, states: NodeStates) -> MinRises:
-        """Count the task's request, once; return the cached increases."""
+        """Count a task's request once, and return the increases for the present mix."""
         if task.index not in self._asked:
             self._asked.add(task.index)
             self._seen += 1

@@ -279,7 +279,7 @@ def _without_nodes(task: Task, mode: Mode, view: View) -> Placement | None:
 
 
 def _over_racks(task: Task, view: View, choose: Choice) -> Placement | None:
-    """Place the fastest mode that fits on nodes that `choose` picks from free ones."""
+    """Place the fastest mode that fits, on the nodes that `choose` picks."""
     for modes in equally_fast(task):
         for mode in modes:
             if mode.node_count == 1:

@@ -54,7 +54,7 @@ class DotProduct(ScoredRule, _Weighing):
 
     smallest: use the smallest dot product instead, which prefers nodes with little left of the demanded resources.
     scores: "published": as the simulator of Weng et al.: the smallest dot product of cores and GPUs, as an integer
-    score, ties by the random names of nodes.
+        score, ties by the random names of nodes.
 
     Reference: Panigrahy, Talwar, Uyeda, Wieder, Heuristics for Vector Bin Packing (2011); Grandl et al.,
     Multi-Resource Packing for Cluster Schedulers (Tetris, SIGCOMM 2014).  Both are scaled by the largest node.
@@ -130,8 +130,8 @@ class GpuPacking(ScoredRule):
     can use.
     Cost: NumPy operations over the GPUs of the nodes that fit.
 
-    scores: "published": as the simulator of Weng et al., with integer scores, ties by the random names of nodes; a
-    task without a GPU has the same score everywhere.
+    scores: "published": as the simulator of Weng et al., with integer scores, ties by the random names of nodes; a task
+        without a GPU has the same score everywhere.
     """
 
     published = PublishedGpuPacking
@@ -163,7 +163,7 @@ class GpuClustering(ScoredRule):
     Cost: linear in the nodes that fit; it stores the running tasks it has placed, by node.
 
     scores: "published": as the simulator of Weng et al., with integer scores by the kinds of tasks on a node (all
-    fractions are one kind), ties by the random names of nodes.
+        fractions are one kind), ties by the random names of nodes.
     """
 
     published = PublishedGpuClustering

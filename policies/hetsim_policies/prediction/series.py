@@ -35,7 +35,7 @@ class Series:
 
     interval: seconds between measurements.  lead: seconds ahead that are forecast.
     score: record of forecast errors, perhaps shared by several series.
-    memory: seconds of the present mean, more if arrivals are few.
+    memory: seconds over which the present load is averaged, more if arrivals are few.
     """
 
     def __init__(self, predictor: Predictor, interval: float, lead: float, score: Score, memory: float = 300.0):

@@ -148,7 +148,7 @@ class ConstraintInjection(PlannedScheduler):
         """Add plans under transfer constraints as candidates; none without transfers.
 
         near: seconds of the best plan so far, or the bound.  free: the unconstrained plans, which are candidates
-        already.
+            already.
         """
         problem, tasks = race.problem, race.problem.tasks
         if (traffic := traffic_of(instance, graph_of(tasks))) is None:
@@ -284,7 +284,7 @@ class _Merging:
 
 
 class SharingTree:
-    """The nonlinear part: groups of tasks with common data, as a constraint tree."""
+    """A tree of constraints for what the program ignores: groups with common data."""
 
     def __init__(self, instance: Instance, sites: Sequence[LaneSite], traffic: Traffic, makespan: float):
         self.instance = instance
@@ -328,7 +328,7 @@ class SharingTree:
         return [ConstraintNode("beside data", pins, tuple(chains)), *chains] if pins else chains
 
     def _view(self, name: str, groups: list[tuple[int, ...]]) -> ConstraintNode:
-        """Return a node of groups; below it their parts, then larger groups and uploads."""
+        """Build a node of groups; its children are smaller parts, then larger groups."""
         below = [*self._parts(groups), ConstraintNode("uploads", self._uploads(groups), tuple(self._orders(groups)))]
         for level in LEVELS[1:]:
             if (larger := self.groups("all", level * self.makespan, groups)) != groups:

@@ -177,7 +177,7 @@ def attempt(
 ) -> TwoSidedSchedule | None:
     """Return a schedule within `ratio` of the guess, or None if it is refuted.
 
-    The schedule may be longer if the program is too large for fine units.
+    The schedule may be longer if the program is too large for fine units of area.
     """
     relaxed = relaxation(p, q, m, k=k, guess=guess, order=order)
     if relaxed is None or counting_refuses(p, q, m, k=k, guess=guess, relaxed=relaxed):

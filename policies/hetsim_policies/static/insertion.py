@@ -36,8 +36,7 @@ class InsertionPlanner(PlannedScheduler):
 
     insertion: a task may be placed into a gap before tasks that were placed earlier.
     overlap: data move while the lane still runs the previous task, as in the papers; false: once the lane is free, as
-    when
-        the plan is followed.
+        when the plan is followed.
     If data move, the note `schedule_length` is the length of the schedule as in the papers, over idle links and while
     lanes work; the planned makespan is that of the plan as it is followed.
     """

@@ -33,7 +33,7 @@ class Graham(PlannedScheduler):
     tasks can run on.
 
     order: of the list; `given` is by arrival, then table order; `longest` and `shortest` are by the time on each task's
-    fastest device.
+        fastest device.
     """
 
     spreads = frozenset({"gpus", "cores", "nodes"})

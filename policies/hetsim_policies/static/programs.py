@@ -40,12 +40,12 @@ class LinearProgram(DescendingPlanner):
     split, and they can be matched to types with a share of them, each to another type (Lenstra, Shmoys, Tardos,
     Approximation Algorithms for Scheduling Unrelated Parallel Machines, 1990).  So a type with c lanes has at most cT
     of whole tasks and one more task of length t, and a list schedule takes at most (cT + t)/c + (1 - 1/c) t', with t'
-    its last
-    task: *the makespan is at most T plus the longest task as placed*.  That is not a constant ratio, as T may be far
-    below the longest task; `lst` excludes the pairs that are too long and therefore has ratio 2.  The rounding of each
-    split task to its largest share is tried too, and the shorter schedule is used; the descent starts from both.  With
-    a graph each task is whole on the type that has its largest share, at least 1/K, so that work and paths grow by K at
-    most and the list schedule is within K(K + 1) times the optimum, as for `hlp`, which solves the same program.
+    its last task: *the makespan is at most T plus the longest task as placed*.  That is not a constant ratio, as T may
+    be far below the longest task; `lst` excludes the pairs that are too long and therefore has ratio 2.  The rounding
+    of each split task to its largest share is tried too, and the shorter schedule is used; the descent starts from
+    both.  With a graph each task is whole on the type that has its largest share, at least 1/K, so that work and paths
+    grow by K at most and the list schedule is within K(K + 1) times the optimum, as for `hlp`, which solves the same
+    program.
     Reference: Lenstra, Shmoys and Tardos as above; for graphs Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with
     Precedence Constraints on Hybrid Multi-core Machines (2015).
     `Plan.bound` is T, certified by its prices, or that of paths and areas (`graph_bounds`) if it is larger.
@@ -149,8 +149,7 @@ class IntegerProgram(DescendingPlanner):
     Cost: exponential in the worst case; in practice up to about 100 tasks on ten lanes in seconds.
 
     node_limit: maximum nodes of the search tree; by default nodes × variables² is 20 million (1,400 nodes for 20 tasks
-    on 6
-        lanes), with at least 10 nodes.
+        on 6 lanes), with at least 10 nodes.
     time_limit: maximum seconds of search; the plan then depends on the machine.
     gap: a plan proven to be within this fraction of the optimum is good enough.
     max_variables: larger programs are not tried.

@@ -139,14 +139,14 @@ class Genetic(BudgetedSearch):
 class SimulatedAnnealing(BudgetedSearch):
     """Simulated annealing, for sequential and parallel tasks with or without a graph.
 
-    One schedule is changed move by move; what makes it longer is accepted ever more rarely.
-    Decides where tasks run (which lane), and for task graphs, or tasks that read items, also in which order (a key for
-    each task, list scheduling by keys).  A move gives a task another lane, exchanges two tasks or, where there are
-    keys, draws a new one; every other move concerns a task of the lane that ends last.  `moves` of them are evaluated
-    at once from the same schedule; each passes with probability min(1, exp(-Δ/T)), and the first that passes is made,
-    as if the later ones had not been drawn: Metropolis' rule.  The temperature T falls geometrically while the budget
-    is spent.  The objective is the makespan plus the root mean square of the ends of the lanes: most moves do not
-    change the makespan, and the second term measures their progress.
+    One schedule is changed move by move; moves that make it longer are accepted ever more rarely.  Decides where tasks
+    run (which lane), and for task graphs, or tasks that read items, also in which order (a key for each task, list
+    scheduling by keys).  A move assigns another lane to a task, exchanges two tasks or, with keys, draws a new key;
+    every other move concerns a task of the lane that ends last.  `moves` of them are evaluated at once from the same
+    schedule; each passes with probability min(1, exp(-Δ/T)), and the first that passes is made, as if the later ones
+    had not been drawn: Metropolis' rule.  The temperature T falls geometrically while the budget is spent.  The
+    objective is the makespan plus the root mean square of the ends of the lanes: most moves do not change the makespan,
+    and the second term measures their progress.
     Reference: Kirkpatrick, Gelatt, Vecchi, Optimization by Simulated Annealing (1983); for this problem the SA of Braun
     et al., A Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks onto Heterogeneous
     Distributed Computing Systems (2001).
@@ -347,7 +347,7 @@ class Found:
 
 
 class Climb:
-    """One local search."""
+    """A local search from several seed plans."""
 
     def __init__(self, instance: Instance, budget: SearchBudget, random: np.random.Generator, bound: float):
         self.enough = bound * (1 + 1e-9) if not instance.problem.in_mid_run else 0.0

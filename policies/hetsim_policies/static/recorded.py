@@ -221,8 +221,8 @@ class AsPlanned(PlannedScheduler):
     Decides nothing of its own: mode, devices and the order on each device are those of the rehearsal, in which every
     task takes as long as estimated.  With exact estimates the run is the scheduler's own, unless the scheduler stopped
     tasks: a plan runs each task once, where the scheduler started it last, which may end sooner or, if tasks continued
-    their work elsewhere (round_robin, srtf), much later.  The difference between `as_planned` of a scheduler and the
-    scheduler itself is the value of deciding late when estimates are wrong.
+    their work elsewhere (round_robin, srtf), much later.  The difference between `as_planned` of a scheduler and
+    the scheduler itself is the value of deciding late when estimates are wrong.
     Reference: Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? A Case Study on Cholesky
     Factorization (2016), where such plans are followed strictly and loosely.  Prefetches and drops are part of the
     plan, in the round in which the scheduler made them.

@@ -118,7 +118,7 @@ def fill(times: np.ndarray, counts: Sequence[int], order: np.ndarray, guess: flo
 
 
 class BalancedMakespan(DescendingPlanner):
-    """Balanced makespan: favorite types first, then the overloaded type gives tasks.
+    """Balanced makespan: favorite types first, then tasks of the overloaded type move.
 
     For independent sequential tasks on at most two types of device.
     Decides where, for two types of devices.  Tasks are first put on the type where they are shorter.  From the type

@@ -90,7 +90,7 @@ def delays(
 
 
 def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contention) -> np.ndarray:
-    """Extra seconds of each job's step for all rules but random phases."""
+    """Extra seconds of each job's step if phases are aligned or interleaved; else 0."""
     if rule == "interleaved":
         return np.maximum(0.0, spent @ share - own - spent)
     if rule == "aligned":  # max-min fair: the jobs with the smallest shares use them, the rest divide what is left

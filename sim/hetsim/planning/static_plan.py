@@ -29,7 +29,7 @@ class Planned:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per step (task, mode, device, order, times), then per prefetch or drop."""
+        """The plan as a table: a row per step, then a row per prefetch or drop."""
         return plan_table(self.plan, self.tasks)
 
     @property

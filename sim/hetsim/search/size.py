@@ -165,10 +165,9 @@ def size(
     Parameters:
         target: one or several, such as `response_p99 < 200 ms` or `slo_attainment > 99%`, estimated by replications.
         over: a path as in `--set`, such as `cluster.nodes.0.count`: its minimum is found by bisection, which assumes
-            that
-            more is never worse.  Or a mapping of paths to values (`[2, 4, 8]`, `"1..8"`): then all combinations are
-            candidates without that assumption, and the answer is a Decision; so it is with several targets or policies,
-            or `minimize`.
+            that more is never worse.  Or a mapping of paths to values (`[2, 4, 8]`, `"1..8"`): then all combinations
+            are candidates without that assumption, and the answer is a Decision; so it is with several targets or
+            policies, or `minimize`.
         least, most: bounds of the search; without `most`, sizes are doubled until one meets the target, up to 4,096.
             Without `least`, a bisection for waits or responses below a bound begins at the first size that overload
             does not exclude; from there the steps are doubled, not the sizes, beginning with an eighth of the size.

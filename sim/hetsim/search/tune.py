@@ -73,8 +73,8 @@ class Tuning:
 
     settings       all that were tried, the present one last; `best` is the index of the winner
     ours, present  contributions to the metric (`hetsim.results.one_run.estimands`) under the winner and under the
-    present
-                   setting, in `len(ours)` further replications, numbered from `used`, that had no part in the choice
+                   present setting, in `len(ours)` further replications, numbered from `used`, that had no part in the
+                   choice
     policy         the winner as a scenario writes it under `policy:`
     remarks        notes on the figures, such as a warm-up that was found; `warnings`: the serious ones of them
     """
@@ -232,8 +232,7 @@ def tune(
     Parameters:
         scenario, policy: as for `run`.
         over: parameter -> list of values or range, as for `sweep`.  A parameter is given by its name (`limit`) if only
-            one
-            part of the policy has it, or by its path (`policy.admission.limit`).
+            one part of the policy has it, or by its path (`policy.admission.limit`).
         metric: the metric to optimize; it says itself whether more or less is better.
         n, sample, sample_seed: number and kind of drawn settings ("sobol", "latin_hypercube", "random"); or "grid".
             Default: all combinations if there are only lists and ranges with steps, else 27 from a Sobol sequence.
@@ -292,7 +291,7 @@ def tune(
 
 
 def _different(base: Scenario, given: Iterable[PointRow]) -> list[PointRow]:
-    """Return one row of each meaning, without the present setting unless it is alone."""
+    """Return rows of distinct meaning, without the present setting if others remain."""
     rows: dict[str, PointRow] = {}
     for row in given:
         try:

@@ -33,7 +33,7 @@ class Rules(BaseModel):
     """Rules by which a queue gets quota, with Kueue's names.
 
     strategy: under strict_fifo the head blocks the workloads behind it.  within_cluster_queue, reclaim_within_cohort:
-    the workloads that the queue may preempt among its own, and among borrowing workloads of other queues.
+        the workloads that the queue may preempt among its own, and among borrowing workloads of other queues.
     borrow_within_cohort: it may borrow while it preempts workloads of lower priority, up to max_priority_threshold.
     when_can_borrow, when_can_preempt: use such a flavor, or try the next.  preference: among flavors that need either.
     """
@@ -54,7 +54,7 @@ class Rules(BaseModel):
 class Workload:
     """A waiting or admitted workload, and its task.
 
-    order: tie-breaker between equal workloads.  kind: workloads of a queue with the same kind fit or wait alike.
+    order: tie-breaker between equal workloads.  kind: workloads of a queue with the same kind fit or wait together.
     tried: by pod set and resource, the position of the flavor tried last; -1: all were tried.
     """
 
@@ -121,7 +121,7 @@ class Queue(Cohort):
         heappush(self.waiting.setdefault(workload.kind, []), entry)
 
     def remove(self, workload: Workload) -> None:
-        """Remove a workload from the waiting ones."""
+        """Remove a workload from the waiting workloads."""
         self.waiting[workload.kind] = [one for one in self.waiting[workload.kind] if one[-1] is not workload]
         heapify(self.waiting[workload.kind])
 
@@ -254,7 +254,7 @@ class Admission:
         return {name: (taken, *fitness, last) for name, fitness in best.items()}
 
     def _fitness(self, workload: Workload, key: Key, amount: int) -> Fitness:
-        """Return how a queue can get an amount of one resource in one flavor."""
+        """Return the fitness with which a queue can get an amount of one resource."""
         queue, rules = workload.queue, workload.queue.rules
         if amount > queue.potential(key):
             return NO_FIT, 0
@@ -460,7 +460,7 @@ def _next_turn(cohort: Cohort, queue: Queue, remaining: Mapping[Queue, list[Work
 
 
 def _borrowers(cohort: Cohort, skip: Cohort | None, keys: set[Key], fair: bool) -> Iterator[Queue]:
-    """Yield queues below that borrow one of `keys`, as do the cohorts between."""
+    """Yield queues below a cohort that borrow, as all cohorts between them do."""
     for child in cohort.children:
         leaf = isinstance(child, Queue)
         if child is not skip and ((fair and not leaf) or any(child.borrows(key) for key in keys)):

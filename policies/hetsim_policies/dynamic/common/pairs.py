@@ -41,7 +41,7 @@ def alone_modes(task: Task) -> Sequence[Mode]:
 
 
 def place_alone(task: Task, view: View) -> Placement | None:
-    """Return the fastest placement that shares no device; fractions on empty ones."""
+    """Return the fastest placement without sharing; fractions on empty devices only."""
     for mode in task.fastest_modes():
         if is_shared(mode):
             placement = _on_empty(task, mode, view)
@@ -113,7 +113,7 @@ def _in_another_mode(task: Task, view: View, suits: Callable[[Mode, Mode, float,
     """Return a task's placement on its accelerator in the fastest suitable mode.
 
     suits: function of a mode, the present mode, the accelerator's bytes, and the host's free cores (thousandths)
-    without the task.
+        without the task.
     """
     launch = view.launch_of(task)
     movable = task.shape.preemptible and not task.reads and not task.writes and launch.stage == "compute"

@@ -44,7 +44,7 @@ Threshold = Annotated[float, Field(ge=1)]
 
 
 class PairedJob(RoundJob):
-    """A job that may share devices; its ways are (mode position, partner's label)."""
+    """A job that may share devices; a way is a mode position and a partner's label."""
 
     __slots__ = ("labels", "ways", "partner", "_numbers")
 
@@ -56,7 +56,7 @@ class PairedJob(RoundJob):
         self._numbers = {way: number for number, way in enumerate(self.ways)}
 
     def way_of(self, position: int, label: int) -> int:
-        """Return the number of a way: a mode alone (label -1) or with a partner label."""
+        """Return the number of a way: a mode with a partner's label, or alone (-1)."""
         way = (position, label)
         if (number := self._numbers.get(way)) is None:
             number = self._numbers[way] = len(self.ways)
@@ -153,7 +153,7 @@ class PairRoom(RoundRoom):
                 self.beside[other.row] = first.job
 
     def _at_home(self, some: Sequence[SeatedJob], view: View) -> SeatedJob | None:
-        """Return the job that may continue where it runs; jobs that must stay come first."""
+        """Return the job of a pair that may continue where it runs, or None."""
         for one in sorted(some, key=lambda one: one.row not in self.kept):
             if one.job.mode == one.position and (one.row in self.kept or self.keep(one.job)):
                 return one
@@ -299,7 +299,7 @@ class SideBySideScheduler(RoundScheduler):
         self._settle_parted(view)
 
     def _choose_ways(self, free: dict[str, float], stays: dict[int, PairedJob]) -> list[tuple[SeatedJob, ...]]:
-        """Choose jobs, alone or in pairs, by urgency of their ways, each job once.
+        """Choose the jobs of a round, alone or in pairs, by urgency; each job once.
 
         A job that may not be stopped, and stays where it runs, needs no further devices, alone or with a partner.
         """
@@ -373,8 +373,8 @@ class Labels:
     """Numbered labels of all jobs so far, and which labels may share devices.
 
     threshold: two labels may share if the sum of both speeds, each relative to running alone, is greater.  With 1
-    nothing
-        is lost: a pair with a sum of at most 1 gains nothing over taking turns alone, and needs as many devices.
+        nothing is lost: a pair with a sum of at most 1 gains nothing over taking turns alone, and needs as many
+        devices.
     """
 
     def __init__(self, threshold: float = 1.0):

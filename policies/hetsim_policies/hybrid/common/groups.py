@@ -260,8 +260,7 @@ def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, 
 
     work: device-seconds of all tasks of a class on a type, inf if they cannot run there; lanes: devices of a type.
     fill: fraction of an epoch up to which loads need not be balanced; 0: minimize the end of all work, inf: each class
-    runs
-        where it takes least time.
+        runs where it takes least time.
     """
     possible = np.where(lanes > 0, work, np.inf)
     share = np.zeros(work.shape)

@@ -25,7 +25,7 @@ class PartView:
 
     nodes: bitmask of the part's nodes, None for all; types: its device types.
     waiting_tasks, running_tasks: the tasks of the part by row, maintained by its owner; None: all waiting or running
-    tasks.
+        tasks.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class PartView:
         return [] if first is None else [first]
 
     def earliest_fit(self, task: Task, mode: Mode | None = None) -> Any:
-        """Return the cluster's answer if it lies in the part, else NEVER."""
+        """Return the cluster's earliest fit if it lies in the part, else NEVER."""
         modes = task.fastest_modes() if mode is None else [mode]
         shadows = [self._view.earliest_fit(task, one) for one in modes if self.has(one)]
         inside = [one for one in shadows if one.placement is not None and self.contains(one.placement)]

@@ -81,7 +81,7 @@ class PlannedJob:
 
 @dataclass
 class LaneForecast:
-    """Expected times if lanes keep their order and estimates hold.
+    """Expected times if lanes keep their order and estimates are right.
 
     `start` and `finish` by row; `lane`: end of the last step by lane number, without lanes that have no steps.
     """
@@ -360,7 +360,7 @@ class Board:
         return self._experience.ratio(spent if spent >= before else before)
 
     def finish(self, task: Task, view: View) -> float:
-        """Expected end of a running task, by experience if it is late."""
+        """Expected end of a running task; if late, by the lateness of ended tasks."""
         now, row = view.now, task.index
         job, since = self.running.get(row, (None, 0.0))
         if job is None:
@@ -535,7 +535,7 @@ class Movable:
         self.changed: dict[int, PlannedLane] = dict(loaded)
 
     def towards(self, seen: LaneForecast, now: float) -> list[tuple[PlannedLane, list[PlannedJob]]]:
-        """Return such steps by lane, each lane's in queue order."""
+        """Return steps that could end sooner on an idle lane, by lane in queue order."""
         for number, lane in self.changed.items():
             self.steps.pop(number, None)
             end = seen.lane.get(number, 0.0)

@@ -230,7 +230,7 @@ class PublishedFgd(Scored):
 
 
 def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes on which one of the modes fits, and the index of that mode for each node.
+    """Return nodes on which a mode fits, and for each node the index of that mode.
 
     The modes differ only in type.  For whole GPUs and fractions the columns answer for all types at once.
     """

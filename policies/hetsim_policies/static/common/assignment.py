@@ -187,7 +187,7 @@ class AssignmentProgram:
     optimum does not exceed.
     longest: add a row for each task, which is not longer than T; redundant with single-lane sites or start variables.
     frugal: weight of the mean work of a lane in the objective, so that among equal makespans the least work is
-    preferred; 0 (as for bounds) leaves the rest to chance.
+        preferred; 0 (as for bounds) leaves the rest to chance.
     """
 
     def __init__(

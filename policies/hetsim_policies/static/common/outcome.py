@@ -71,8 +71,7 @@ def plan_of(
 
     bound: a lower bound on the makespan of all schedules, from the first arrival, that the planner proves.
     guaranteed: the algorithm's ratio of makespan and optimum for independent tasks present at once, on lanes that run
-    one
-        task at a time; None: none.
+        one task at a time; None: none.
     descent: first shorten the longest lanes (`descent`), if the tasks are independent.
     others: schedules from which the descent starts too, since another rounding may be improved further.
     draft: the planner continues with the plan, and calls `finished` itself at its end.
@@ -190,7 +189,7 @@ def together(instance: Instance) -> bool:
 
 
 def coverage(instance: Instance) -> dict[str, str]:
-    """Return one word per part of the model that makespan and bound may cover."""
+    """Return how makespan and bound cover each part of the model, such as transfers."""
     tasks = instance.problem.tasks
     shared = any(tasks.reads or ()) or any(tasks.writes or ())
     moved = bool((instance.up + instance.down).any())

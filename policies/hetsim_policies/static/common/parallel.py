@@ -266,7 +266,7 @@ class PoolLanes:
         return self.earliest(instance.pools_of[option], int(instance.width[option]), ready, parts)
 
     def after_those(self, homes: Iterable[int], width: int, parts: int) -> float:
-        """Time at which as many other lanes are free too; inf if there are none."""
+        """Time at which `width` further lanes are free too; inf if there are too few."""
         each = width // parts
         ends = [lanes[count * each - 1][0] for lanes in (self.free[home] for home in homes) for count in (1, 2)
                 if count * each <= len(lanes)]  # fmt: skip
@@ -319,7 +319,7 @@ def wide_plan(
     """Return a plan of placed options in order of starts, with timetable and notes.
 
     bound: a bound that the planner proves, besides `wide_bound`.  guaranteed: the algorithm's ratio for independent
-    tasks present at once.
+        tasks present at once.
     """
     problem, tasks = instance.problem, instance.problem.tasks
     steps, times = _timetable(instance, placed)
@@ -467,7 +467,7 @@ def wide_graham(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) 
     """Start the first listed task that fits on idle lanes, in its earliest option.
 
     order: the list; independent tasks that are not in it are not placed.  Of tasks with equal widths and pools, only
-    the first that does not fit is tested.
+        the first that does not fit is tested.
     """
     tasks, lanes = instance.problem.tasks, PoolLanes(instance)
     graph = graph_of(tasks)

@@ -28,7 +28,7 @@ Patterns = Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class Groups:
-    """Properties of groups and parts for the search."""
+    """Data of the search for parts: work, inputs and transfers of groups."""
 
     work: np.ndarray  # seconds of each group on each part, private data included; inf: cannot run there
     inputs: Sequence[Mapping[int, None]]  # initial items that each group reads

@@ -55,7 +55,7 @@ class SearchBudget:
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Notes of a plan: evaluations, or that the clock made it nondeterministic."""
+        """Notes of a plan: number of evaluations, or that the clock ended the search."""
         return {"evaluations": self.used} if self.seconds is None else {"deterministic": False}
 
 
@@ -269,7 +269,7 @@ class Ranked(Landscape):
         return free, start, finish[:, :size], order
 
     def _placing(self, keys: np.ndarray) -> np.ndarray:
-        """Return tasks by key, where a key is at least those of its predecessors."""
+        """Return tasks by key, after raising each key to its predecessors' maximum."""
         lifted = np.concatenate([keys, np.full((len(keys), 1), -np.inf)], axis=1)
         for level in self.levels:
             lifted[:, level] = np.maximum(lifted[:, level], lifted[:, self.before[level]].max(axis=2))

@@ -259,7 +259,7 @@ class Episodes:
             self.reward.started(task, self.watched.expected_end(task), shortest)
 
     def legal(self, action: int) -> int:
-        """Return the action carried out for this one, which may be forbidden."""
+        """Return the action that `step` carries out; another one if this is forbidden."""
         if self.mask[action]:
             return int(action)
         return len(self.mask) - 1 if self.mask[-1] else int(self.mask.argmax())

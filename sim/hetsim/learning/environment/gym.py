@@ -28,8 +28,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     """Place one of the first `window` waiting tasks, or wait (hetsim/Scheduling-v0).
 
     scenario: a file, the name of a shipped scenario, a mapping, or a Scenario.  Its scheduler is replaced by the agent;
-    its
-        admission policy applies.
+        its admission policy applies.
     window: number of waiting tasks shown, by arrival.
     reward: response, slowdown, goodput, energy or value (`hetsim.learning.environment.rewards`), or a mapping of such
         names to weights.
@@ -44,18 +43,16 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         load; or by `arrival`.
 
     `info` has `now` (simulated time) and `dt` (seconds since the last decision), `earned` (the plain reward of the
-    step,
-    neither ahead nor normalized: its sum is a value of the tables) and `action_mask`.
-    Each reset begins a run on another load.  These are the loads that `hetsim train` trains on, never one of `run`,
-    `compare` or the final comparison of `train`, whatever the seeds.  `reset(seed=s)` begins the first load of seed s,
-    each plain `reset()` the next one; without any seed it is drawn from entropy, so that parallel environments differ.
+    step, neither ahead nor normalized: its sum is a value of the tables) and `action_mask`.  Each reset begins a run on
+    another load.  These are the loads that `hetsim train` trains on, never one of `run`, `compare` or the final
+    comparison of `train`, whatever the seeds.  `reset(seed=s)` begins the first load of seed s, each plain `reset()`
+    the next one; without any seed it is drawn from entropy, so that parallel environments differ.
     `options={"replication": r}` begins replication r of `hetsim.run(scenario, seed=s)` instead (default: the scenario's
     own seed); `options={"validation": r}` begins the validation load r of seed s (default 0), by which `hetsim train`
-    chooses the network to keep.
-    `action_masks()` (bool) and `info["action_mask"]` (int8, for `action_space.sample`) have the possible actions; an
-    impossible action waits or, if waiting is impossible, takes the first possible action.  An episode is terminated
-    when every task has ended, and truncated if the scenario's horizon comes first.  Then `result` has the tables.
-    `observation_names` names the entries of an observation.
+    chooses the network to keep.  `action_masks()` (bool) and `info["action_mask"]` (int8, for `action_space.sample`)
+    have the possible actions; an impossible action waits or, if waiting is impossible, takes the first possible action.
+    An episode is terminated when every task has ended, and truncated if the scenario's horizon comes first.  Then
+    `result` has the tables.  `observation_names` names the entries of an observation.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}
@@ -166,7 +163,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
 
     @property
     def result(self) -> Result:
-        """The tables of the run, once the episode is over."""
+        """The tables of the run, after the episode has ended."""
         return self.episodes.result
 
 

@@ -31,7 +31,7 @@ GIGA = 1e9
 
 
 class Observation:
-    """Base of observations, made at each decision in the shape that `space` gives.
+    """Base of observations, made at each decision with the shapes of `shapes`.
 
     problem: tasks and cluster of the run, with the estimates that policies see.  Do not show a task before it arrives.
     """
@@ -142,13 +142,11 @@ class Arrays(Observation):
     """Observation `dict`: nodes, tasks and modes as arrays, one entry per demand.
 
     nodes  (nodes, 5 + 3 for each GPU type): cores free and in total, GB of memory free and in total, accelerators
-    asleep;
-           by type: GPUs free (fractions included) and in total, free GB of GPU memory.
+           asleep; by type: GPUs free (fractions included) and in total, free GB of GPU memory.
     tasks  (window, 12): present, log(1 + waited / scale), log(shortest time / scale), weight, priority, has a deadline,
            (time to it) / scale, done part, predecessors, class and user (numbers from 1), GB that it reads or writes.
     modes  (window, modes, 10): present, type of device (number from 1), cores, GPUs, fraction of each GPU, GB of
-    memory,
-           GB of memory of each GPU, may span nodes, fits now, log(time / scale).
+           memory, GB of memory of each GPU, may span nodes, fits now, log(time / scale).
     whole  (3,): log(1 + waiting), running tasks, log(1 + now / scale).
     Cores, GPUs and GB are not scaled, but limited to 1e6.
     """
