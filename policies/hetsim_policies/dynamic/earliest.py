@@ -17,7 +17,7 @@ NEAR = 16  # maximum number of nodes near a task's data whose devices are checke
 
 
 class Alike:
-    """Lines of one type on equal nodes, by the time of their first free lane.
+    """Device queues of one type on equal nodes, by the time of their first free lane.
 
     A heap with an entry for every change; outdated entries are dropped when they reach the top.
     """
@@ -33,14 +33,14 @@ class Alike:
         self.push(line)
 
     def push(self, line: DeviceLine) -> None:
-        """Record that a line's ends have changed."""
+        """Record that the end times of a device queue have changed."""
         heappush(self._heap, (line.first_end(), line.number, line))
         if len(self._heap) > 64 + 4 * len(self.lines):
             self._heap = [(other.first_end(), other.number, other) for other in self.lines]
             heapify(self._heap)
 
     def first(self) -> DeviceLine | None:
-        """Return the line that is free first, among those that are up, or None."""
+        """Return the first free device queue, among those that are up, or None."""
         heap, aside = self._heap, []
         first = None
         while heap:

@@ -514,7 +514,7 @@ class GeneticSearch:
     # Breeding ---------------------------------------------------------------------------------------------------
 
     def _crossed(self, found: Matrices, values: np.ndarray, count: int) -> Matrices:
-        """Cross candidates by jobs; each parent is the better of two random candidates."""
+        """Make children of candidates; each parent is the better of two random ones."""
         drawn = self.random.integers(len(found), size=(2, 2, count))
         parents = np.where(values[drawn[0]] >= values[drawn[1]], drawn[0], drawn[1])
         point = self.random.integers(len(self.jobs), size=(count, 1, 1))

@@ -88,7 +88,7 @@ class Dada(Dmda):
         )
 
     def _deal(self, tasks: Sequence[Task], view: View) -> None:
-        """Choose a line for each task that can run on one."""
+        """Choose a device queue for each task that can run on one."""
         lines = [line for line in self.lines if line.up and line.lanes]
         ways = [[self._way(task, line, view) for line in lines] for task in tasks]
         rows = [row for row, modes in enumerate(ways) if any(way is not None for way in modes)]
@@ -112,7 +112,7 @@ class Dada(Dmda):
             self._places[tasks[row].index] = lines[chosen[j]], *way
 
     def _way(self, task: Task, line: DeviceLine, view: View) -> tuple[Mode, float] | None:
-        """Return the fastest mode of a task on a line's device, and its seconds; or None."""
+        """Return a task's fastest mode on a queue's device, and its seconds; or None."""
         assert line.device is not None
         node = view.cluster.nodes[line.device.node]
         best: tuple[Mode, float] | None = None
@@ -149,7 +149,7 @@ def _memory(line: DeviceLine) -> tuple[int, int]:
 
 
 class LinesLayout:
-    """A partial assignment of tasks to lines."""
+    """A partial assignment of tasks to lines (device queues)."""
 
     def __init__(self, given: Activation) -> None:
         self.given = given
@@ -181,7 +181,7 @@ class LinesLayout:
 
 
 def dealt(given: Activation, alpha: float) -> list[int]:
-    """Return a line for each task: the best layout found by the bisection."""
+    """Return a device queue for each task: the best layout of the bisection."""
     best = by_finish(given)
     order = by_acceleration(given)
     pairs = by_affinity(given)
@@ -235,7 +235,7 @@ def laid_out(
 
 
 def _put_near_data(layout: LinesLayout, guess: float, alpha: float, pairs: Sequence[tuple[int, int]]) -> None:
-    """Put tasks near their data, best pairs first, up to the share alpha of a line."""
+    """Put tasks near their data, most bytes first, up to the share alpha of a queue."""
     given = layout.given
     room = [alpha * sum(max(0.0, guess - free) for free in times) for times in given.free]
     for task, line in pairs:
@@ -250,7 +250,7 @@ def _shortest(given: Activation, task: int, lines: Sequence[int]) -> float:
 
 
 def _first(layout: LinesLayout, task: int, lines: Sequence[int]) -> int | None:
-    """Return the line where a task ends first; ties: the one with most of its data."""
+    """Return the device queue where a task ends first; ties: most of its data."""
     usable = [line for line in lines if math.isfinite(layout.given.seconds[task, line])]
     local = layout.given.local[task]
     return min(usable, key=lambda line: (layout.finish(task, line), -local[line]), default=None)
@@ -276,7 +276,7 @@ def by_acceleration(given: Activation) -> list[int]:
 
 
 def by_affinity(given: Activation) -> list[tuple[int, int]]:
-    """Return pairs of a task and a line that has its data, by descending bytes."""
+    """Return (task, device queue) pairs with the task's data, by descending bytes."""
     tasks, lines = np.nonzero((given.local > 0) & np.isfinite(given.seconds))
     order = np.argsort(-given.local[tasks, lines], kind="stable")
     return list(zip(tasks[order].tolist(), lines[order].tolist(), strict=True))

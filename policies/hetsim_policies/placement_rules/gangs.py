@@ -110,7 +110,7 @@ class Topology:
         return None
 
     def _options(self, task: Task, mode: Mode, view: View) -> Iterator[Found]:
-        """Yield the best place of a mode, if any, with key (-rate, free in the part)."""
+        """Yield the best placement of a mode, if any, with key (-rate, free GPUs there)."""
         if not mode.gpus or not mode.whole_devices or mode.unit is not None:
             if (placement := by_room(task, [mode], view, tightest=True)) is None and mode.unit is not None:
                 placement = view.first(mode, task)

@@ -263,12 +263,12 @@ class Sufferage(_InRounds):
 
 
 def min_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
-    """Min-min on the `counts[t]` lanes of each type; ties: first task, type, lane."""
+    """Schedule by min-min on `counts[t]` lanes per type; ties: first task, type, lane."""
     return rounds(times, counts, ready, choice=_shortest, since=since)
 
 
 def max_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
-    """Max-min on the `counts[t]` lanes of each type; ties: first task, type, lane."""
+    """Schedule by max-min on `counts[t]` lanes per type; ties: first task, type, lane."""
     return rounds(times, counts, ready, choice=_longest, since=since)
 
 

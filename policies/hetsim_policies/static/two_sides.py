@@ -201,7 +201,7 @@ class Clb2c(PlainPlanner):
 
 
 def clb2c(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:
-    """CLB2C on `counts[0]` and `counts[1]` lanes; ties: the second type."""
+    """Schedule by CLB2C on the lanes of two types; ties: the second type."""
     schedule = Schedule.empty(len(times))
     free = [[(0.0, lane) for lane in range(count)] for count in counts]  # heaps
     order = by_speed_up(np.where(np.asarray(counts) > 0, times, np.inf)).tolist()

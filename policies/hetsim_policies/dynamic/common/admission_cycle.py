@@ -177,7 +177,7 @@ def preference(queue: Queue, one: Workload) -> tuple[bool, bool, float, float, s
 
 
 def goodness(fitness: Fitness, rules: Rules) -> tuple[int, ...]:
-    """Sort key of the fitness of flavors, the best last."""
+    """Sort key of flavors by how well a workload can use them, the best last."""
     mode, borrowing = fitness
     if mode == NO_FIT:
         return (NO_FIT,)

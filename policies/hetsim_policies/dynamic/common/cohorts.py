@@ -79,7 +79,7 @@ class Cohort:
         return self._potential[key]
 
     def use(self, usage: Mapping[Key, int], sign: int = 1) -> None:
-        """Add usage, or subtract it with sign -1."""
+        """Add usage to this node and the cohorts above; with sign -1, subtract it."""
         for key, amount in usage.items():
             for node in self.path:
                 before, keeps = node.usage.get(key, 0), node.guaranteed.get(key, 0)

@@ -45,16 +45,16 @@ class DeviceLine:
         self.changed: Callable[[DeviceLine], None] | None = None  # told of every change of the ends
 
     def first_end(self) -> float:
-        """Time at which the first lane has served its assigned tasks."""
+        """Time at which the first lane (core or GPU) has served its assigned tasks."""
         return self.ends[0] + self.shift
 
     def free_at(self, need: int, now: float) -> float:
-        """Time at which `need` lanes (or all, if there are fewer) will be free."""
+        """Time at which `need` lanes (cores or GPUs; at most all) will be free."""
         end = self.ends[0] if need == 1 else nsmallest(need, self.ends)[-1]
         return max(now, end + self.shift)
 
     def occupy(self, need: int, end: float) -> None:
-        """Occupy `need` lanes, the first ones free, until `end`."""
+        """Occupy `need` lanes (cores or GPUs), the first ones free, until `end`."""
         if need == 1:
             heapreplace(self.ends, end - self.shift)
         else:
@@ -67,7 +67,7 @@ class DeviceLine:
             self.changed(self)
 
     def delay(self, need: int, seconds: float) -> None:
-        """Shift a line's end times: a task takes longer, or shorter, than expected."""
+        """Shift the queue's end times: a task takes longer or shorter than expected."""
         if seconds:
             self.shift += seconds * min(1.0, need / len(self.ends))
             if self.changed is not None:
@@ -91,7 +91,7 @@ def refuse_parts_of_nodes(problem: PlanProblem) -> None:
 
 @dataclass(eq=False, slots=True)
 class LineTask:
-    """A task with its lines, the number of lanes needed in each, estimated seconds.
+    """A task with its lines (device queues), lanes needed in each, estimated seconds.
 
     `placement` is None if the task may run on any devices of the line's type.
     """
@@ -138,19 +138,19 @@ class AssigningScheduler(Scheduler):
     # Defined by a policy --------------------------------------------------------------------------------------
 
     def make_lines(self, cluster: Cluster) -> list[DeviceLine]:
-        """Make all lines, numbered from 0."""
+        """Make all lines (device queues), numbered from 0."""
         raise NotImplementedError
 
     def assign(self, task: Task, view: View) -> LineTask | None:
-        """Choose a task's line and placement; None while all its devices are down."""
+        """Choose a task's device queue and placement; None while all devices are down."""
         raise NotImplementedError
 
     def key(self, task: Task) -> Any:
-        """Sort key of a task in a line, lowest first; ties by order of assignment."""
+        """Sort key of a task in a device queue, lowest first; ties by assignment."""
         return 0
 
     def after_starts(self, lines: Sequence[DeviceLine], view: View) -> Iterator[Decision]:
-        """Yield decisions after all starts, for lines that have changed."""
+        """Yield decisions after all starts, for device queues that have changed."""
         return iter(())
 
     # Hooks ----------------------------------------------------------------------------------------------------
@@ -166,13 +166,13 @@ class AssigningScheduler(Scheduler):
                     self._unit[mode.type] = SLICES
 
     def need(self, mode: Mode) -> int:
-        """Number of lanes that a launch occupies in each of its lines."""
+        """Number of lanes (cores or GPUs) that a launch occupies in each device queue."""
         if mode.on_cpu:
             return max(1, -(-mode.millicores // MILLI))
         return max(1, (mode.share * self._unit.get(mode.type, 1) + WHOLE // 100) // WHOLE)
 
     def unit(self, kind: DeviceType) -> int:
-        """Number of lanes of one device of a type."""
+        """Number of lanes of one device of a type: 1, or more for fractions of a GPU."""
         return self._unit.get(kind, 1)
 
     def begin(self, view: View) -> None:
@@ -212,7 +212,7 @@ class AssigningScheduler(Scheduler):
                     self._give_up(line)
 
     def _give_up(self, line: DeviceLine) -> None:
-        """Release the waiting tasks of a line, to be assigned again."""
+        """Release the waiting tasks of a device queue, to be assigned again."""
         for _, _, job in sorted(line.queue, key=lambda entry: entry[:2]):
             if not job.over:
                 self._unassign(job)

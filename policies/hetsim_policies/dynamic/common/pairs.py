@@ -41,7 +41,7 @@ def alone_modes(task: Task) -> Sequence[Mode]:
 
 
 def place_alone(task: Task, view: View) -> Placement | None:
-    """Return the fastest placement without sharing; fractions on empty devices only."""
+    """Return the task's fastest placement on devices that it does not share, or None."""
     for mode in task.fastest_modes():
         if is_shared(mode):
             placement = _on_empty(task, mode, view)

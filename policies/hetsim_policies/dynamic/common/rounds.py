@@ -238,7 +238,7 @@ class RoundScheduler(Scheduler):
         return capacity
 
     def urgency(self, job: RoundJob, way: int) -> tuple[float, float]:
-        """Lag of a job's mode: time due by the round's end / received, or the difference."""
+        """Urgency of a job's mode: time due by the round's end / received, or difference."""
         due = job.due[way] + job.target[way] * self.round_length
         received = job.received[way]
         if self.rule == "deficit":

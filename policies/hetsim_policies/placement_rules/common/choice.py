@@ -107,7 +107,7 @@ def taking(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
 
 
 def on_gpu(task: Task, mode: Mode, node: int, view: View, order: np.ndarray | None = None) -> Placement | None:
-    """Place a one-GPU mode on the first GPU of a node, in `order`, with room."""
+    """Place a one-GPU mode on the first GPU of a node, in `order`, that has room."""
     accelerators = view.cluster.nodes[node].accelerators
     positions = range(len(accelerators)) if order is None else order.tolist()
     for position in positions:
@@ -185,7 +185,7 @@ class PlacedTasks:
         self._seen = -1
 
     def add(self, task: Task, placement: Placement) -> None:
-        """Record a task that is about to start."""
+        """Count a task that is about to start."""
         if self._key(placement.mode) is not None:
             for node in dict.fromkeys(device.node for device in placement.devices):
                 self._tasks.setdefault(node, []).append(task)

@@ -54,13 +54,13 @@ class Scored:
         return None
 
     def begin(self, view: View) -> None:
-        """Hook before the first task."""
+        """Hook before the first task is placed."""
 
     def look(self, task: Task, view: View) -> None:
-        """Hook before each task, to update for changes."""
+        """Hook before each task is placed: update the rule's counts."""
 
     def placed(self, task: Task, placement: Placement) -> None:
-        """Hook before a task starts."""
+        """Hook before a placed task starts."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         """Scores of nodes where a mode fits; `owner`: index of each node's mode."""

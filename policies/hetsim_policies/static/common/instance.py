@@ -100,7 +100,7 @@ class Instance:
 
     @cached_property
     def places(self) -> tuple[list[Device], np.ndarray]:
-        """Devices with lanes (a node's cores are one), and the device number of each lane."""
+        """Devices with lanes (a node's cores are one), and the device of each lane."""
         devices = [device for of_type in self.devices for device in of_type]
         number = {device: place for place, device in enumerate(dict.fromkeys(devices))}
         return list(number), np.array([number[device] for device in devices], dtype=np.int64)

@@ -201,12 +201,12 @@ class Episodes:
         return new
 
     def _adopt(self, scheduler: Any) -> Any:
-        """Use the scheduler of a copied run as window; return the reward's notifier."""
+        """Use the scheduler of a copied run as the episode's window."""
         self.watched = scheduler
         return scheduler
 
     def _take_over(self, run: RunInput) -> Any:
-        """Replace the scheduler by the window; return the reward's notifier."""
+        """Replace the scheduler by the episode's window, which notifies the reward."""
         watched = self.acting(WatchedWindow)
         watched.check(PlanProblem(run.tasks, run.cluster))
         run.scheduler = self.watched = watched
