@@ -98,9 +98,9 @@ class DualApproximation(PlannedScheduler):
     The algorithm is that of Kedad-Sidhoum, Monna, Mounié, Trystram (2013).
 
     It plans as if all tasks were present at time 0; if tasks arrive at different times, each lane waits for its next
-    task, the bound is valid, and no ratio is guaranteed; the same holds in mid-run (`two_types_rest`).  On accelerators
-    with one stream and their own links, uploads and downloads are part of the times, and ratio and bound hold with
-    them; with several streams the plan uses the time of a task's busiest engine, and no ratio is guaranteed.
+    task, the bound is valid, and no ratio is guaranteed; the same holds in mid-run (`rest_of_two_types`).  On
+    accelerators with one stream and their own links, uploads and downloads are part of the times, and ratio and bound
+    hold with them; with several streams the plan uses the time of a task's busiest engine, and no ratio is guaranteed.
     ratio: proven ratio of makespan to optimum, 4/3 or more; larger is coarser and faster.
     tolerance: the bisection stops at this relative precision of the guess.
     """

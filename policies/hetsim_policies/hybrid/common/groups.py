@@ -306,7 +306,7 @@ def by_guess(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarra
     """Dual approximation on two types: each side a machine, classes in PARTS tasks.
 
     A guess below `unhurried` is raised to `unhurried`: the second side is then filled by speedup while that gains
-    (`greedy_dual.fill`).
+    (`two_sides.fill`).
     """
     from hetsim_policies.static.dual_approximation import solve
     from hetsim_policies.static.two_sides import by_speed_up, fill

@@ -133,7 +133,7 @@ class _Weighing(Scored):
 
 
 class PublishedDotProduct(_Weighing):
-    """Minimum dot product of demand and free room; score 100 (1 - half their sum)."""
+    """Minimum mean of demand × free room over cores and GPUs; score 100 (1 - mean)."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         cores, gpus = self.free(nodes, view)

@@ -6,7 +6,7 @@ one whole accelerator each); other demands are refused with a message.
 The time of a task on a lane is computed here for all planners: an accelerator with one stream is occupied from the
 start of a task's upload to the end of its download, so its time there is upload + compute + download.  With several
 streams the stages of different tasks overlap, and the time is that of the task's busiest engine (`pipelined`): good for
-decisions, but no bound (`bounds_of` has one).  Items that several tasks use are in `traffic`.
+decisions, but no bound (`stage_bound` is one).  Items that several tasks use are in `traffic`.
 """
 
 import heapq

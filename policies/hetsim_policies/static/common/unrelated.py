@@ -5,7 +5,7 @@
 with c_t equal lanes of each type.  It is equivalent to the program with a share for every lane, since shares of equal
 lanes can be averaged.  But it has n T variables and n + T rows instead of n Σc and n + Σc, and a vertex of it splits at
 most T tasks.  A lower bound is certified by prices w_t ≥ 0 with Σ c_t w_t = 1 alone: Σ_j min_t w_t p_jt ≤ T, where a
-second on a lane of type t costs w_t.  The solver returns prices, the sum is computed here.  `assignment.Program` is the
+second on a lane of type t costs w_t.  The solver returns prices, the sum is computed here.  `AssignmentProgram` is the
 same with sites, paths and constraints.  It needs the makespan of a schedule as its unit; this one does not, so the
 bounds of the planners that make such schedules can use it.
 Cost: one sparse linear program (HiGHS), a few milliseconds for 1,000 tasks on 3 types.
