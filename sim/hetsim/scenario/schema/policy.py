@@ -140,9 +140,9 @@ def check_policies(document: Document, base: Path) -> tuple[Policies | None, lis
     scheduler = specs.get("scheduler")
     if problems or scheduler is None:
         return None, problems
-    others = {part: specs.get(part) for part in PARTS[2:]}
+    parts = {part: specs.get(part) for part in PARTS[2:]}
     return Policies(
-        scheduler, of_service=of_service, routing_of=routing_of, scale_of=scale_of, decisions=decisions, **others
+        scheduler, of_service=of_service, routing_of=routing_of, scale_of=scale_of, decisions=decisions, **parts
     ), []
 
 
