@@ -21,7 +21,7 @@ def storm():
 def test_goodput_that_stays_down_is_told_with_the_time_since_the_trigger(storm):
     """The last part with clearly more arrivals than were ever served ends at 2 min, of 6 min."""
     (text,) = [text for text in storm.warnings if "come back" in text]
-    assert text.startswith("goodput has not come back 24") and " 0% of the calls are answered" in text
+    assert text.startswith("goodput has not recovered 24") and " 0% of the calls are answered" in text
     assert storm.metric("call_goodput") < 3
 
 

@@ -165,7 +165,7 @@ def test_two_outcomes_of_one_run_are_not_merged(tmp_path: Path):
         store = Store(tmp_path / name)
         store.put(run, RunOutcome({"wait_mean": value}))
         store.close(complete=True)
-    with pytest.raises(UsageError, match="outcomes of one run and differ"):
+    with pytest.raises(UsageError, match="have different outcomes of the same run"):
         merge_stores([tmp_path / "one"], tmp_path / "two")
     with pytest.raises(UsageError, match="no finished runs in"):
         merge_stores([tmp_path], tmp_path / "two")

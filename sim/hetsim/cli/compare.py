@@ -34,7 +34,7 @@ VERDICTS = {
 @click.option("--best", metavar="METRIC", help="Select the best policy by a metric with a stated probability: makes as "
               "many replications as that takes (--replications: those of the first stage).")  # fmt: skip
 @click.option("--probability", type=Share(), metavar="SHARE",
-              help="With --best: that of having selected the best.  [default: 95%]")  # fmt: skip
+              help="With --best: the probability of selecting the best.  [default: 95%]")  # fmt: skip
 @click.option("--delta", type=Share(), metavar="SHARE",
               help="With --best: the difference, as a share of the mean, that is worth no further replication.  "
               "[default: 1%]")  # fmt: skip
@@ -61,7 +61,7 @@ def compare(
     from hetsim.scenario.scenario import load
 
     if best is None and (probability is not None or delta is not None):
-        raise UsageError("--probability and --delta belong to a selection: add --best METRIC")
+        raise UsageError("--probability and --delta need a selection of the best policy: add --best METRIC")
     checked(by)
     StudyOptions(audit=options["audit"])  # so that loading the scenario is watched too
     chosen: Any = named_policies(policies)
@@ -121,8 +121,8 @@ def _check_names(metrics: tuple[str, ...], baseline: str | None, policies: dict[
     for name in metrics:
         check(name)
     if baseline is not None and baseline not in policies:
-        near = suggestion(baseline, policies) or f"; compared are {', '.join(policies)}"
-        raise UsageError(f'--baseline "{baseline}" is not compared{near}')
+        near = suggestion(baseline, policies) or f"; the compared policies are {', '.join(policies)}"
+        raise UsageError(f'--baseline must be one of the compared policies; got "{baseline}"{near}')
 
 
 COLUMNS = ("response", "wait", "slowdown", "finish", "start", "energy_j")
@@ -134,9 +134,9 @@ MAX_SETTINGS = 10
 @click.argument("a", type=PATH, metavar="RUN")
 @click.argument("b", type=PATH, metavar="RUN")
 @click.option("--metric", "column", type=click.Choice(COLUMNS), default="response", show_default=True,
-              help="What of each task is compared.")  # fmt: skip
-@click.option("--by", type=click.Choice(["class", "user"]), help="Gainers and losers by class or by user only.")
-@click.option("--top", type=Whole(min=1), default=10, show_default=True, metavar="N", help="Tasks that are listed.")
+              help="Column of tasks to compare.")  # fmt: skip
+@click.option("--by", type=click.Choice(["class", "user"]), help="List gainers and losers by class or by user only.")
+@click.option("--top", type=Whole(min=1), default=10, show_default=True, metavar="N", help="Number of tasks to list.")
 @JSON
 @VERBOSITY
 def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool) -> None:
@@ -150,7 +150,7 @@ def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool)
 
     for run in (a, b):
         if not run.is_dir():
-            raise click.UsageError(f'there is no directory "{run}"; `hetsim run --out {run} ...` would write it')
+            raise click.UsageError(f'the directory "{run}" does not exist; `hetsim run --out {run} ...` writes it')
     with reading_stored(a, b):
         compared = difference(first_run(a), first_run(b), column)
         console.result(as_json, lambda: compared.to_json(top), lambda: _lines(compared, by, top))

@@ -32,12 +32,12 @@ SCENARIO = click.argument("scenario", metavar="FILE|NAME")
 
 BY = click.option(
     "--by", multiple=True, metavar="class|gpus|user",
-    help="Also tell what became of each class, number of GPUs asked for, or user (repeatable).",
+    help="Also report each class, number of GPUs requested, or user (repeatable).",
 )  # fmt: skip
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 
-QUIET = click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors.")
+QUIET = click.option("-q", "--quiet", is_flag=True, help="Print only errors on stderr.")
 
 VERBOSITY = click.option(
     "-v",
@@ -45,7 +45,7 @@ VERBOSITY = click.option(
     is_flag=True,
     callback=lambda context, _, value: context.meta.update({VERBOSE: value}),
     expose_value=False,
-    help="Say more on stderr; show tracebacks.",
+    help="Print more on stderr; show tracebacks.",
 )
 
 
@@ -72,7 +72,7 @@ class Share(click.ParamType):
         except ValueError:
             share = 0.0
         if not 0 < share < 1:
-            self.fail(f"{value!r} is not a share above 0 and below 1, such as 5% or 0.05", parameter, context)
+            self.fail(f"must be a share above 0 and below 1, such as 5% or 0.05; got {value!r}", parameter, context)
         return share
 
 
@@ -85,7 +85,7 @@ class Folder(click.Path):
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
         path = Path(value)
         if os.path.isfile(path) or (path.name.lower().endswith(KNOWN_SUFFIXES) and not os.path.isdir(path)):
-            text = f"a folder is expected, and {value} names a file{_file_instead(path, context)}"
+            text = f"must be a folder; got {value}, a file{_file_instead(path, context)}"
             self.fail(text, parameter, context)
         return path
 
@@ -111,12 +111,12 @@ class OutputFile(click.Path):
         path = Path(value)
         if os.path.isdir(path):
             file = path / f"name{self.suffixes[0]}"
-            self.fail(f"{value} is a folder; give {self.what} a file name, such as {file}", parameter, context)
+            self.fail(f"{self.what} must be a file, such as {file}; got {value}, a folder", parameter, context)
         if not path.name.lower().endswith(self.suffixes):
             listed = ", ".join(self.suffixes[:-1]) + " or " * (len(self.suffixes) > 1) + self.suffixes[-1]
-            self.fail(f"{value}: {self.what} is written as {listed}", parameter, context)
+            self.fail(f"{self.what} must be a file name ending in {listed}; got {value}", parameter, context)
         if not os.path.isdir(path.parent):
-            self.fail(f'{value}: there is no folder "{path.parent}"', parameter, context)
+            self.fail(f'{value} cannot be written: the folder "{path.parent}" does not exist', parameter, context)
         return path
 
 

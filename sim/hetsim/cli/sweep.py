@@ -25,21 +25,21 @@ SHOWN_POINTS = 20
     help="A key and what to try: 8,16,32 or, for samples, a range: '10/s..900/s log' (repeatable).",
 )
 @click.option("--points", type=PATH, metavar="FILE.csv", help="Points from a table: a column a key, a row a point.")
-@click.option("--policy", "policies", multiple=True, metavar="NAME", help="Run each point under it (repeatable).")
+@click.option("--policy", "policies", multiple=True, metavar="NAME", help="A policy for each point (repeatable).")
 @click.option("--sample", type=click.Choice(["grid", "random", "latin_hypercube", "sobol"]), default="grid",
               show_default=True, help="All combinations, or --n points drawn from the ranges.")  # fmt: skip
-@click.option("--n", type=Whole(min=1), metavar="N", help="Points of a sample.")
-@click.option("--sample-seed", type=Whole(min=0), default=0, show_default=True, help="Of the sample.")
+@click.option("--n", type=Whole(min=1), metavar="N", help="Number of points of a sample.")
+@click.option("--sample-seed", type=Whole(min=0), default=0, show_default=True, help="Seed of the sample.")
 @click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to keep and show (repeatable).")
-@click.option("--keep", multiple=True, metavar="NAME", help="Keep this and those of --metric alone (repeatable).")
+@click.option("--keep", multiple=True, metavar="NAME", help="Keep only this metric and those of --metric (repeatable).")
 @click.option("--by-replication", is_flag=True, help="Print a row a replication (with --json).")
 @click.option("--out", type=FOLDER, metavar="DIR",
-              help="Keep finished runs and tables there; an interrupted sweep goes on from it.")  # fmt: skip
-@click.option("--resume", is_flag=True, help="Go on with the sweep in --out: there must be one.")
+              help="Keep finished runs and tables there; an interrupted sweep resumes from them.")  # fmt: skip
+@click.option("--resume", is_flag=True, help="Resume the sweep in --out, which must exist.")
 @click.option("--dry-run", is_flag=True, help="Print the points and an estimate of the time; write nothing.")
 @study_options(
     StudyKeywords,
-    replications={"help": "Of every point; adds intervals."},
+    replications={"help": "Replications of every point; adds confidence intervals."},
     cache={"help": "Keep finished runs there and look them up; without it in DIR/runs of --out."},
     fresh={"help": "Make every run again, and replace the sweep in --out."},
 )
@@ -62,7 +62,7 @@ def sweep(
     from hetsim.experiment.sweep import estimate_sweep, plan_sweep, sweep_plan
 
     if by_replication and not as_json:
-        raise UsageError("--by-replication goes with --json; with --out the replications are a Parquet file")
+        raise UsageError("--by-replication needs --json; with --out the replications are a Parquet file")
     plan = plan_sweep(
         scenario, over_given(over), points=None if points is None else read_points(points), sample=sample, n=n,
         policies=list(policies) or None, sample_seed=sample_seed, metrics=metrics, keep=keep, **options,
@@ -77,7 +77,7 @@ def sweep(
     if failed := len(outcome.failed):
         row = outcome.failed.iloc[0]
         first = f"point {row['point']} ({row['policy']}): {row['error']}"
-        console.warnings([f"{failed:,} of {len(outcome):,} rows failed, the first: {first}"], quiet)
+        console.warnings([f"{failed:,} of {len(outcome):,} rows failed; the first is {first}"], quiet)
     warned = outcome.table[outcome.table["warnings"] != ""]
     if len(warned):
         row = warned.iloc[0]
@@ -93,15 +93,15 @@ def over_given(texts: tuple[str, ...]) -> dict[str, Any] | None:
     values_of_keys: dict[str, Any] = {}
     for key, values in map(parse_over, texts):
         if key in values_of_keys:
-            raise UsageError(f"--over {key} is given twice; give all its values at once")
+            raise UsageError(f"--over {key} must be given once, with all its values")
         values_of_keys[key] = values
     return values_of_keys or None
 
 
 def _interrupted(out: Path | None, cache: str | Path | None) -> str:
     if out is not None:
-        return f"the runs that ended are in {out}; the same command with --resume goes on from there"
-    return "nothing was kept; with --out DIR a sweep can be resumed" if cache is None else console.of_cache(cache)
+        return f"the finished runs are in {out}; --resume continues from there"
+    return "no finished run was saved; --out DIR makes a sweep resumable" if cache is None else console.of_cache(cache)
 
 
 def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
@@ -137,7 +137,7 @@ def _lines(outcome: Any) -> list[str]:
     right = set(range(len(outcome.keys) + 2, len(titles)))
     lines = [outcome.title, "", *terminal.table([titles, *rows], right=right)]
     if len(outcome) > len(rows):
-        lines.append(f"... {len(outcome) - len(rows):,} more rows (--out DIR keeps them, --json prints them)")
+        lines.append(f"... {len(outcome) - len(rows):,} more rows (--out DIR saves them, --json prints them)")
     lines += ["", *_best(outcome), *knees(outcome)]
     if "response_mean_ci_low" in outcome.table:
         lines.append("± are 95 % intervals; what each is for: docs/statistics.md")
@@ -172,6 +172,6 @@ def merge(sources: tuple[Path, ...], into: Path, quiet: bool) -> None:
     from hetsim.experiment.store import merge_stores
 
     merged = merge_stores(sources, into)
-    said = "is damaged: runs in it that are whole were copied, others left out"
+    said = "is damaged: its intact runs were copied, the others left out"
     console.warnings((f"{path} {said}" for path in merged.damaged), quiet)
     console.lines([merged.sentence])

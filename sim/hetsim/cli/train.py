@@ -18,32 +18,32 @@ if TYPE_CHECKING:
 @click.command(short_help="Learn a scheduling or an admission policy on a scenario.")
 @SCENARIO
 @click.option("--decides", type=click.Choice(["scheduling", "admission"]), default="scheduling", show_default=True,
-              help="What is learned: which task goes where, or which tasks may wait at all.")  # fmt: skip
+              help="Learned decision: scheduling (which task runs where) or admission.")  # fmt: skip
 @click.option("--agent", default="dqn", show_default=True, metavar="dqn|reinforce|ppo",
               help="The agent that learns; ppo needs the extra `learning`.")  # fmt: skip
 @click.option("--steps", type=Whole(min=1, max=100_000_000), default=50_000, show_default=True, metavar="N",
-              help="Decisions to learn from.")  # fmt: skip
+              help="Number of decisions to learn from.")  # fmt: skip
 @click.option("--reward", metavar="NAME",
-              help="What to earn: response, slowdown, goodput, energy, value, or weights such as "
+              help="Reward: response, slowdown, goodput, energy, value, or weights such as "
               "'{slowdown: 1, energy: 0.001}'.  [default: slowdown; goodput of admission, "
               "or value where no task has a deadline]")  # fmt: skip
 @click.option("--window", type=Whole(min=1, max=1000), default=16, show_default=True, metavar="N",
-              help="Waiting tasks that are shown, by arrival.")  # fmt: skip
+              help="Number of waiting tasks observed, by arrival.")  # fmt: skip
 @click.option("--setting", "settings", multiple=True, metavar="KEY=VALUE",
-              help="Of the agent, such as rate=0.0005 or hidden=[64, 64] (repeatable; docs/learning.md).")  # fmt: skip
+              help="Setting of the agent, such as rate=0.0005 (repeatable; docs/learning.md).")  # fmt: skip
 @click.option("--file", type=LEARNED, metavar="NPZ",
-              help="Where the policy goes; its learning curve goes next to it, as .png.  "
+              help="File of the policy; its learning curve is written next to it, as .png.  "
               "[default: SCENARIO-AGENT.npz, SCENARIO-admission-AGENT.npz]")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option("--baseline", "baselines", multiple=True, metavar="NAME",
-              help="A policy to compare with, of admission one that goes with the scenario's scheduler (repeatable).  "
+              help="A policy to compare with; for admission one that fits the scenario's scheduler (repeatable).  "
               "[default: fcfs, random, sjf; the admission policies that suit the scenario]")  # fmt: skip
 @click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to compare (repeatable).")
 @study_options(
     LocalKeywords,
     seed={"type": Whole(min=0, max=999_999), "default": 0, "show_default": True,
-          "help": "Of everything random in training."},
-    replications={"help": "Runs of each in the comparison, instead of the scenario's number."},
+          "help": "Seed of everything random in training."},
+    replications={"help": "Replications of each policy in the comparison, instead of the scenario's number."},
 )  # fmt: skip
 @TELLING
 def train(
@@ -114,7 +114,7 @@ def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
     for text in texts:
         key, sign, value = text.partition("=")
         if not sign or not key.strip():
-            raise click.UsageError(f'--setting needs key=value, such as rate=0.0005, not "{text}"')
+            raise click.UsageError(f'--setting must be key=value, such as rate=0.0005; got "{text}"')
         try:
             values[key.strip()] = parse_value(value)
         except ScenarioError as error:

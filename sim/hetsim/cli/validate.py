@@ -20,7 +20,7 @@ VALID = {"(?<=: )valid(?=;)": "good"}
 @click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy.")
 @SET
 @study_options(external={})
-@click.option("--conformance", is_flag=True, help="Also try the scheduler on small systems, by the rules of policies.")
+@click.option("--conformance", is_flag=True, help="Also check the scheduler against the rules of policies.")
 @QUIET
 @VERBOSITY
 def validate(
@@ -67,7 +67,7 @@ def _breaches(name: str, scenario: Any) -> list[Problem]:
 
 
 @click.command(short_help="Print the JSON Schema of scenario files.")
-@click.option("--file", type=SCHEMA, metavar="JSON", help="Write it to this file instead.")
+@click.option("--file", type=SCHEMA, metavar="JSON", help="Write the schema to this file instead.")
 @VERBOSITY
 def schema(file: Path | None) -> None:
     """Print the JSON Schema of scenario files, or write it to a file.

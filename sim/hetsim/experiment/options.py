@@ -49,9 +49,9 @@ class StudyOptions:
         python='further values of the scenario, `{"cluster.nodes.0.count": 4}` or `["cluster.nodes.0.count=4"]`; '
         "applied after policy.",
     )  # fmt: skip
-    seed: int | None = _option(None, flag="--seed", low=0, help="Instead of the scenario's seed.")
+    seed: int | None = _option(None, flag="--seed", low=0, help="Seed, instead of the scenario's.")
     replications: int | Mapping[str, Any] | None = _option(
-        None, flag="--replications", metavar="N", low=1, high=100_000, help="Independent runs; adds intervals.",
+        None, flag="--replications", metavar="N", low=1, high=100_000, help="Independent runs, for intervals.",
         python="independent runs, instead of the scenario's: a number, or {precision, metric, max, confidence}: then "
         "as many as the precision needs, at least ten.",
     )  # fmt: skip
@@ -77,7 +77,7 @@ class StudyOptions:
         python='"2/8": only make that part of the runs, into the cache, and raise ShardOver with a report.',
     )  # fmt: skip
     fresh: bool = _option(
-        False, flag="--fresh", help="Make every run again, also what --cache has.",
+        False, flag="--fresh", help="Repeat every run, also those that --cache has.",
         python="make every run again, also what the cache has.",
     )  # fmt: skip
     trust: bool = _option(
@@ -85,8 +85,8 @@ class StudyOptions:
         "reads the environment).",
     )  # fmt: skip
     audit: bool = _option(
-        False, flag="--audit", help="Watch what the runs that are made open: files that the scenario does not name are "
-        "told, and such runs have unknown inputs.",
+        False, flag="--audit", help="Watch the files that runs open: files that the scenario does not name are "
+        "reported, and such runs have unknown inputs.",
     )  # fmt: skip
     external: str | Sequence[str] | None = _option(
         None, flag="--external", metavar="COMMAND",
@@ -94,7 +94,7 @@ class StudyOptions:
         python="the command of the external scheduler, a text or its parts, for policies named external.",
     )  # fmt: skip
     exchange: str | Path | None = _option(
-        None, flag="--exchange", metavar="DIR", help="Keep what is said to and by --external there, a file a run; "
+        None, flag="--exchange", metavar="DIR", help="Save the messages to and from --external there, a file a run; "
         "without --external, replay it.",
         python="a folder for what is said to and by `external`, a file a run; without `external`, replay it.",
     )  # fmt: skip
@@ -111,11 +111,11 @@ class StudyOptions:
                 low, high = one.metadata["low"], one.metadata.get("high", math.inf)
                 if isinstance(value, bool) or not isinstance(value, Integral) or not low <= value <= high:
                     bounds = f"from {low} to {high:,}" if high < math.inf else f"of at least {low}"
-                    raise UsageError(f"{one.name} must be a whole number {bounds}, not {value!r}")
+                    raise UsageError(f"{one.name} must be a whole number {bounds}; got {value!r}")
         if self.dask is not None and (self.executor is not None or self.workers not in (None, 1)):
-            raise UsageError("a Dask cluster has workers of its own: leave out workers and executor")
+            raise UsageError("with dask, workers and executor must be left out: the Dask cluster has workers")
         if self.cache is not None and self.exchange is not None:
-            raise UsageError("exchange keeps what runs say, and those that the cache has say nothing: leave out one")
+            raise UsageError("exchange and cache exclude each other: cached runs are not run, so they send no messages")
         if self.audit:
             watch_opens("audit")  # until the study ends
 

@@ -84,7 +84,7 @@ class Autoscaling:
     def check(self) -> None:
         """Raise KeyProblem for bounds that contradict each other."""
         if self.max_replicas < self.min_replicas:
-            text = f"at most {self.max_replicas} replicas and at least {self.min_replicas} contradict each other"
+            text = f"min_replicas must be at most max_replicas ({self.max_replicas}); got {self.min_replicas}"
             raise KeyProblem("max", text)
 
 

@@ -12,12 +12,12 @@ from hetsim.cli.options import FOLDER, PAGE, PATH, QUIET, VERBOSITY
 
 @click.command(short_help="Write one self-contained HTML page about a run, a comparison or a sweep.")
 @click.argument("directory", type=PATH, metavar="DIR")
-@click.option("--page", type=PAGE, metavar="HTML", help="Where to write it; DIR/report.html without.")
-@click.option("--watch", is_flag=True, help="Serve the page to this machine alone, up to date, until Ctrl-C.")
-@click.option("--port", type=click.IntRange(0, 65535), help="With --watch: the port; any that is free without.")
+@click.option("--page", type=PAGE, metavar="HTML", help="File of the page; DIR/report.html by default.")
+@click.option("--watch", is_flag=True, help="Serve an up-to-date page to this machine only, until Ctrl-C.")
+@click.option("--port", type=click.IntRange(0, 65535), help="With --watch: the port; any free port by default.")
 @click.option("--paper", is_flag=True, help="Write a folder for LaTeX instead: figures, tables, methods, references.")
-@click.option("--style", type=click.Choice(["ieee", "acm", "neurips"]), help="With --paper: the venue's widths.")
-@click.option("--out", type=FOLDER, metavar="FOLDER", help="With --paper: where to write it; DIR/paper without.")
+@click.option("--style", type=click.Choice(["ieee", "acm", "neurips"]), help="With --paper: the venue, for widths.")
+@click.option("--out", type=FOLDER, metavar="FOLDER", help="With --paper: the folder; DIR/paper by default.")
 @QUIET
 @VERBOSITY
 def report(
@@ -34,15 +34,15 @@ def report(
     from hetsim.results.stored_files import reading_stored
 
     if port is not None and not watch:
-        raise click.UsageError("--port goes with --watch")
+        raise click.UsageError("--port needs --watch")
     if (style is not None or out is not None) and not paper:
-        raise click.UsageError(f"--{'out' if style is None else 'style'} goes with --paper; --page HTML writes a page")
+        raise click.UsageError(f"--{'out' if style is None else 'style'} needs --paper; --page HTML writes a page")
     if paper and (style is None or watch or page is not None):
-        raise click.UsageError("--paper needs --style ieee, acm or neurips, and goes with neither --page nor --watch")
+        raise click.UsageError("--paper needs --style ieee, acm or neurips, and excludes --page and --watch")
     if page is not None and watch:
-        raise click.UsageError("--watch writes nothing: leave out --page")
+        raise click.UsageError("--watch and --page exclude each other: leave out --page")
     if not directory.is_dir() and (directory.exists() or not watch):
-        raise click.UsageError(f'there is no directory "{directory}"; `hetsim run --out` writes one')
+        raise click.UsageError(f'the directory "{directory}" does not exist; `hetsim run --out` writes one')
     if watch:
         from hetsim.page.watch import PageServer
 

@@ -35,9 +35,9 @@ MAX_NAMED = 6  # assumptions that the first sentence names; the table below it h
 @study_options(
     LocalKeywords,
     seed={},
-    replications={"type": Whole(min=2, max=100_000), "help": "Independent runs; the scenario's own, or 10."},
+    replications={"type": Whole(min=2, max=100_000), "help": "Number of independent runs; the scenario's, or 10."},
 )
-@click.option("--predict-only", is_flag=True, help="Do not simulate.")
+@click.option("--predict-only", is_flag=True, help="Print the prediction without simulating.")
 @TELLING
 def theory(
     scenario: str, policy: str | None, predict_only: bool, as_json: bool, quiet: bool,
@@ -122,10 +122,10 @@ def _headline(scenario: Any, found: Match) -> str:
     if load is not None and sum(not one.soft for one in found.failed) == 1:
         return (
             f"{scenario.name} has no steady state: its load is {load.value}, not below 1, and the queue grows without "
-            f"bound. No figure can be given; lower the rate ({load.key}), add devices, or limit admission."
+            f"bound. There is no prediction; lower the rate ({load.key}), add devices, or limit admission."
         )
     hard = [f"{one.text} ({one.key}: {one.value})" for one in found.failed if not one.soft]
-    first = f"{scenario.name} matches no exact model. The nearest is {found.model}, and of its assumptions fail: "
+    first = f"{scenario.name} matches no exact model. The nearest is {found.model}, whose failing assumptions are: "
     more = [f"{len(hard) - MAX_NAMED} more"] if len(hard) > MAX_NAMED else []
     return first + "; ".join(hard[:MAX_NAMED] + more)
 

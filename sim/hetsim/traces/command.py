@@ -31,7 +31,7 @@ ONE_PIECE = (".zip", ".tar")
 
 READING = together(
     click.argument("file", metavar="FILE"),
-    click.option("--format", "form", help="See `hetsim list traces`; without it, told from the file's first lines."),
+    click.option("--format", "form", help="Format (`hetsim list traces`); by default found from the first lines."),
     click.option("--option", "options", multiple=True, metavar="KEY=VALUE",
                  help="A parameter of the format's reader (repeatable)."),
     VERBOSITY,
@@ -43,10 +43,10 @@ def trace() -> None:
     """Inspect, map, check and convert traces (recorded tasks) and lists of nodes."""
 
 
-@trace.command(short_help="Say what is in a trace.")
+@trace.command(short_help="Summarize a trace.")
 @READING
 @JSON
-@click.option("--picture", type=PICTURE, metavar="PNG", help="Draw it there.")
+@click.option("--picture", type=PICTURE, metavar="PNG", help="Draw the trace there.")
 def inspect(
     file: str, form: str | None, options: tuple[str, ...], as_json: bool, picture: Path | None
 ) -> None:
@@ -59,7 +59,7 @@ def inspect(
 
     table = read(file, form, options)
     if picture is not None and table.requests:
-        raise UsageError("--picture draws the tasks of a trace; this one has requests")
+        raise UsageError("--picture needs a trace of tasks; this trace has requests")
     shown = contents(table)
     console.result(as_json, lambda: shown, lambda: text_of(shown))
     console.notes(table.notes)
@@ -69,12 +69,12 @@ def inspect(
         console.picture(picture, lambda: draw(table))
 
 
-@trace.command("map", short_help="Propose how the columns of a log map to what jobs are.")
+@trace.command("map", short_help="Propose a mapping from the columns of a log to properties of jobs.")
 @click.argument("file", metavar="FILE")
 @click.option("--format", "form", type=click.Choice(["csv", "parquet", "jsonl"]),
-              help="Without it, told from the file's name and first sign.")  # fmt: skip
-@click.option("--separator", metavar="SIGN", help="Of the columns of a CSV; told from its first line unless given.")
-@click.option("--mapping", type=YAML, metavar="YAML", help="Write it there.")
+              help="Format; by default found from the file's name and first character.")  # fmt: skip
+@click.option("--separator", metavar="SIGN", help="Separator of a CSV; by default found from its first line.")
+@click.option("--mapping", type=YAML, metavar="YAML", help="Write the mapping there.")
 @click.option("--force", is_flag=True, help="Replace YAML if it exists.")
 @JSON
 @VERBOSITY
@@ -91,15 +91,15 @@ def map_(
 
     path = Path(file)
     if not path.is_file():
-        raise ScenarioError(Problem("there is no such file", file=file))
+        raise ScenarioError(Problem("the file does not exist", file=file))
     console.check_replaceable(mapping, force)
     if (nodes := node_list(path)) is not None:
-        text = f"looks like a list of nodes, which cluster: {{trace: {{format: {nodes}, path: ...}}}} reads"
-        raise ScenarioError(Problem(f"{text}; a log has a row for each job", file=file))
+        text = f"seems to be a list of nodes; read it by cluster: {{trace: {{format: {nodes}, path: ...}}}}"
+        raise ScenarioError(Problem(f"{text}; a log must have a row for each job", file=file))
     known_format = recognize(path)
     known_format = None if known_format == "tasks" else known_format
     if known_format is not None:
-        console.note(f"{file}: looks like {known_format}, which format: {known_format} reads without a mapping")
+        console.note(f"{file} seems to be {known_format}: read it by format: {known_format}, without a mapping")
     proposal = proposal_of(path, form, {"tab": "\t", "space": " "}.get(separator or "", separator), known_format)
     if separator is not None:
         proposal.keys["separator"] = separator
@@ -126,7 +126,7 @@ def map_(
 )
 @click.option("--policy", metavar="NAME", help="Instead of as_recorded, and of easy_backfill for simulated waits.")
 @click.option("--scenario", type=YAML, metavar="YAML", help="Write the scenario with what was inferred there.")
-@click.option("--page", type=PAGE, metavar="HTML", help="Write what it says of recorded waits there, with a picture.")
+@click.option("--page", type=PAGE, metavar="HTML", help="Write a page about recorded waits there, with a picture.")
 @click.option("--force", is_flag=True, help="Replace YAML and HTML if they exist.")
 @JSON
 def validate(
@@ -168,11 +168,11 @@ def validate(
             output, file, subject, policy=policy, simulate=simulate, scenario=scenario, page=page, quiet=as_json
         )
     elif scenario is not None or page is not None:
-        raise UsageError("--scenario and --page are for one log of jobs; this is none")
+        raise UsageError("--scenario and --page need one log of jobs; the file is not a log of jobs")
     output.print(as_json)
 
 
-@trace.command(short_help="Say which scheduler made a log, as far as its starts tell.")
+@trace.command(short_help="Infer the scheduler of a log from its starts.")
 @READING
 @click.option("--cluster", metavar="FORMAT:FILE", help="The list of nodes of the site (see `hetsim list clusters`).")
 @click.option("--scenario", type=YAML, metavar="YAML", help="Write the scenario of the log under that scheduler there.")
@@ -241,7 +241,7 @@ def _tell_waits(
     if page is None:
         return
     if explained is None:
-        raise UsageError(f"--page: nothing is to be said of waits in {file}: no job has a recorded one")
+        raise UsageError(f"--page needs recorded waits, but no job of {file} has one")
     write_waits(page, Path(file).name, explained, compared=compared, simulated=simulate, notes=output.remarks)
     console.note(f"page: {page}")
 
@@ -257,13 +257,13 @@ def _source(file: str, form: str | None, options: tuple[str, ...], cluster: str 
 
     if _in_yaml(file):
         if cluster is not None:
-            raise UsageError(f"{file} is a scenario; --cluster is for logs")
+            raise UsageError(f"--cluster needs a log; {file} is a scenario")
         return dict(document.read(Path(file)).data)
     if cluster is None:
         return None
     nodes, sign, listed = cluster.partition(":")
     if not sign:
-        raise UsageError(f'--cluster needs FORMAT:FILE, not "{cluster}" (hetsim list clusters)')
+        raise UsageError(f'--cluster must be FORMAT:FILE (hetsim list clusters); got "{cluster}"')
     return {
         "name": Path(file).name,
         "cluster": {"trace": {"format": nodes, "path": listed}},
@@ -350,7 +350,7 @@ def convert(
         convert_nodes(file, nodes, options, target)
         return
     if target is None or target.suffix.lower() in YAML.suffixes:
-        text = "a trace is written as a table: give TARGET as a name that ends in .csv or .parquet"
+        text = "TARGET must end in .csv or .parquet, since a trace is written as a table"
         raise click.UsageError(f"{text} (hetsim trace map proposes a mapping, as YAML)")
     console.check_replaceable(target, force)
     _write_table(file, form, options, target)
@@ -363,7 +363,7 @@ def _write_table(file: str, form: str | None, options: tuple[str, ...], target: 
     from hetsim.workload.rows.text_rows import PARQUET
 
     if not target.parent.is_dir():
-        raise UsageError(f'there is no folder "{target.parent}" for {target.name}')
+        raise UsageError(f'{target.name} cannot be written: the folder "{target.parent}" does not exist')
     spec = _spec(file, form, options)
     in_parts = getattr(registry.entry("traces", spec.format), "parts", None)
     parts = None
@@ -378,7 +378,7 @@ def _write_table(file: str, form: str | None, options: tuple[str, ...], target: 
         table = spec.read()
         if table.requests and target.suffix.lower() in PARQUET:
             name = target.with_suffix(".csv").name
-            raise UsageError(f"{target}: a table of requests is written as CSV; name it {name}")
+            raise UsageError(f"a table of requests must be CSV, such as {name}; got {target}")
         write(table, target)
         console.note(f"{target}: {len(table):,} {rows_word(table)}")
         remarks = table.notes
@@ -398,7 +398,7 @@ def format_of(file: str, form: str | None) -> str:
         text = f"its format is not recognized; give --format NAME (hetsim list traces): {formats}"
         raise UsageError(f"{file}: {text}; {way}")
     if name not in (None, "tasks"):
-        console.note(f"{file}: looks like {name} (--format names another)")
+        console.note(f"{file} seems to have the format {name} (--format sets another)")
     return name or "tasks"
 
 
@@ -419,13 +419,13 @@ def _spec(file: str, form: str | None, options: tuple[str, ...]) -> "TraceSpec":
             raise ScenarioError([replace(problem, key=problem.key.removeprefix(prefix)) for problem in problems])
         return specs[0]
     if form is not None or options:
-        raise UsageError(f"{file} says how its trace is read; --format and --option are for traces themselves")
+        raise UsageError(f"--format and --option need a trace; {file} is a scenario with the format of its trace")
     specs, problems = check_traces(document.read(Path(file)), Path(file).parent)
     if problems:
         raise ScenarioError(problems)
     if len(specs) != 1:
         what = "no trace" if not specs else f"{len(specs)} traces"
-        raise ScenarioError(Problem(f"has {what} in its workload; expected is one", file=file))
+        raise ScenarioError(Problem(f"has {what} in its workload; there must be one", file=file))
     (spec,) = specs.values()
     return spec
 
@@ -438,7 +438,7 @@ def _given(options: tuple[str, ...]) -> dict[str, Any]:
     for text in options:
         key, sign, value = text.partition("=")
         if not sign or not key.strip():
-            raise UsageError(f'--option needs KEY=VALUE, not "{text}"')
+            raise UsageError(f'--option must be KEY=VALUE; got "{text}"')
         try:
             given[key.strip()] = document.parse_value(value.strip())
         except ScenarioError as error:

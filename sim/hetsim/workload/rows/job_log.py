@@ -114,7 +114,7 @@ class JobLog(ReadFile):
         self.zone: tzinfo | None = None  # of dates that name none, where it is not UTC
         self.one_row_each = False  # True if several rows with one id are an error
         if cut.warm_start and not cut.since:
-            self.fail("warm_start needs since: the instant at which the replay begins, in the midst of the log")
+            self.fail("warm_start needs since: the time within the log at which the replay begins")
         alike = isinstance(cut.until, Date) == isinstance(cut.since, Date)
         if cut.until is not None and alike and cut.until <= cut.since:
             self.fail(f"until ({_written(cut.until)}) must be after since ({_written(cut.since)})")
@@ -227,7 +227,7 @@ class JobLog(ReadFile):
     def summary(self) -> list[str]:
         """Sentences on the rows left out, and remarks on those kept."""
         jobs = f"of {self.seen:,} jobs"
-        counts = {f"rows that are not jobs of their own: {what}": count for what, count in self.passed_over.items()}
+        counts = {f"rows that are not separate jobs: {what}": count for what, count in self.passed_over.items()}
         counts |= {f"{jobs} left out: {reason}": count for reason, count in self.left_out.items()}
         counts |= {f"{jobs} {what}": count for what, count in self._remarks.items()}
         first = f"first: {self.word}"
@@ -238,7 +238,7 @@ def out_of_order(came: float, began: float, ended: float) -> str:
     """Why a job with these times is left out; empty if they are in order."""
     if ended < began:
         return "ended before they began"
-    return "began before they came" if began < came else ""
+    return "began before their submission" if began < came else ""
 
 
 def _written(given: float | None) -> str:
