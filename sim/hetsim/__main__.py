@@ -1,4 +1,4 @@
-"""The command `hetsim`, whose version is printed without loading Click."""
+"""The command `hetsim`; its version is printed without loading Click."""
 
 import sys
 from contextlib import suppress
@@ -7,9 +7,9 @@ from hetsim import __build__, __version__
 
 
 def main() -> None:
-    """Run the command of the shell's words."""
+    """Run the command given by the arguments of the process."""
     if sys.argv[1:] == ["--version"]:
-        with suppress(BrokenPipeError):  # Click knows how a command ends whose output is closed
+        with suppress(BrokenPipeError):  # as Click ends a command whose output is closed
             return print(f"hetsim, version {__version__} ({__build__})", flush=True)
     from hetsim.cli import main as command
 

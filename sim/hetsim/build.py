@@ -1,10 +1,10 @@
-"""Whether the engine runs compiled or interpreted."""
+"""Detects whether the engine runs compiled or interpreted."""
 
 from importlib import import_module
 
 
 def _verified() -> str:
-    """Return `compiled` or `interpreted`; ImportError if a file changed since."""
+    """Return `compiled` or `interpreted`; ImportError if a source has changed."""
     try:
         sources = import_module("hetsim._compiled").SOURCES
     except ModuleNotFoundError as missing:

@@ -1,7 +1,7 @@
-"""The one exception tree of hetsim.
+"""The exceptions of hetsim.
 
-Every class names the exit code with which the command line ends, so that no other place has to know.
-The message of each is a sentence for the user: what is wrong, where, and what to do.
+Each class has the exit code with which the command line ends.  Each message is a sentence for the user: what is wrong,
+where, and what to do.
 """
 
 import difflib
@@ -9,30 +9,29 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-MAX_PROBLEMS = 20
-"""Problems of a file named one by one; the rest is counted."""
+MAX_PROBLEMS = 20  # maximum number of problems of a file that are listed; the others are counted
 
 
 class HetsimError(Exception):
-    """Anything hetsim reports to its user; `exit_code` is that of the command line."""
+    """Base of all errors that hetsim reports; `exit_code` is that of the command line."""
 
     exit_code = 1
 
 
 class UsageError(HetsimError):
-    """The command or function was called wrongly."""
+    """The command or function was called incorrectly."""
 
     exit_code = 2
 
 
 class NothingMeets(HetsimError):
-    """A search ended well, and nothing meets the target, deadline or memory."""
+    """A search completed, and no candidate meets the target, deadline or memory."""
 
     exit_code = 4
 
 
 class DamagedFile(UsageError):
-    """A file that hetsim wrote was changed since, or is not whole."""
+    """A file that hetsim wrote was changed since, or is incomplete."""
 
     def __init__(self, path: object, reason: str):
         self.path, self.reason = path, reason
@@ -44,10 +43,10 @@ class DamagedFile(UsageError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with an input, with its address.
+    """One problem of an input, with its position.
 
-    `key` is a dotted path (`workload.0.arrivals.rate`); line and column count from 1 and are None
-    where the input is not a text file.
+    `key` is a dotted path (`workload.0.arrivals.rate`); line and column count from 1 and are None if the input is not a
+    text file.
     """
 
     message: str
@@ -62,7 +61,7 @@ class Problem:
 
 
 class ScenarioError(HetsimError):
-    """A scenario, trace or task table is invalid: carries every problem found."""
+    """A scenario, trace or task table is invalid: lists every problem found."""
 
     exit_code = 3
 
@@ -77,17 +76,17 @@ class ScenarioError(HetsimError):
 
 
 def file_error(path: Any, message: str, line: int | None = None, column: int | None = None) -> ScenarioError:
-    """A ScenarioError with one problem of a file."""
+    """Return a ScenarioError with one problem of a file."""
     return ScenarioError(Problem(message, file=str(path), line=line, column=column))
 
 
 def refusal(message: str, key: str = "policy.scheduler") -> ScenarioError:
-    """A ScenarioError with one problem, of the scheduler if no key is given."""
+    """Return a ScenarioError with one problem, of the scheduler unless a key is given."""
     return ScenarioError(Problem(message, key=key))
 
 
 def line_of(error: BaseException) -> str:
-    """The innermost line of an exception: `file.py:12`."""
+    """Return the innermost line of an exception: `file.py:12`."""
     line, trace = "", error.__traceback__
     while trace is not None:
         line = f"{trace.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
@@ -96,7 +95,7 @@ def line_of(error: BaseException) -> str:
 
 
 class UnknownName(HetsimError):
-    """A name is not in a registry; the message suggests near ones."""
+    """A name is not in a registry; the message suggests similar names."""
 
     exit_code = 3
 
@@ -109,9 +108,9 @@ class UnknownName(HetsimError):
 
 
 class RunError(HetsimError):
-    """A run could not go on; `time` is the simulated time at which it stopped.
+    """A run could not continue; `time` is the simulated time at which it stopped.
 
-    `result` is the Result with the tables up to then, where there are any.
+    `result` is the Result with the tables up to then, if there are any.
     """
 
     time: float | None = None
@@ -127,11 +126,11 @@ class InvariantError(RunError):
 
 
 class DamageWarning(UserWarning):
-    """Files of finished runs or of a study were damaged, and were made again."""
+    """Files of finished runs or of a study were damaged, and were recreated."""
 
 
 class UnknownInputs(UserWarning):
-    """The digest of runs misses some inputs; such runs are not reused."""
+    """The digest of runs lacks some inputs; such runs are not reused."""
 
 
 class PictureWarning(UserWarning):
@@ -139,13 +138,13 @@ class PictureWarning(UserWarning):
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """'; did you mean "x"?' for a near name, else the empty string."""
+    """Return '; did you mean "x"?' for a similar name, else the empty string."""
     near = difflib.get_close_matches(str(name), [one for one in known if one != name], n=1, cutoff=0.6)
     return f'; did you mean "{near[0]}"?' if near else ""
 
 
 def suggested_key(name: str, known: Iterable[str]) -> str:
-    """As `suggestion`, for a key that may have an entry in brackets."""
+    """Like `suggestion`, for a key such as `list[0]` with an entry in brackets."""
     key, bracket, entry = name.partition("[")
     names = list(known)
     if bracket and key in names:
@@ -154,27 +153,27 @@ def suggested_key(name: str, known: Iterable[str]) -> str:
 
 
 def several(given: Any, name: str, what: str) -> Iterable[Any]:
-    """Return an argument that has several items; UsageError for any other."""
+    """Return an argument if it is a collection; raise UsageError otherwise."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise UsageError(f"{name} must be {what}; got {given!r}")
     return given
 
 
 def visible(text: str) -> str:
-    """Escape the characters of a text that a terminal would obey or reorder."""
+    """Escape the characters of a text that a terminal would interpret or reorder."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
 def visible_lines(text: str) -> str:
-    """Escape such characters in a text of one or more lines."""
+    """Apply `visible` to each line of a text."""
     return "\n".join(map(visible, text.split("\n")))
 
 
 class KeyProblem(ValueError):
-    """One wrong key of a mapping; the check of the whole mapping reports it.
+    """One wrong key of a mapping, reported by the check of the whole mapping.
 
-    `inside`: which key of what stands there, or the keys on the way to it; a short form may leave `key` itself out.
-    `problems`: those of a file that the key names, told in place of the message, at their lines.
+    `inside`: the key, or the path of keys, inside the value of `key`; a short form may omit `key` itself. `problems`:
+    problems in a file that the key names; they are reported at their lines instead of the message.
     """
 
     def __init__(self, key: str, message: str, inside: Any = None, problems: Sequence[Problem] = ()):

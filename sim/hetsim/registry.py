@@ -1,8 +1,8 @@
-"""Names of policies, readers and arrival processes, and what they load.
+"""Registries of policies, readers and arrival processes: names and what they load.
 
-A registry maps `name -> "module:attribute"` and loads on use.  Ours stand in tables next to the code
-(`hetsim_policies.CATALOGUE`, `BUILTIN` of a module); other packages add theirs through entry-point groups.
-Only registered names are ever imported: a scenario file cannot name code.
+A registry maps `name -> "module:attribute"` and imports on first use.  The names of hetsim are in tables next to the
+code (`hetsim_policies.CATALOGUE`, `BUILTIN` of a module); other packages add names through entry-point groups.  Only
+registered names are ever imported: a scenario file cannot name code.
 """
 
 import importlib
@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 from hetsim.errors import RunError, UnknownName
 
 Item = TypeVar("Item")
+# kinds of policies that are keys of `policy:` in a scenario
 POLICY_PARTS = ("scheduler", "placement", "admission", "batching", "routing")
-"""Kinds that the `policy:` of a scenario has as keys."""
 POLICY_KINDS = (*POLICY_PARTS, "predictor")
+# other kinds of `register`: parts of learning environments, and metrics (`hetsim.metric`)
 OTHER_KINDS = ("reward", "observation", "metric")
-"""What else `register` takes: parts of learning environments (`hetsim.learning`), and what `hetsim.metric` declares."""
 POLICY_GROUP = "hetsim.policies"
 _TABLES = {
     "arrivals": ("hetsim.arrivals", "hetsim.workload.arrivals"),
@@ -28,13 +28,13 @@ _TABLES = {
 
 
 def load_object(reference: str) -> Any:
-    """Import the object that "module:attribute" names."""
+    """Import and return the object that "module:attribute" names."""
     module, _, attribute = reference.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def policies(kind: str) -> dict[str, str]:
-    """Sorted names and references of one kind of policy, packages included.
+    """Return the names and references of all policies of a kind, sorted.
 
     Third-party entry points of the group `hetsim.policies` are named `kind.name` or, for schedulers, `name`.
     """
@@ -51,7 +51,7 @@ def policies(kind: str) -> dict[str, str]:
 
 
 def reference(kind: str, name: str) -> Any:
-    """The reference of a policy, or the registered object; else UnknownName."""
+    """Return a policy's reference or the registered object; raise UnknownName if none."""
     for here in (_registered.get(kind, {}), importlib.import_module("hetsim_policies").CATALOGUE.get(kind, {})):
         if name in here:
             return here[name]
@@ -64,19 +64,19 @@ def reference(kind: str, name: str) -> Any:
 
 
 def policy(kind: str, name: str) -> Any:
-    """The class or function of a policy; UnknownName if there is none."""
+    """Return the class or function of a policy; UnknownName if there is none."""
     ref = reference(kind, name)
     return load_object(ref) if isinstance(ref, str) else ref
 
 
 _registered: dict[str, dict[str, Any]] = {}
-_not_here: dict[tuple[str, str], str] = {}  # what another process registered and this one cannot load, and why
+_not_here: dict[tuple[str, str], str] = {}  # registrations of another process that cannot be loaded here: reasons
 
 
 def register(name: str, item: Item, kind: str = "scheduler") -> Item:
     """Register a policy of your own under a name in this process.
 
-    A package does it for every process with an entry point instead.
+    A package registers its policies for every process with an entry point instead.
 
     Parameters:
         name: how scenarios call it.
@@ -93,15 +93,15 @@ def register(name: str, item: Item, kind: str = "scheduler") -> Item:
 
 
 def registered(kind: str) -> dict[str, Any]:
-    """Objects of a kind that were registered in this process, by name."""
+    """Return the objects of a kind that were registered in this process, by name."""
     return dict(_registered.get(kind, {}))
 
 
 def to_send() -> tuple[tuple[str, str, bytes], ...]:
-    """Registrations of this process for another one: kind, name, and text.
+    """Return the registrations of this process for another one: kind, name, pickle.
 
-    Each by itself, for a process elsewhere may lack the module of one that no scenario of ours names.  What cannot be
-    pickled raises what `pickle` raises.
+    Each is pickled separately, since another process may lack the module of one that its scenario does not use. Raises
+    what `pickle` raises if an object cannot be pickled.
     """
     return tuple(
         (kind, name, pickle.dumps(item)) for kind, items in _registered.items() for name, item in items.items()
@@ -124,7 +124,7 @@ def check_loaded(kind: str, name: str) -> None:
 
 
 def table(kind: str) -> dict[str, str]:
-    """Names and references of "arrivals", "clusters" (node lists) or "traces"."""
+    """Return names and references of "arrivals", "clusters" (node lists) or "traces"."""
     group, module = _TABLES[kind]
     names = dict(importlib.import_module(module).BUILTIN)
     for name, reference in of_packages(group).items():
@@ -133,14 +133,14 @@ def table(kind: str) -> dict[str, str]:
 
 
 def third_party(kind: str) -> list[str]:
-    """Names of "arrivals", "clusters" or "traces" that other packages added."""
+    """Return the names of "arrivals", "clusters" or "traces" from other packages."""
     group, module = _TABLES[kind]
     points = of_packages(group)
     return [name for name in points if name not in importlib.import_module(module).BUILTIN] if points else []
 
 
 def entry(kind: str, name: str) -> Any:
-    """The arrival process, reader of node lists or trace reader of that name."""
+    """Return the arrival process, node list reader or trace reader of that name."""
     names = table(kind)
     if name not in names:
         one = {"arrivals": "arrival process", "clusters": "format of node lists", "traces": "trace format"}[kind]
@@ -149,7 +149,7 @@ def entry(kind: str, name: str) -> Any:
 
 
 def parameters(item: Any) -> dict[str, inspect.Parameter]:
-    """Parameters of a policy: those of `__init__`; none for a function."""
+    """Return the parameters of a policy: those of `__init__`; none for a function."""
     loaded: Any = item
     return dict(_parameters(loaded)) if inspect.isclass(item) else {}
 
@@ -163,7 +163,7 @@ def _parameters(item: Any) -> dict[str, inspect.Parameter]:
 
 @cache
 def of_packages(group: str) -> dict[str, str]:
-    """Names and references that installed packages have in an entry-point group."""
+    """Return names and references of installed packages in an entry-point group."""
     from importlib.metadata import entry_points
 
     return {point.name: point.value for point in entry_points(group=group)}

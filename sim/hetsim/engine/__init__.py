@@ -1,7 +1,7 @@
-"""The engine: a heap in SimPy's order keeps time; what is hot is a timer there.
+"""The engine: simulates one run; an event heap in SimPy's order keeps the time.
 
-Rooms, from the floor up; each imports those before it only (the contract is in `pyproject.toml`): kernel, resources,
-flight, queues, core, launching, language, views, control.  Above them `parts` puts a run together, `fork` and
-`imagined` copy it, `foresight` copies one replica of a language model, `rehearsal` tries plans out, and `simulation`
-drives it.
+Subpackages from the lowest to the highest; each imports only the ones before it (contract in `pyproject.toml`): kernel,
+resources, flight, queues, core, launching, language, residents, views, control.  Above them, `parts` assembles a run,
+`fork` and `imagined` copy it, `foresight` copies one replica of a language model, `rehearsal` tries plans, and
+`simulation` drives the run.
 """

@@ -1,14 +1,14 @@
-"""Forecast of a replica's requests if no others come, by a copy that goes on.
+"""Forecast of a replica's requests if no others arrive, by running a copy.
 
-The copy is the replica with all that is in it, its waiting requests and its policy included, on a clock of its own.  So
-its steps, chunks, joins and preemptions are those of the engine, and not a second reckoning of them.  What differs is
-what no policy may know: an answer is as long as the estimate of its request says (`expected`), and one that has become
-longer ends with the next token.  Keys and values that are on their way come at their present rates.  No client aborts a
-request, nothing fails, and frequencies stay as they are.
+The copy has the replica's requests, waiting ones included, and its policy, and runs on a clock of its own; so its
+steps, chunks, joins and preemptions are those of the engine.  Unlike the run, it uses only what a policy may know: the
+length of an answer is the estimate of its request (`expected`), and an answer that is already longer ends with the next
+token.  KV transfers in progress arrive at their present rates.  No client aborts a request, nothing fails, and
+frequencies do not change.  A forecast made while the ends of a step are being reported (`Admission.finished`) may show
+one step too many for requests that are reported later.
 
-Asked while the ends of a step are being told (`Admission.finished`), requests that are told of later may seem to take
-one step more.
-Cost: linear in the requests of the replica: measured, 1.7 ms for 20, 4.3 ms for 100, 21 ms for 300 of which 64 run.
+Cost: linear in the requests of the replica; measured: 1.7 ms for 20 requests, 4.3 ms for 100, 21 ms for 300 of which 64
+run.
 """
 
 import math
@@ -26,12 +26,11 @@ from hetsim.engine.language.service_calls import ServiceCalls
 from hetsim.model.task import Task
 from hetsim.policy.iterating import Foreseen
 
-MAX_TOKENS = 1 << 20
-"""No answer is expected to be longer."""
+MAX_TOKENS = 1 << 20  # upper bound of the expected tokens of an answer
 
 
 def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
-    """Forecast the requests of a replica; with a newcomer, as if sent there now."""
+    """Forecast the requests of a replica; with a newcomer, as if it was sent there."""
     now = replica.clock._now
     if not replica.loaded:
         return Foreseen({}, {}, {}, math.inf)
@@ -46,7 +45,7 @@ def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
     copy, guest = copier.copy((replica, newcomer))
     # In the order of `there`, which names the originals.
     own: list[Generation] = [copier.known[id(one)] for one in there]
-    all_of: list[Generation] = copier.copies(Generation)  # those met on the way, too: all are taken apart
+    all_of: list[Generation] = copier.copies(Generation)  # including those found during copying: all are released
     copier.close()
     alone.batching = copy.policy
     alone.clock._now = now
@@ -55,7 +54,7 @@ def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
     for request, original in zip(own, there, strict=True):
         if request.state == LOADING and request not in copy.requests.here:
             comes = max([_end_of(flow) for flow in original.flows], default=now)
-            request.flows = []  # None stands for each: no transfer of the run is touched
+            request.flows = []  # the copy has None for each flow of the run
             if comes < math.inf:
                 alone.clock.at(max(comes, now), FINISH, Later(copy.requests.fetched, request))
     if guest is not None:
@@ -68,9 +67,10 @@ def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
 
 
 def expected(request: Generation, replica: Replica) -> int:
-    """Estimated tokens of the answer: as many as an otherwise idle replica gives.
+    """Return the estimated tokens of an answer.
 
-    Never more than it announces, or than the replica can hold.
+    It is the number that an otherwise idle replica generates in the estimated time; at most what the request announces,
+    and what the replica can store.
     """
     task, position = request.task, replica.kind.position
     if (estimate := task.estimates[position]) == task._time[position]:  # equal floats: the estimate is the truth itself
@@ -82,7 +82,7 @@ def expected(request: Generation, replica: Replica) -> int:
 
     def fits(output: int) -> bool:
         alone = replica.times.alone(prompt, np.array([output]), service.max_num_batched_tokens)
-        return float(alone[0]) <= estimate * (1.0 + 1e-12)  # rounding must not cost a token
+        return float(alone[0]) <= estimate * (1.0 + 1e-12)  # tolerance for rounding
 
     low, high = 1, 2
     while high <= max_tokens and fits(high):  # seconds grow with tokens: double, then halve
@@ -99,13 +99,13 @@ def expected(request: Generation, replica: Replica) -> int:
 
 
 def _shared(replica: Replica, alone: "_Alone", requests: list[Generation]) -> dict[int, Any]:
-    """Objects that are not copied, by `id`, and what stands in their place."""
+    """Return substitutes, by object `id`, for objects that are not copied."""
     fleet: Any = replica.fleet
     replacements: dict[int, Any] = {
         id(fleet): alone, id(replica.clock): alone.clock, id(replica.rows): alone.recorder, id(replica.foreseen): None,
     }  # fmt: skip
     replacements.update((id(kind), kind) for kind in fleet.kinds)
-    others = (one for one in fleet.replicas.all if one is not replica)  # from which keys and values may come
+    others = (one for one in fleet.replicas.all if one is not replica)  # possible sources of KV transfers
     replacements.update((id(one), SimpleNamespace(placement=one.placement)) for one in others)
     for request in requests:
         replacements[id(request.task)] = _Named(request.task)
@@ -114,7 +114,6 @@ def _shared(replica: Replica, alone: "_Alone", requests: list[Generation]) -> di
 
 
 def _go_on(replica: Replica, copy: Replica) -> None:
-    """Arm the copy's next boundary, the end of the step that is under way."""
     stage, clock = copy.stage, copy.clock
     if stage.under_way:
         clock.at(stage.ends_at, FINISH, copy.launch)
@@ -125,7 +124,6 @@ def _go_on(replica: Replica, copy: Replica) -> None:
 
 
 def _expect(copy: Replica, requests: list[Generation], tokens: list[int]) -> None:
-    """Give the copy's requests their expected answers."""
     sequences, stage = copy.sequences, copy.stage
     # An answer that is longer than was expected ends with the next token.
     soonest = sequences.steps + (stage.count if stage.under_way and stage.decodes else 1)
@@ -141,14 +139,14 @@ def _expect(copy: Replica, requests: list[Generation], tokens: list[int]) -> Non
 
 
 def _end_of(flow: Any) -> float:
-    """Time at which the last byte of a transfer comes, at its present rate."""
+    """Return the time at which a transfer ends, at its present rate."""
     if flow.until < math.inf:
         return float(flow.until)
     return float(flow.group.updated + flow.left / flow.rate) if flow.group is not None and flow.rate > 0 else math.inf
 
 
 def _take_apart(copy: Replica, requests: list[Generation]) -> None:
-    """Release the copies at once: nothing is collected in a run."""
+    """Break the reference cycles of the copies, since a run collects no garbage."""
     for request in requests:
         request.replica = request.source = None
     launch, members = copy.launch, copy.requests
@@ -159,13 +157,13 @@ def _take_apart(copy: Replica, requests: list[Generation]) -> None:
 
 
 class _Alone(ServiceCalls):
-    """The service as seen by the copy of a replica: keeps only requests' outcomes."""
+    """The service as seen by the copy of a replica; records only request outcomes."""
 
     def __init__(self, replica: Replica):
         fleet = replica.fleet
         self.state = fleet.state
         self.service = fleet.service
-        self.batching: Any = None  # the copy of its policy, once that is there
+        self.batching: Any = None  # the copy of its policy, once it exists
         self.links = fleet.links
         self.kinds = fleet.kinds
         self.clock = Clock()
@@ -189,7 +187,7 @@ class _Alone(ServiceCalls):
         self.ends[request.row] = self.clock._now
 
     def hand_over(self, request: Generation) -> None:
-        """Leave a replica that only reads prompts; the fetch begins at once."""
+        """Send a request from a prefill replica; its KV transfer begins immediately."""
         self.ends[request.row] = self.clock._now
         request.state = LOADING
         self.clock.at(self.clock._now, FINISH, Later(request.source.requests.let_go, request))
@@ -203,7 +201,7 @@ class _Alone(ServiceCalls):
 
 
 class _TransfersAlone(KVTransfers):
-    """Keys and values that are fetched later come as fast as over idle links."""
+    """KV transfers inside a forecast: each takes the time of idle links."""
 
     def __init__(self, alone: _Alone):
         super().__init__(alone.links, alone.service.token_bytes)
@@ -219,16 +217,12 @@ class _TransfersAlone(KVTransfers):
 
 
 class _Nothing:
-    """In place of the records."""
-
     def extend(self, _: Any) -> None: ...
 
     def token_gap(self, *_: float) -> None: ...
 
 
 class _Named:
-    """In place of the task of a request."""
-
     def __init__(self, task: Task):
         self.name = repr(task)
         self.state = task.state

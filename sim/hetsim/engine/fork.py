@@ -1,11 +1,11 @@
-"""Forks: a copy of a run in mid-flight that goes on to the same bytes.
+"""Forks: a copy of a run in mid-flight that continues to identical results.
 
-Everything that changes in a run is data: numbers, columns, objects with fields, bound methods; calls to come are
-`Later` or timers with a bound method.  So one walk over what hangs together copies it all, whatever it is; what is
-input (`hetsim.model`: cluster, modes, tasks' columns) is shared.  What cannot be copied, functions that hold variables
-of their own and running generators, is refused by name.
+All that changes in a run is data: numbers, columns, objects with fields, bound methods; future calls are `Later` or
+timers with a bound method.  So one walk over the connected objects copies everything.  Input (`hetsim.model`: cluster,
+modes, columns of tasks) is shared.  What cannot be copied (closures over variables of the run, running generators) is
+refused with its name.
 
-Cost: proportional to what runs and waits, and a `memcpy` of the columns written so far.
+Cost: proportional to running and waiting tasks, and a `memcpy` of the columns written so far.
 """
 
 import gc
@@ -41,14 +41,13 @@ from hetsim.model.task import Task
 
 ATOMS = frozenset({int, float, bool, str, bytes, complex, type(None), range, type(Ellipsis), type(NotImplemented)})
 SHARED = (type, ModuleType, BuiltinFunctionType, Enum, np.generic, np.dtype, PurePath, date, timedelta)
+# modules of the input's classes; their objects never change in a run, except those of `CHANGING`
 INPUT = ("hetsim.model.", "hetsim.scenario.")
-"""Where the classes of the input are: their objects never change in a run, but for those of `CHANGING`."""
 CHANGING = (Task, RunInput)
 MISSING = object()
 
 
 def named(text: str) -> frozenset[str]:
-    """The names that a list in a text has."""
     return frozenset(text.split())
 
 
@@ -67,27 +66,24 @@ PLAIN: dict[type, frozenset[str]] = {
     Draws: named("draw block"),
     Sources: named("_delivered _block"),
 }
-"""Fields with numbers, input and what is only ever replaced: copied as they are, without a look.  All other fields are
-looked at, so that one that is missing here costs time and nothing else."""
+"""Fields with numbers, input, or values that are only ever replaced: copied without inspection.  All other fields are
+inspected, so that a field that is missing here costs time and nothing else."""
 
 OWNED: dict[type, frozenset[str]] = {
     GpuState: frozenset({"saving"}),
     GpuSlices: frozenset({"idle", "busy"}),
     Lane: frozenset({"flights", "uploads", "downloads"}),
-}
-"""Fields with lists or dictionaries that no other object holds: empty ones, most by far, need no look either."""
+}  # fields with lists or dictionaries that no other object references; empty ones need no inspection
 
-Fill = Callable[[list[Any], list[Any]], None]
-"""Fills copies, all of one class, from their originals."""
+Fill = Callable[[list[Any], list[Any]], None]  # fills copies, all of one class, from their originals
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """The copies of one class: all, and those still empty, with their originals."""
+    """Copies of one class: all copies, and the still empty ones with their originals."""
 
     fill: Fill
-    keyed: bool = False
-    """True if they are dictionaries or sets too, whose members come last."""
+    keyed: bool = False  # True if they are also dictionaries or sets, whose members are filled last
     originals: list[Any] = field(default_factory=list)
     empty: list[Any] = field(default_factory=list)
     copies: list[Any] = field(default_factory=list)
@@ -98,11 +94,10 @@ def slot_filler(
 ) -> Fill:
     """Make a function that copies these fields; three times as fast as a loop.
 
-    `value` and `all_of` are the copies of a value and of several.
+    `value` copies one value, `all_of` a list of values.
     """
 
     def rest(old: Any, empty: Any) -> None:
-        """One by one: some are not set."""
         for name in slots:
             one = getattr(old, name, MISSING)
             if one is not MISSING:
@@ -115,7 +110,7 @@ def slot_filler(
 
 @lru_cache(None)
 def filling(kind: type, slots: tuple[str, ...]) -> CodeType:
-    """The compiled code of a function that copies these fields; compiled once."""
+    """Return the compiled code that copies these fields of a class (cached)."""
     plain, owned = PLAIN.get(kind, frozenset()), OWNED.get(kind, frozenset())
     looked = [name for name in slots if name not in plain]
     lines = ["def fill(originals, copies):", " try:"]
@@ -133,26 +128,23 @@ def filling(kind: type, slots: tuple[str, ...]) -> CodeType:
 
 
 def _slots(kind: type) -> tuple[str, ...]:
-    """Fields that a class declares itself; a compiled one names those of bases too."""
+    """Return the fields that a class declares (if compiled, also those of its bases)."""
     named = vars(kind).get("__mypyc_attrs__") or vars(kind).get("__slots__", ())
     named = (named,) if isinstance(named, str) else tuple(named)
     return tuple(name for name in named if name not in ("__dict__", "__weakref__"))
 
 
-MANY = 8
-"""From so many values on they are looked at together."""
+MANY = 8  # minimum number of values that are copied together, by class
 
-FEW = 3
-"""Values of so many classes are sorted by class for that."""
+FEW = 3  # maximum number of classes among values that are copied together
 
-Run = TypeVar("Run")
-"""What drives a run: it holds all parts of it."""
+Run = TypeVar("Run")  # the driver of a run, which references all parts of it
 
 
 def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
     """Copy a simulation with its state between two decisions.
 
-    One that is made while the policy decides (`within_round`) begins that round again: its policy is asked at the same
+    A fork made while the policy decides (`within_round`) begins that round again: its policy is called at the same
     instant, after what has been decided so far.
     """
     run = state.input
@@ -168,19 +160,20 @@ def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
 
 
 class Copier:
-    """Copies connected objects: each once, shared ones never.
+    """Copies connected objects: each object once, shared input never.
 
-    Objects are made empty where they are met and filled later, all of one class together and field by field: most of
-    what runs and waits are thousands of equal objects, and a column of values is looked at in a fifth of the time.
+    Objects are created empty when they are met and filled later, all of one class together and field by field: most
+    running and waiting objects are thousands of similar ones, and a column of values is copied five times as fast as
+    single values.
     """
 
     def __init__(self, known: dict[int, Any]) -> None:
         self.known = known  # copies by `id` of the original
         self._batches: dict[type, Batch] = {}
+        # dictionaries and sets of objects, filled last: their hashes need the objects' fields
         self._keyed: list[tuple[Any, Any]] = []
-        """Dictionaries and sets of objects, filled last: their hashes need the objects' fields."""
+        # keeps temporary objects (bound methods) alive, so that no other object gets their `id`
         self._originals: list[Any] = []
-        """Keeps what exists for a moment only (bound methods), so that nothing else gets its `id`."""
         self._makers: dict[type, Callable[[Any], Any]] = {
             list: self._list, dict: self._dict, tuple: self._tuple, set: self._set, frozenset: self._frozenset,
             defaultdict: self._defaults, OrderedDict: self._ordered, Counter: self._ordered, deque: self._deque,
@@ -195,7 +188,7 @@ class Copier:
 
     def copy(self, root: Any) -> Any:
         collecting = gc.isenabled()
-        gc.disable()  # everything made here stays
+        gc.disable()  # all objects created here are kept
         try:
             return self._copy(root)
         finally:
@@ -203,23 +196,23 @@ class Copier:
                 gc.enable()
 
     def close(self) -> None:
-        """Drop all copies: makers refer to the copier, and no collector runs in a run."""
+        """Drop all references to copies, since a run collects no garbage."""
         self._makers.clear()
         self._batches.clear()
 
     def copies(self, kind: type) -> list[Any]:
-        """All copies of objects of a class and of its subclasses."""
+        """Return all copies of objects of a class and its subclasses."""
         return [one for made, batch in self._batches.items() if issubclass(made, kind) for one in batch.copies]
 
     def _copy(self, root: Any) -> Any:
         new = self.value(root)
         self._drain()
-        while self._keyed:  # filling may meet further ones
+        while self._keyed:  # filling may add further ones
             old, empty = self._keyed.pop()
             if isinstance(old, dict):
                 keys, values = self._all(list(old)), self._all(list(old.values()))
                 self._drain()
-                dict.update(empty, zip(keys, values, strict=True))  # that of a Counter counts
+                dict.update(empty, zip(keys, values, strict=True))  # `Counter.update` would add counts
             else:
                 members = self._all(list(old))
                 self._drain()
@@ -227,7 +220,7 @@ class Copier:
         return new
 
     def value(self, old: Any) -> Any:
-        """The copy of a value: itself if immutable, else an object to be filled."""
+        """Return the copy of a value: itself if immutable, else an object filled later."""
         kind = old.__class__
         if kind in ATOMS:
             return old
@@ -239,19 +232,18 @@ class Copier:
         return make(old)
 
     def _drain(self) -> None:
-        """Fill all that is empty, and what is met by that."""
         more = True
         while more:
             more = False
             for batch in (self._sequences, self._mappings, *self._batches.values()):
                 if batch.empty:
                     originals, empty = batch.originals, batch.empty
-                    batch.originals, batch.empty = [], []  # taken off first: filling appends what it meets
+                    batch.originals, batch.empty = [], []  # emptied first, since filling appends to both lists
                     batch.fill(originals, empty)
                     more = True
 
     def _all(self, values: list[Any]) -> list[Any]:
-        """The copies of some values; those that are alike are looked at together."""
+        """Return the copies of some values; values of one class are copied together."""
         if len(values) >= MANY:
             kinds = dict.fromkeys(map(type, values))
             if ATOMS.issuperset(kinds):
@@ -270,7 +262,7 @@ class Copier:
         ]
 
     def _alike(self, values: list[Any], kind: type) -> list[Any] | None:
-        """The copies of values of one class; None where they must be looked at one by one."""
+        """Return copies of values of one class; None if they must be copied one by one."""
         copies, ids = self.known, list(map(id, values))
         if kind is tuple:
             # A tuple that was copied before must stay one object.
@@ -293,7 +285,7 @@ class Copier:
         return list(map(copies.__getitem__, ids))
 
     def _alike_tuples(self, values: list[Any], ids: list[int]) -> list[Any] | None:
-        """Copy tuples column by column; None where they are not of one length."""
+        """Copy tuples column by column; None if their lengths differ."""
         if len(set(map(len, values))) > 1 or not values[0]:
             return None
         columns = list(map(list, zip(*values, strict=True)))
@@ -301,7 +293,7 @@ class Copier:
         # Nothing in them was copied: the tuples themselves are shared.
         if all(new is old or all(map(is_, new, old)) for new, old in zip(copied, columns, strict=True)):
             return values
-        if len(set(ids)) < len(ids) or not self.known.keys().isdisjoint(ids):  # one is there twice, or in another
+        if len(set(ids)) < len(ids) or not self.known.keys().isdisjoint(ids):  # one occurs more than once
             return None
         tuples = list(zip(*copied, strict=True))
         self.known.update(zip(ids, tuples, strict=True))
@@ -372,11 +364,11 @@ class Copier:
     # Functions ------------------------------------------------------------------------------------------------
 
     def _method(self, old: MethodType) -> Any:
-        self._originals.append(old)  # made for a moment: its `id` must not come again
+        self._originals.append(old)  # temporary object: keep it, so that its `id` is not reused
         return self._remember(old, MethodType(old.__func__, self.value(old.__self__)))
 
     def _builtin(self, old: Any) -> Any:
-        """The copy of a function: shared if of a module, else that of the copied object."""
+        """Copy a built-in function: shared in a module, else bound to the copied object."""
         owner = getattr(old, "__self__", None)
         if owner is None or isinstance(owner, ModuleType | type):
             return old
@@ -389,7 +381,7 @@ class Copier:
 
     def _function(self, old: FunctionType) -> Any:
         for cell in old.__closure__ or ():
-            if self.value(cell.cell_contents) is not cell.cell_contents:  # it would go on with the original
+            if self.value(cell.cell_contents) is not cell.cell_contents:  # the copy would use the original
                 where = f"{old.__module__}.{old.__qualname__}"
                 raise UsageError(f"{where} is a closure over variables of a run, so the run cannot be forked; "
                                  "use a method of an object")  # fmt: skip
@@ -398,7 +390,7 @@ class Copier:
     # Everything else ------------------------------------------------------------------------------------------
 
     def _remember(self, old: Any, new: Any) -> Any:
-        self.known[id(old)] = new  # before anything is filled: circles end here
+        self.known[id(old)] = new  # before filling, so that reference cycles end here
         return new
 
     def _whole(self, old: Any) -> Any:
@@ -415,7 +407,7 @@ class Copier:
         return self._remember(old, old.copy() if old.flags.writeable else old)  # read-only: of the input
 
     def _by_itself(self, old: Any) -> Any:
-        new = self._remember(old, deepcopy(old))  # with its state: it draws on as the original does
+        new = self._remember(old, deepcopy(old))  # with its state: the copy draws the same numbers
         if isinstance(new, np.random.Generator):
             self.generators.append(new)
         return new
@@ -434,11 +426,11 @@ class Copier:
         return self._fielded(kind)
 
     def _fielded(self, kind: type) -> Callable[[Any], Any]:
-        """For objects that are their fields, and perhaps a list or a dictionary besides."""
-        slots = tuple(dict.fromkeys(name for base in kind.__mro__ for name in _slots(base)))  # its own and those above
+        """Return a function that copies objects of a class with fields."""
+        slots = tuple(dict.fromkeys(name for base in kind.__mro__ for name in _slots(base)))  # with those of bases
         fields = kind.__dictoffset__ != 0
         contents = next((base for base in (list, dict, set) if issubclass(kind, base)), None)
-        # A class of C, with contents that are not seen here.
+        # A class implemented in C, whose contents cannot be copied.
         if not slots and not fields and contents is None and kind.__basicsize__ > object.__basicsize__:
             raise UsageError(f"an object of {kind.__module__}.{kind.__qualname__} cannot be copied, so the run cannot "
                              "be forked")  # fmt: skip
@@ -470,10 +462,9 @@ class Copier:
         return make
 
     def _fill_fields(self, originals: list[Any], copies: list[Any], plain: frozenset[str]) -> None:
-        """Fill the fields that stand in dictionaries."""
         new = [empty.__dict__ for empty in copies]
         for old, inner in zip(originals, new, strict=True):
-            inner.update(old.__dict__)  # all at once; what must be copied is replaced below
+            inner.update(old.__dict__)  # all fields at once; values that must be copied are replaced below
         if len(new) < MANY:
             for inner in new:
                 for name, one in inner.items():

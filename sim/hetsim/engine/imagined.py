@@ -1,18 +1,20 @@
-"""A policy's fork: the run as its policy knows it, to be played on.
+"""A policy's fork: a copy of the run that contains only what the policy may know.
 
-It is a copy of the run (`hetsim.engine.fork`) in which all that a policy cannot know is replaced by what it may:
-- Every task takes its estimate from now on, or the part of it that the policy expects, times one of the ratios that
-  the policy gives, drawn for each task.  A launch under way computes for what that leaves, with a ratio by which it has
-  not ended yet; one that has overrun its estimate, or all ratios, ends at once.
-- No task arrives any more: the streams have ended, and clients of closed loops send nothing.  Arrivals that the policy
-  imagines itself, each like a task that has come, do arrive: their rows stand behind those of the run.
-- No device fails, none that is down comes up, and slow ones stay slow; a task that can then run nowhere waits to the
-  end.  Maintenance that has been announced comes.
-- Random numbers are those of the fork's own seed; two forks with one seed meet the same.
-Requests to language models would tell how many tokens they are going to have, so such runs are refused.
+It is a copy of the run (`hetsim.engine.fork`) in which unknown values are replaced:
 
-Cost: that of a fork, O(running) to work out the ends of launches, and a `memcpy` of the columns of times (where
-arrivals are imagined, of all columns).
+- Every task takes its estimate from now on, or the part of it that the policy expects, times one of the ratios that the
+  policy gives, drawn for each task.  A launch in progress gets a ratio that its elapsed time does not exclude; a launch
+  that has exceeded its estimate, or all ratios, ends immediately.
+- No task arrives any more, and clients of closed loops send nothing.  Arrivals that the policy imagines, each a copy of
+  an earlier task, do arrive: their rows follow those of the run.
+- No device fails or is repaired, and slow devices remain slow; a task that can then run nowhere waits to the end.
+  Announced maintenance takes place.
+- Random numbers come from the fork's own seed; two forks with one seed draw the same.
+
+Runs with requests to language models are refused, since the requests would reveal their answers' lengths.
+
+Cost: that of a fork, O(running) to compute the ends of launches, and a `memcpy` of the columns of times (of all
+columns, if arrivals are imagined).
 """
 
 import gc
@@ -42,8 +44,8 @@ from hetsim.model.tasks import Tasks
 from hetsim.policy.contract import Decision, Scheduler
 
 YOUNG = 300_000
-"""Objects made since the last collection from which on a fork that has been played is collected: runs collect nothing
-(`Simulation.run`), and a fork is a cycle."""
+"""Number of objects created since the last garbage collection from which a played fork is collected.  Runs collect
+nothing (`Simulation.run`), and a fork is a reference cycle."""
 
 
 @dataclass(eq=False)
@@ -70,7 +72,7 @@ def imagine(
     coming: Sequence[tuple[float, Task]] = (), ratios: Sequence[float] = (),
     expected: Callable[[Tasks], np.ndarray] | None = None,
 ) -> Imagined:  # fmt: skip
-    """Fork a deciding run; `scheduler` goes on after some decisions."""
+    """Fork a run for its policy: apply `decisions`, then continue with `scheduler`."""
     state = original.state
     run = state.input
     if run.language:
@@ -82,7 +84,7 @@ def imagine(
     if not isinstance(decisions, Iterable):
         raise UsageError(f"decisions must be a list of decisions; got {decisions!r}")
     _check_coming(state, coming)
-    # What is to come is unknown to the policy: here it never arrives.
+    # Future arrivals are unknown to the policy: they never arrive in the fork.
     arrival = np.where(run.tasks.arrival <= state.clock._now, run.tasks.arrival, math.inf)
     tasks = replace(run.tasks, arrival=arrival, time=run.tasks.estimate)
     if coming:
@@ -94,12 +96,12 @@ def imagine(
         if parts.shape != (len(tasks),):
             raise UsageError(f"expected must return a part for each of {len(tasks)} tasks; got {parts.shape}")
         drawn = _Drawn(ratios if len(ratios) else [1.0], parts, seed)
-        tasks = replace(tasks, time=tasks.estimate * drawn.factors[:, None])  # truth, as far as this fork goes
+        tasks = replace(tasks, time=tasks.estimate * drawn.factors[:, None])  # the true times of the fork
     copier = Copier({id(run.tasks): tasks, id(state.sources.progress): None, id(original.checker): None})
     if coming:
         copier.known.update(state.recorder.longer(len(coming)))  # in place of the run's own columns, wherever they are
     copied = copier.copy(simulation)
-    taken_along = id(scheduler) in copier.known  # a part of the run: it knows its tasks already
+    taken_along = id(scheduler) in copier.known  # the scheduler is a part of the run, so it knows the tasks already
     prepared = taken_along or getattr(scheduler, "made", None) is not None
     if type(scheduler).prepare is not Scheduler.prepare and not prepared:
         text = "a static scheduler cannot continue a run in progress; use a dynamic one"
@@ -111,8 +113,8 @@ def imagine(
     new = copy.state
     if coming:
         copy.launches.transfers.read_columns()  # the table has more rows than when the run began
-        new.sources.begin_at(len(run.tasks))  # of the run's own rows none comes any more
-    new.may_strand = True  # what fits only on a device that stays down waits to the end
+        new.sources.begin_at(len(run.tasks))  # none of the run's own rows arrives any more
+    new.may_strand = True  # a task that fits only on a down device waits to the end
     new.input.scheduler = new.scheduler = mine
     copy.hooks()  # the scheduler may be another one
     for decision in first:
@@ -129,17 +131,17 @@ def imagine(
 
 
 def _make_known(copy: Parts, copier: Copier, seed: int, drawn: "_Drawn | None") -> None:
-    """Replace what no policy can know by what it may."""
+    """Replace the unknown parts of a fork by what its policy may know."""
     state = copy.state
-    if copy.signals.slowed is not None:  # what only computes may meet its time limit now
+    if copy.signals.slowed is not None:  # compute-only launches may now exceed their time limit
         for launch in state.running.values():
-            copy.launches.materialize(launch)  # by what it really is, up to now
+            copy.launches.materialize(launch)  # with its true duration, up to now
     _forget_truths(copier, seed, drawn)
     state.sources.end_now()
     if state.clients is not None:
         state.clients.silent = True  # they neither time out nor try again
     for queue in state.queues:
-        state.requests_left -= queue.end_now()  # those to come by the clock were counted
+        state.requests_left -= queue.end_now()  # requests still expected were counted
         queue.ring(True)
     _spare_devices(state)
     launches = list(state.running.values())
@@ -150,7 +152,6 @@ def _make_known(copy: Parts, copier: Copier, seed: int, drawn: "_Drawn | None") 
 
 
 def _check_coming(run: RunState, coming: Sequence[tuple[float, Task]]) -> None:
-    """Raise UsageError where such arrivals cannot be imagined."""
     if not coming:
         return
     if run.tasks.predecessors is not None or run.tasks.items:
@@ -163,9 +164,9 @@ def _check_coming(run: RunState, coming: Sequence[tuple[float, Task]]) -> None:
 
 
 def with_arrivals(tasks: Tasks, times: Sequence[float], like: Sequence[int]) -> Tasks:
-    """The table with further rows: tasks like earlier ones at other times, ascending.
+    """Return the table extended by rows: copies of earlier tasks at later times.
 
-    Deadlines and patience are as far from the arrival as those of the row that it is like.
+    The times ascend.  Deadlines and patience have the same distance from the arrival as in the copied row.
     """
     rows, late = np.array(like, dtype=np.int64), np.array(times, dtype=float)
     since = late - tasks.arrival[rows]
@@ -186,9 +187,9 @@ def with_arrivals(tasks: Tasks, times: Sequence[float], like: Sequence[int]) -> 
 
 
 class _Drawn:
-    """Durations as parts of their estimates: the expected part times a drawn ratio.
+    """Durations as multiples of estimates: the expected part times a drawn ratio.
 
-    Forks of one moment with one seed draw the same.  UsageError for ratios that are none.
+    Forks of one moment with one seed draw the same.  UsageError if a ratio is not finite and above 0.
     """
 
     def __init__(self, ratios: Sequence[float], expected: np.ndarray, seed: int):
@@ -201,7 +202,7 @@ class _Drawn:
         self.factors = self._random.choice(self.known, len(expected)) * expected
 
     def longer(self, row: int, least: float) -> float:
-        """The ratio of a task that has run for this part of its estimate."""
+        """Return a random ratio of time to estimate that is above `least`."""
         if self.factors[row] <= least:
             ratios = self.known * self.expected[row]
             possible = ratios[ratios > least]
@@ -212,7 +213,7 @@ class _Drawn:
 def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
     fresh = np.random.SeedSequence(seed)
     for task in copier.copies(Task):
-        task._time, task._done = task.estimates, task.done  # the true progress would give the length away
+        task._time, task._done = task.estimates, task.done  # the true progress would reveal the true length
         if task._history is not None:
             task._history.checkpoint = task._done
         if drawn is not None:
@@ -220,13 +221,13 @@ def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
             task._time = tuple(factor * estimate for estimate in task.estimates)
     for generator in copier.generators:
         kind: Any = type(generator.bit_generator)
-        generator.bit_generator.state = kind(fresh.spawn(1)[0]).state  # a stream each, in the order of copying
+        generator.bit_generator.state = kind(fresh.spawn(1)[0]).state  # one new stream each, in the order of copying
     for draws in copier.copies(Draws):
         draws.unused = []  # numbers drawn ahead are the future of the run itself
 
 
 def _spare_devices(run: RunState) -> None:
-    """Cancel later events of devices and clients, but for announced ones."""
+    """Cancel future events of faults and clients, except announced maintenance."""
     now = run.clock._now
     for _, _, entry, event in list(run.clock._heap):  # a list: to cancel may compact the heap
         if not isinstance(event, Later) or event.entry != entry:
@@ -241,7 +242,7 @@ def _spare_devices(run: RunState) -> None:
 
 
 def _retime_plain(run: RunState, launches: Sequence[Launch], drawn: _Drawn | None) -> None:
-    """Set ends of compute-only launches again, at nominal rate."""
+    """Set new ends of compute-only launches, from their estimates."""
     now = run.clock._now
     ends = []
     for launch in launches:
@@ -255,7 +256,7 @@ def _retime_plain(run: RunState, launches: Sequence[Launch], drawn: _Drawn | Non
 
 
 def _retime(launches: Launches, launch: Launch, drawn: _Drawn | None) -> None:
-    """Have a launch compute for as long as its estimate says, or what is drawn of it."""
+    """Set a new compute time of a launch, from its estimate and a drawn ratio."""
     now = launches.clock._now
     table: Timetable = launch.table
     stage = table.stage(now)
@@ -277,4 +278,4 @@ def _retime(launches: Launches, launch: Launch, drawn: _Drawn | None) -> None:
         table.compute_end = table.finish_at
         launches.follow(launch)
     else:
-        launches.moved(launches.speeds.regroup([table.group]))  # one event stands for the ends of all members
+        launches.moved(launches.speeds.regroup([table.group]))  # the group has one event for the ends of all members

@@ -1,4 +1,4 @@
-"""The parts of one run, put together; the one place that knows all of them."""
+"""The parts of one run, assembled here; only this module knows all of them."""
 
 from collections.abc import Callable
 from time import perf_counter
@@ -66,7 +66,7 @@ class Parts:
         state.queues = [
             Queue(
                 number, service, run, clock=state.clock, links=state.links, bell=bell,
-                # Each request is an event where something is decided about it, a cache answers, or a client waits.
+                # Arrivals are events if something is decided about each request, a cache answers, or a client waits.
                 by_clock=not (asked or service.cache is not None or sent_late(service, run))
             )
             for number, service in enumerate(run.services)
@@ -112,14 +112,14 @@ class Parts:
         )  # fmt: skip
 
     def hooks(self) -> None:
-        """Look again which hooks the policies override; the others are not called."""
+        """Determine which policy hooks are overridden, since only these are called."""
         self.waiting.hooks()
         self.completion.hooks()
         self.decisions.hooks()
         self.signals.drops = self.decisions.dropped if self.decisions.asks else None
 
     def bind(self, problem_of: Callable[[], PlanProblem]) -> None:
-        """Give the policy the problem (if it plans) and the view, and start faults."""
+        """Pass the problem (if the policy plans) and the view to policies; start faults."""
         state = self.state
         run, scheduler = state.input, state.scheduler
         if scheduler.looks_ahead and run.language:
@@ -145,7 +145,7 @@ class Parts:
             FaultInjector(state, self.rounds, self.devices, serving=self.serving, faults=run.faults)
 
     def _place(self, wanted: WantedReplica) -> Placement | None:
-        """Placement for a replica, by the policy; PolicyError if it cannot start there."""
+        """Return the policy's placement of a new replica; PolicyError if it is impossible."""
         state = self.state
         placement: Placement | None = call(state, state.scheduler.replica, wanted, self.view)
         if placement is None:
@@ -158,7 +158,7 @@ class Parts:
         return placement
 
     def show_queues(self, scheduler: Scheduler) -> None:
-        """Show a scheduler the queues of services, with what their batching wants."""
+        """Pass a scheduler the queues of services, each with its batching policy."""
         state = self.state
         counters = [Counter(*pair) for pair in zip(state.queues, state.input.batching, strict=True)]
         served = sum(queue.total for queue in state.queues)

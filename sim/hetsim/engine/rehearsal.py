@@ -1,4 +1,4 @@
-"""Rehearsals for planners: a plan, or a policy, on the estimates before the start."""
+"""Rehearsals for planners: plans and policies run on estimates before the start."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ from hetsim.policy.request_queue import Requests
 
 
 def problem_of(run: RunInput, random: np.random.Generator, play: Callable[[RunInput], Record]) -> PlanProblem:
-    """The plan problem of a run; `play` runs something to its end."""
+    """Return the plan problem of a run; `play` simulates a run to its end."""
     stage = RehearsedStage(run, play)
     return PlanProblem(
         stage.tasks, run.cluster, random, simulate=stage.simulate, rehearse=stage.rehearse, unplanned=run.unplanned
@@ -29,7 +29,7 @@ def problem_of(run: RunInput, random: np.random.Generator, play: Callable[[RunIn
 class RehearsedStage:
     """Runs of plans and policies on the estimates before the clock starts.
 
-    A plan has a place for every task, so what is tried out goes on to the end: no horizon, and no task loses patience.
+    A plan places every task, so a rehearsal has no horizon, and no task loses patience.
     """
 
     def __init__(self, run: RunInput, play: Callable[[RunInput], Record]):
@@ -43,11 +43,11 @@ class RehearsedStage:
         return self.play(replace(self.run, scheduler=scheduler))
 
     def simulate(self, plan: Plan) -> float:
-        """The makespan of a plan."""
+        """Return the makespan of a plan."""
         return makespan_of(self._play(Following(plan)), self.tasks)
 
     def rehearse(self, scheduler: Scheduler) -> Plan:
-        """Run a policy on the estimates; its starts as a plan."""
+        """Run a scheduler on the estimates; return its starts as a plan."""
         watched = WatchedRun(scheduler)
         record = self._play(watched)
         plan = plan_of(watched.starts, record, watched.copies)
@@ -60,7 +60,7 @@ class RehearsedStage:
 
 
 def makespan_of(record: Record, tasks: Tasks) -> float:
-    """Seconds from first arrival to last finish; inf if a task is not completed."""
+    """Return the seconds from first arrival to last finish; inf if not all completed."""
     if not len(tasks):
         return 0.0
     if (record.status != COMPLETED).any():
@@ -69,14 +69,14 @@ def makespan_of(record: Record, tasks: Tasks) -> float:
 
 
 class WatchedRun(Relay):
-    """A scheduler that records each task's last start, by decision."""
+    """A scheduler that records the last start of each task, in the order of decisions."""
 
     def __init__(self, inner: Scheduler) -> None:
         super().__init__(inner)
         self.starts: dict[int, tuple[Placement, float]] = {}
         self.copies: list[Copy] = []
+        # last event: the moment after which a copy that is decided now is made
         self._last: tuple[int | None, Moment] = None, "start"
-        """The last event: the moment of a copy that is decided now."""
 
     def prepare(self, problem: PlanProblem) -> None:
         self.inner.prepare(problem)
@@ -112,10 +112,10 @@ class WatchedRun(Relay):
 
 
 def plan_of(starts: dict[int, tuple[Placement, float]], record: Record, copies: Sequence[Copy] = ()) -> Plan:
-    """Return placements, in their order, as a plan.
+    """Return recorded placements as a plan, in the order of starts.
 
-    Cores that the policy left unnamed are named here, whichever are free by then.  Of a task that was stopped the
-    last start counts, so the plan of a policy that takes work up again where it stopped does more than the policy did.
+    Cores that the policy did not name are chosen here among those free at that time.  If a task was stopped, its last
+    start counts, so the plan of a policy that resumes stopped work repeats that work.
     """
     tasks, cluster = record.input.tasks, record.input.cluster
     free: dict[int, list[float]] = {}

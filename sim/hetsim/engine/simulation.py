@@ -1,7 +1,7 @@
-"""One run: arrivals in, rounds of decisions, records out.
+"""One run: arrivals, rounds of decisions, record.
 
-`advance()` goes to the next round and `apply(decision)` validates and carries out one decision; `run()` calls
-nothing else, and neither does any other driver of the engine.
+`advance()` goes to the next round and `apply(decision)` validates and carries out one decision; `run()` and all other
+drivers of the engine call nothing else.
 """
 
 import gc
@@ -47,7 +47,7 @@ class Simulation:
         if self.state.closed:
             raise RunError("a simulation can run only once; build a new one for another run")
         collecting, scheduler = gc.isenabled(), self.state.scheduler
-        gc.disable()  # nothing here makes cycles in bulk, and collecting costs up to 14 % of a run
+        gc.disable()  # a run creates few reference cycles, and collection costs up to 14 % of a run
         record: Record | None = None
         try:
             schedule = self.schedule
@@ -72,7 +72,7 @@ class Simulation:
                     scheduler.run_ended(None)
             if isinstance(error, RunError):
                 error.time = now = self.state.clock._now
-                # The accounts are closed with it: such a run cannot go on.
+                # Recording closes the accounts: the run cannot continue.
                 error.record = self.record(now) if record is None else record  # type: ignore[attr-defined]
             raise
         finally:
@@ -80,48 +80,46 @@ class Simulation:
                 gc.enable()
 
     def fork(self, within_round: bool = False) -> "Simulation":
-        """A copy that goes on independently, to the same bytes."""
+        """Return a copy that runs independently, to identical results."""
         from hetsim.engine.fork import fork  # which few runs need
 
         return fork(self, self.state, within_round)
 
     def _imagine(self, *arguments: Any, **named: Any) -> Imagined:
-        """A policy's fork (`hetsim.engine.imagined`)."""
         from hetsim.engine.imagined import imagine  # which few runs need
 
         return imagine(self, self.parts, *arguments, **named)
 
     @staticmethod
     def _foresee(replica: Replica, newcomer: Generation | None) -> Foreseen:
-        """A policy asks about the requests of a replica (`hetsim.engine.foresight`)."""
         from hetsim.engine.foresight import foresee  # which few runs need
 
         return foresee(replica, newcomer)
 
     def _blame(self, error: Exception, decision: Any) -> Exception:
-        """The error to raise for a round: of the policy or of `apply`, by the frame."""
+        """Return the error to raise for a round: the policy's, or that of the engine."""
         trace = error.__traceback__
         inner = None if trace is None else trace.tb_next
         if inner is None:
             what = "must yield decisions in schedule, or return a list of them"
             return illegal(self.state, what)
-        code = inner.tb_frame.f_code  # that of a compiled function is made for the traceback: only its names tell
+        code = inner.tb_frame.f_code  # a compiled function has an artificial code object: compare only its names
         if code.co_name != "apply" or not code.co_filename.endswith("hetsim/engine/control/decisions.py"):
             return raised(self.state, error, "schedule")
         wrong = malformed(self.state, decision)
         return error if wrong is None else illegal(self.state, wrong)
 
     def advance(self) -> bool:
-        """Go to the next instant at which the policy is asked; False at the end."""
+        """Advance to the next instant at which the policy is called; False at the end."""
         return self.parts.rounds.advance()
 
     def apply(self, decision: Decision) -> None:
-        """Validate and carry out one decision; an illegal one raises PolicyError."""
+        """Validate and carry out one decision; raise PolicyError if it is illegal."""
         self.parts.decisions.apply(decision)
 
     @property
     def schedule(self) -> Callable[[View], Iterable[Decision]]:
-        """The scheduler's decisions of a round, as many as one cycle of it makes."""
+        """The scheduler's decisions of a round, up to the limit of one decision cycle."""
         scheduler, pacing = self.state.scheduler, self.state.pacing
         if pacing is None or pacing.time.max_starts is None:
             return scheduler.schedule
@@ -136,7 +134,7 @@ class Simulation:
                 return
 
     def at(self, time: float, action: Callable[[], None]) -> None:
-        """Call at a time, in the rank of faults (after finishes, before arrivals)."""
+        """Call `action` at a time, after finishes and before arrivals of that instant."""
         clock = self.state.clock
         if time < clock._now:
             raise UsageError(f"the time must not be in the past (now t = {clock._now:g} s); got {time:g} s")
@@ -145,7 +143,7 @@ class Simulation:
     # The end --------------------------------------------------------------------------------------------------
 
     def finish(self) -> Record:
-        """Finish the record after the last round; RunError if a task waits for ever."""
+        """Complete the record after the last round; RunError if a task waits for ever."""
         state, serving = self.state, self.parts.serving
         now, horizon = state.clock._now, state.input.horizon
         if state.iterating and not state.clock.pending:
@@ -156,13 +154,13 @@ class Simulation:
             text = f"no event is left, and launch {launch.number} on {where} has not ended ({len(state.running)} run)"
             raise InvariantError(f"t = {now:g} s: {text}")
         waits = state.waiting or state.requests_left or any(len(queue) for queue in state.queues)
-        cut_short = state.clock.pending or state.running or state.may_strand  # by a horizon, or it may wait
+        cut_short = state.clock.pending or state.running or state.may_strand  # by a horizon
         if waits and not cut_short and (now < horizon or math.isinf(horizon)):
             raise deadlock(state)
         return self.record(now if math.isinf(horizon) else horizon)
 
     def record(self, end: float) -> Record:
-        """Close the accounts at a time, and return the record."""
+        """Account for unfinished launches at time `end`, and return the record."""
         state, serving = self.state, self.parts.serving
         state.closed = True
         state.sources.note_arrived()
@@ -185,14 +183,14 @@ class Simulation:
         return record
 
     def _close(self, now: float) -> None:
-        """At the end of the run: write down what is still in flight."""
+        """Write the launches that are still in flight at the end of the run."""
         state = self.state
         recorder = state.recorder
         for launch in list(state.running.values()):
             if launch.sketch is not None:
                 launch.sketch[0].write_out(now)
             if (table := launch.table) is None and launch.task._history is not None:
-                table = self.parts.launches.tabulate(launch)  # the columns tell of tasks that were never stopped
+                table = self.parts.launches.tabulate(launch)  # tasks that were never stopped need no row
             if table is not None:
                 times = self.parts.launches.close(launch, now)
                 if launch.terms is not None:
@@ -206,10 +204,10 @@ class Simulation:
                 note_place(state, task, launch)
 
     def _status_of(self, queue: Queue, end: float) -> None:
-        """Set the status at the end: requests come by the clock are unfinished."""
+        """Mark the requests of a queue that have arrived as unfinished."""
         state = self.state
         arrival = state.tasks.arrival[queue.service.rows]
-        # What would arrive at the very end of a horizon does not; a run that stops elsewhere has seen its instant.
+        # Arrivals at the horizon itself do not count; a run that stops elsewhere has processed its last instant.
         side: Any = "left" if end > state.clock._now or end == state.input.horizon else "right"
         arrived = max(queue.head_at, int(np.searchsorted(arrival, end, side=side)))
         rows, status = queue.service.rows[:arrived], np.asarray(state.recorder.status)
@@ -217,5 +215,5 @@ class Simulation:
 
 
 def play(run: RunInput) -> Record:
-    """Run from the beginning to the end."""
+    """Run a simulation from the beginning to the end."""
     return Simulation(run).run()

@@ -1,4 +1,4 @@
-"""Bus bandwidth of a link by the bytes of a collective, as measured."""
+"""Measured bus bandwidth of a link by the size of a collective."""
 
 import math
 from bisect import bisect_right
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class BandwidthCurve:
     """Measured bus bandwidth by bytes per rank of a collective; both rise.
 
-    Between two sizes the logarithm of the bandwidth is linear in that of the size.  Below the first size a collective
-    takes the time of the first, above the last size it has the bandwidth of the last.  Latencies are part of it.
+    Between two sizes the logarithm of the bandwidth is linear in the logarithm of the size.  Below the first size a
+    collective takes the time of the first size; above the last size it has the last bandwidth.  Latencies are included.
     """
 
     sizes: tuple[float, ...]
@@ -22,7 +22,7 @@ class BandwidthCurve:
         return self.rates[-1]
 
     def rate(self, size: float) -> float:
-        """Bus bandwidth of a collective with this number of bytes."""
+        """Return the bus bandwidth of a collective with this number of bytes."""
         sizes, rates = self.sizes, self.rates
         if size <= sizes[0]:
             return rates[0] * size / sizes[0] if size > 0 else rates[0]
@@ -34,5 +34,5 @@ class BandwidthCurve:
         return rates[place - 1] * (rates[place] / rates[place - 1]) ** share
 
     def excess(self, size: float) -> float:
-        """Seconds per byte at this size beyond those at the top bandwidth."""
+        """Return the additional seconds per byte at this size, against the top bandwidth."""
         return 1 / self.rate(size) - 1 / self.top if size > 0 else 0.0

@@ -1,8 +1,8 @@
-"""Measured times of batches: a table by batch size in place of a line.
+"""Measured times of batches: a table by batch size instead of a linear formula.
 
-Between two measured sizes a batch takes as long as the next larger one (`step`) or what lies on the straight line
-between both.  A batch smaller than the smallest measured takes as long as that one.  Beyond the largest the line
-through the last two sizes goes on; the scenario says whether that may happen at all.
+Between two measured sizes a batch takes the time of the next larger size (`step`), or is interpolated (`linear`,
+`power`).  A batch smaller than the smallest measured size takes the time of that size.  Beyond the largest size the
+line through the last two sizes is extended; the scenario decides whether that is allowed.
 """
 
 import math
@@ -13,23 +13,22 @@ from typing import Literal
 
 import numpy as np
 
-MAX_POINTS = 64
-"""Sizes through which a line is laid: its cost grows with their third power."""
+MAX_POINTS = 64  # maximum number of sizes to which a line is fitted: the cost grows with its third power
 
 
 @dataclass(frozen=True)
 class TimeSpread:
     """Random times of one batch size: quantiles, linear in between.
 
-    Below the first probability it is the first value, beyond the last the last.  Samples are as many steps: each is
-    drawn as often as any other (`probabilities` is then empty).
+    Below the first probability the time is the first value, above the last probability the last value.  If
+    `probabilities` is empty, the values are samples, each drawn with equal probability.
     """
 
     values: tuple[float, ...]
     probabilities: tuple[float, ...] = ()
 
     def at(self, u: float) -> float:
-        """The value at a probability from 0 to 1."""
+        """Return the value at a probability from 0 to 1."""
         if not self.probabilities:
             return self.values[min(len(self.values) - 1, int(u * len(self.values)))]
         return float(np.interp(u, self.probabilities, self.values))
@@ -45,7 +44,7 @@ class TimeSpread:
 
 @dataclass(frozen=True)
 class NearestLine:
-    """A line `per_item · n + fixed`, with its largest relative error and where."""
+    """The fitted line `per_item · n + fixed`, its largest relative error, and where."""
 
     per_item: float
     fixed: float
@@ -60,25 +59,23 @@ class StageTable:
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
     between: Literal["linear", "step", "power"] = "linear"
-    spread: tuple[TimeSpread, ...] = ()
-    """One for each size, where times scatter; `seconds` are what policies expect."""
-    floor: float = 0.0
-    """With `power`: seconds that a batch takes whatever its size."""
+    spread: tuple[TimeSpread, ...] = ()  # random times by size, if measured times vary; policies expect `seconds`
+    floor: float = 0.0  # with `power`: seconds of a batch that do not depend on its size
     _known: dict[int, float] = field(default_factory=dict, repr=False)
 
     def above(self, floor: float) -> "StageTable":
-        """The same times, `floor` seconds of which do not depend on the size."""
+        """Return this table with a `floor`: seconds that do not depend on the size."""
         return StageTable(self.sizes, self.seconds, self.between, spread=self.spread, floor=floor)
 
     def seconds_for(self, count: int) -> float:
-        """Seconds for a launch of a number of tasks."""
+        """Return the seconds of a launch of `count` tasks."""
         if (seconds := self._known.get(count)) is None:
             seconds = self._known[count] = self._between(count, self.seconds)
         return seconds
 
     @property
     def fixed(self) -> float:
-        """Seconds of a launch of one task; no part counts per task."""
+        """Seconds of a launch of one task; no part is per task."""
         return self.seconds_for(1)
 
     @property
@@ -86,9 +83,9 @@ class StageTable:
         return 0.0
 
     def factor(self, count: int, u: float) -> float:
-        """A drawn time divided by the expected one; `u` is uniform in [0, 1).
+        """Return a drawn time divided by the expected one; `u` is uniform in [0, 1).
 
-        Between two sizes the times at the same probability are weighted as expected ones are.
+        Between two sizes the times at the same probability are interpolated like the expected ones.
         """
         expected = self.seconds_for(count)
         if not self.spread or expected <= 0:
@@ -116,33 +113,33 @@ class StageTable:
         return seconds[low] + slope * (count - sizes[low])
 
     def _by_power(self, count: int, high: int, seconds: Sequence[float]) -> float | None:
-        """Seconds on the power law through two measured sizes; None next to the floor."""
+        """Return the seconds on the power law of two measured sizes; None if it has none."""
         first, last = seconds[high - 1] - self.floor, seconds[high] - self.floor
         if min(first, last) <= 0:
             return None
         sizes = self.sizes
         power = math.log(last / first) / math.log(sizes[high] / sizes[high - 1])
         if count > sizes[-1]:
-            power = 1.0  # many are limited by arithmetic; the last two sizes alone tell the power too roughly
+            power = 1.0  # large batches are limited by arithmetic; two sizes do not determine the power well
         elif count < sizes[0]:
             power = max(0.0, power)
         near = high if count > sizes[high] else high - 1
         return self.floor + (seconds[near] - self.floor) * (count / sizes[near]) ** power
 
     def min_seconds(self, limit: int) -> float:
-        """The shortest time of a batch of up to `limit` tasks."""
+        """Return the shortest time of a batch of up to `limit` tasks."""
         return min(self.seconds_for(size) for size in self._measured(limit))
 
     def min_per_item(self, limit: int) -> float:
-        """Minimum seconds per task in batches of up to `limit` tasks."""
+        """Return the minimum seconds per task in batches of up to `limit` tasks."""
         return min(self.seconds_for(size) / size for size in self._measured(limit))
 
     def _measured(self, limit: int) -> list[int]:
-        # Along a line seconds over size is monotone, and a step is cheapest at its end.
+        # On a line, seconds per task are monotone in the size; a step is cheapest at its end.
         return sorted({min(limit, size) for size in (1, *self.sizes)} | ({limit} if limit < 1 << 30 else set()))
 
     def line(self) -> NearestLine:
-        """The line nearest to the table, as `hetsim.calibrate.measure` finds it."""
+        """Return the line nearest to the table, as `hetsim.calibrate.measure` fits it."""
         n, seconds = np.array(self.sizes, dtype=float), np.array(self.seconds)
         chosen = np.unique(np.linspace(0, len(n) - 1, min(len(n), MAX_POINTS)).astype(int))
         per_item, fixed = nearest_line(n[chosen], seconds[chosen])
@@ -151,7 +148,7 @@ class StageTable:
         return NearestLine(per_item, fixed, float(off[worst]), self.sizes[worst])
 
     def falls(self, noise: float) -> tuple[int, int] | None:
-        """First size that is faster than a smaller one by this share, and that one."""
+        """Return a size that is faster than a smaller one by `noise`, and the smaller one."""
         slowest = 0
         for place, seconds in enumerate(self.seconds):
             if seconds < self.seconds[slowest] * (1 - noise):
@@ -161,12 +158,12 @@ class StageTable:
 
 
 def nearest_line(sizes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """The line through one or two of the points with the least maximum error.
+    """Return the line through one or two of the points with the smallest error.
 
-    No coefficient is negative.  Near is the sum of |log(seconds / line)|: relative, because medians scatter in
-    proportion to their size and the largest batches alone would otherwise say what `fixed` is; and without squares,
-    because single sizes are often special (a batch of one takes another kernel, a size fills the device badly), for
-    which squares would bend the line.
+    No coefficient is negative.  The error is the sum of |log(seconds / line)|: relative, because medians vary in
+    proportion to their size and the largest batches alone would otherwise determine `fixed`; and not squared, because
+    single sizes are often special (a batch of one uses another kernel, a size fills the device badly) and squares would
+    bend the line towards them.
     """
     lines = [(0.0, float(value)) for value in seconds]
     lines += [(float(value / size), 0.0) for size, value in zip(sizes, seconds, strict=True)]

@@ -1,4 +1,4 @@
-"""Clients that give up on what they have sent, send it again, or hedge it."""
+"""Clients that give up their calls, retry them, or hedge them."""
 
 from __future__ import annotations
 
@@ -13,38 +13,34 @@ from hetsim.errors import KeyProblem
 if TYPE_CHECKING:
     from hetsim.model.units import Count, Fraction, Positive, Seconds
 
-Cause = Literal["timeout", "rejected", "failed"]
-"""How an attempt ends badly."""
+Cause = Literal["timeout", "rejected", "failed"]  # why an attempt failed
 
-MAX_TOKENS = 10.0
-"""Retries and hedges that a budget may save up, as in gRPC's retry throttling."""
+MAX_TOKENS = 10.0  # maximum number of retries and hedges that a budget saves up, as in gRPC's retry throttling
 
-MAX_HEDGES = 20
-"""Most hedges of an attempt: each call has rows for all its attempts."""
+MAX_HEDGES = 20  # maximum number of hedges of an attempt: each call has rows for all its attempts
 
-MAX_CLIENTS = 2**31 - 1
-"""Most clients of an entry: their numbers are stored in 32 bits."""
+MAX_CLIENTS = 2**31 - 1  # maximum number of clients of an entry: their numbers are stored in 32 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryWait:
-    """The wait before a retry: `first`, then each time longer by `factor`."""
+    """The wait before a retry: `first`, then longer by `factor` each time."""
 
     first: Seconds = 0.0
     """Wait before the first retry."""
     factor: Positive = 2.0
-    """By how much each further wait is longer."""
+    """Factor by which each further wait is longer."""
     longest: Seconds = field(default=math.inf, metadata={"alias": "max"})
-    """Longest wait."""
+    """Maximum wait."""
     jitter: Literal["full", "exponential", "none"] = "none"
-    """full: drawn uniformly between 0 and the wait; exponential: with it as mean; or none."""
+    """full: drawn uniformly between 0 and the wait; exponential: drawn with the wait as mean; or none."""
 
     def check(self) -> None:
         if self.factor < 1:
             raise KeyProblem("factor", f"factor must be at least 1 (waits never become shorter); got {self.factor:g}")
 
     def seconds(self, retry: int, drawn: float) -> float:
-        """Wait before the retry of this number; `drawn`: the part after jitter."""
+        """Return the wait before a retry; `drawn`: the factor from jitter."""
         try:
             return min(self.longest, self.first * self.factor**retry) * drawn
         except OverflowError:
@@ -56,7 +52,7 @@ class Retry:
     """Retries: a call whose attempt failed is sent again, at most `times` times."""
 
     times: Count
-    """Most retries of a call."""
+    """Maximum number of retries of a call."""
     on: list[Cause] = field(default_factory=lambda: ["timeout", "rejected", "failed"])
     """Causes of a retry: an attempt that timed out, was rejected (or expired), or failed."""
     wait: RetryWait = RetryWait()
@@ -64,7 +60,7 @@ class Retry:
     size: Literal["same", "new"] = "same"
     """same: an attempt takes as long as the first; new: as long as a random call of its class."""
     budget: Fraction | None = None
-    """Most retries and hedges as a share of the calls so far, at most 10 saved up; no limit unless given."""
+    """Maximum retries and hedges as a share of the calls so far, at most 10 saved up; no limit unless given."""
 
     def check(self) -> None:
         if not self.on:
@@ -77,16 +73,16 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hedge:
-    """Hedges: another attempt of a call is sent while one has no answer yet."""
+    """Hedges: another attempt of a call is sent while an earlier one is unanswered."""
 
     after: Seconds
     """Time from each attempt to the next one; with 0 s all are sent at once."""
     times: Count = 1
-    """Most hedges of an attempt; a retry has as many again."""
+    """Maximum number of hedges of an attempt; a retry may have as many again."""
     size: Literal["same", "new"] = "same"
     """same: a hedge takes as long as the attempt; new: as long as a random call of its class."""
     apart: bool = False
-    """True: each attempt of a call may run in one of its modes alone (types of device), another one drawn for each."""
+    """True: each attempt of a call may run only in one of its modes (device types), a different one drawn for each."""
 
     def check(self) -> None:
         if self.times > MAX_HEDGES:
@@ -95,30 +91,30 @@ class Hedge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
-    """Clients whose calls are series of attempts until one is answered."""
+    """Clients that send each call as one or more attempts until one is answered."""
 
     timeout: Any = math.inf
-    """Time that an attempt may take, waiting or running; a distribution is drawn for each attempt."""
+    """Maximum time of an attempt, waiting and running; a distribution is drawn for each attempt."""
     at_timeout: Literal["leave", "cancel", "stay"] = "leave"
-    """leave: the server does not know, and works on; cancel: it stops; also where another attempt was answered.  stay:
-    as cancel, but the client of an attempt that runs when its time is over stays to the end."""
+    """leave: the server is not notified and works on; cancel: it stops the attempt, also when another one was answered;
+    stay: like cancel, but the client of a running attempt waits to its end."""
     give_up_after: Seconds = math.inf
     """Time after which the whole call is given up."""
     retry: Retry | None = None
-    """When a call is sent again; never unless given."""
+    """Retries of failed attempts; none unless given."""
     hedge: Hedge | None = None
-    """When a call is sent once more although it is still awaited; never unless given."""
+    """Hedges: further attempts of a call that is still awaited; none unless given."""
     count: Count | None = None
-    """Clients from which the calls come, drawn for each, every one with a retry budget of its own; one unless given."""
+    """Number of clients, one drawn for each call, each with a retry budget of its own; one unless given."""
 
     @classmethod
     def given(cls, timeout: Any = math.inf, **keys: Any) -> Clients:
-        """The clients of a scenario, which may give a distribution of timeouts."""
+        """Return the clients of a scenario, which may give a distribution of timeouts."""
         return cls(timeout=timeout.mean if getattr(timeout, "scv", 1) == 0 else timeout, **keys)
 
     @property
     def is_drawn(self) -> bool:
-        """Return True if each attempt has a timeout of its own."""
+        """True if each attempt has a timeout of its own."""
         return not isinstance(self.timeout, int | float)
 
     def check(self) -> None:
@@ -138,27 +134,28 @@ class Clients:
 
     @property
     def copies(self) -> int:
-        """Most attempts that a call has at a time."""
+        """Maximum number of simultaneous attempts of a call."""
         return 1 if self.hedge is None else 1 + self.hedge.times
 
     @property
     def attempts(self) -> int:
-        """Most attempts of a call: its retries and all hedges included."""
+        """Maximum number of attempts of a call, retries and all hedges included."""
         return self.copies * (1 if self.retry is None else 1 + self.retry.times)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """The attempts of all calls, by row of the tasks; later ones arrive as sent.
+    """The attempts of all calls, by task row; later attempts arrive when sent.
 
     `whose`: index in `clients`, -1 for a task that is not an attempt; `attempt_of`: row of the first attempt of the
-    same call (-1 likewise); `following`: row of the next attempt, -1 if there is none, where those of a retry stand
-    behind all hedges before it; `number`: how many attempts of its call stand before it; `bucket`: which retry budget
-    the call uses; `drawn`: the part that jitter leaves of the wait before this attempt; `timeout`: seconds, None
-    where none are drawn.
-    In a chain an attempt makes a call of the next stage itself: `child` is the first row of that call (-1: it makes
-    none), `parent`, by the first row of a call, the attempt that makes it (-1: a client outside); None without chains.
-    `root` is the first row of the call outside, `attempt_of` where nothing is in a chain.
+    same call, -1 likewise; `following`: row of the next attempt, -1 if there is none (the attempts of a retry come
+    after all hedges before it); `number`: number of attempts of its call before it; `bucket`: number of the retry
+    budget of the call; `drawn`: factor from jitter of the wait before this attempt; `timeout`: seconds, None if
+    timeouts are not drawn.
+
+    In a chain of services an attempt makes a call of the next stage: `child` is the first row of that call (-1: none),
+    `parent`, by the first row of a call, is the attempt that makes it (-1: an outside client); None without chains.
+    `root` is the first row of the outside call, equal to `attempt_of` without chains.
     """
 
     clients: list[Clients]

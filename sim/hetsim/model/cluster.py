@@ -1,8 +1,8 @@
 """Parts of a cluster: nodes with cores and accelerators, links, power, sharing.
 
-Everything here is a description and never changes during a run; the engine keeps the changing state.
-Times are seconds, sizes bytes, rates bytes per second, power watts.  CPU cores are counted in thousandths
-(`MILLI`) and shares of a GPU in millionths (`WHOLE`), as integers, so that taking and giving back is exact.
+All of these are descriptions that never change during a run; the engine has the changing state.  Times are seconds,
+sizes bytes, rates bytes per second, power watts.  CPU cores are counted in thousandths (`MILLI`) and shares of a GPU in
+millionths (`WHOLE`), as integers, so that occupying and releasing are exact.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fabric:
-    """Rates of racks' uplinks (bytes/s each way), and how phases of jobs meet."""
+    """Rates of racks' uplinks (bytes/s each way), and the contention model of jobs."""
 
     uplinks: dict[str, float] = field(default_factory=dict)
     contention: Literal["random", "aligned", "interleaved", "none"] = "random"
 
 
-NO_KEY = {"key": False}
-"""Metadata of a field that no scenario gives (`hetsim.scenario.fields`)."""
+NO_KEY = {"key": False}  # metadata of a field that is not a key of scenarios (`hetsim.scenario.fields`)
 REQUIRED, OPTIONAL = {"required": True}, {"optional": True}
 MILLI = 1_000
 WHOLE = 1_000_000
@@ -50,12 +49,12 @@ MAX_DEVICES = 2_000_000
 
 
 def millicores(cores: float) -> int:
-    """Cores as the integer thousandths in which they are booked."""
+    """Return a number of cores as integer thousandths."""
     return round(cores * MILLI)
 
 
 def micro_share(gpus: float) -> int:
-    """A share of a GPU in millionths, rounded down so that three thirds fit on one."""
+    """Return a share of a GPU in millionths, rounded down so that three thirds fit."""
     return math.floor(gpus * WHOLE + 1e-6)
 
 
@@ -67,19 +66,19 @@ class Link:
     """
 
     upload: BytesPerSecond = math.inf
-    """Bytes per second from host to device; those of download, or no limit, unless given."""
+    """Bytes per second from host to device; the download rate, or no limit, unless given."""
     download: BytesPerSecond = math.inf
-    """Bytes per second from device to host; those of upload, or no limit, unless given."""
+    """Bytes per second from device to host; the upload rate, or no limit, unless given."""
     latency: Seconds = 0.0
     """Time before the first byte of each transfer."""
     duplex: Literal["full", "half"] = "full"
     """full (both directions at once) or half (they share one rate)."""
+    # measured bus bandwidth of collectives; its highest value is the rate in both directions
     curve: BandwidthCurve | None = field(default=None, metadata=NO_KEY)
-    """Measured bus bandwidth of collectives, whose highest value is the rate in both directions."""
 
     @classmethod
     def given(cls, upload: float | None = None, download: float | None = None, **others: Any) -> Link:
-        """Fill in a missing direction from the other; without both there is no limit."""
+        """Return a link; if one direction is missing, it equals the other."""
         if 0 in (upload, download):
             raise KeyProblem("upload" if upload == 0 else "download", "a bandwidth must be above 0")
         rates = [rate for rate in (upload, download) if rate is not None] or [math.inf]
@@ -90,14 +89,15 @@ class Link:
 class Sharing:
     """Sharing of an accelerator by several launches; `sharing: mps` is the short form.
 
-    exclusive: launches compute one after the other in start order; fractions run side by side, undisturbed.
-    timeslice: all launches in flight compute at once, each at min(1, 1 / sum of shares) of its rate, and at
-        (1 - switch_cost) of that while they are more than one.
-    mps: fractions side by side; each launch runs at 1 / (1 + interference * shares of the others).
-    mig: a launch has a slice of the present layout to itself.  The GPU takes on another when it is empty, or, with
-        `recut` "idle", any that contains the busy slices; new slices can be used after `reconfigure` seconds.
-    pairs: (class, class next to it, times slower than alone), as measured, for timeslice and mps; inf if the two
-        cannot share.  Next to several the factors multiply.  Pairs not given, or inf, follow the rule above.
+    - exclusive: launches compute one after the other in start order; fractions run concurrently, undisturbed.
+    - timeslice: all launches in flight compute at once, each at min(1, 1 / sum of shares) of its rate, and at (1 -
+      switch_cost) of that while there are several.
+    - mps: fractions run concurrently, each at 1 / (1 + interference * shares of the others).
+    - mig: a launch has a slice of the present layout to itself.  The GPU changes its layout when it is empty, or, with
+      `recut` "idle", to any layout that contains the busy slices; new slices are usable after `reconfigure` seconds.
+
+    pairs: (class, class next to it, slowdown), as measured, for timeslice and mps; inf if the two cannot share.  Next
+    to several launches the slowdowns multiply.  Pairs not given, or inf, follow the rules above.
     """
 
     kind: Literal["exclusive", "timeslice", "mps", "mig"] = field(default="exclusive", metadata=REQUIRED)
@@ -120,7 +120,7 @@ class Sharing:
 
     @cached_property
     def slower(self) -> dict[tuple[str, str], float]:
-        """Slowdown by class and class of the neighbor."""
+        """Slowdown of a class next to another class, as measured."""
         return {(one, other): times for one, other, times in self.pairs}
 
     @cached_property
@@ -135,7 +135,7 @@ class Sharing:
         return tuple(dict.fromkeys(one for layout in self.cuts for one in layout))
 
     def share_of(self, profile: str | None) -> float | None:
-        """The share of the slices with this profile; None if there are none."""
+        """Return the share of the slices with this profile; None if there are none."""
         return next((one.share for one in self.slices if one.profile == profile and profile), None)
 
 
@@ -143,18 +143,20 @@ class Sharing:
 class Preemption:
     """Preemption of running launches; `preemption: drain` is the short form.
 
-    context_switch: at once; the task's state is saved, over the device's link or at `rate` bytes per second.
-    drain: the blocks under way run to their end first; nothing is saved and nothing lost.
-    flush: at once; of idempotent kernels the blocks under way are thrown away, others are drained.
-    flep: as drain, at the preemption points between the blocks of a transformed kernel, which computes slower by
-        `overhead` all the time.
-    Tanasic, Gelado, Cabezas, Ramirez, Navarro, Valero, Enabling Preemptive Multiprogramming on GPUs (ISCA 2014);
-    Park, Park, Mahlke, Chimera: Collaborative Preemption for Multitasking on a Shared GPU (ASPLOS 2015);
-    Wu, Liu, Zhou, Jiang, FLEP: Enabling Flexible and Efficient Preemption on GPUs (ASPLOS 2017).
+    - context_switch: at once; the task's state is saved, over the device's link or at `rate` bytes per second.
+    - drain: the blocks in progress run to their end first; nothing is saved and nothing lost.
+    - flush: at once; the blocks in progress of idempotent kernels are discarded, those of other kernels are drained.
+    - flep: like drain, at the preemption points between the blocks of a transformed kernel, which always computes
+      slower by `overhead`.
+
+    References: Tanasic, Gelado, Cabezas, Ramirez, Navarro, Valero, Enabling Preemptive Multiprogramming on GPUs (ISCA
+    2014); Park, Park, Mahlke, Chimera: Collaborative Preemption for Multitasking on a Shared GPU (ASPLOS 2015); Wu,
+    Liu, Zhou, Jiang, FLEP: Enabling Flexible and Efficient Preemption on GPUs (ASPLOS 2017).
     """
 
     kind: Literal["context_switch", "drain", "flush", "flep"] = field(default="context_switch", metadata=REQUIRED)
-    """How running work is left: context_switch (save state), drain (end the block), flush (drop it), flep (yield)."""
+    """How a running launch is preempted: context_switch (save state), drain (end the block), flush (drop it), or  flep
+    (yield)."""
     rate: BytesPerSecond | None = None
     """For context_switch: the rate at which state is saved to the device's own memory; over its link unless given."""
     overhead: Fraction = 0.0
@@ -176,7 +178,7 @@ class Preemption:
 class Power:
     """Watts of a device (of a CPU: of one core) and its wake-up delay.
 
-    Dynamic power (busy - idle) grows as the cube of frequency.
+    Dynamic power (busy - idle) is proportional to the cube of the frequency.
     """
 
     idle: Watts = 0.0
@@ -193,24 +195,24 @@ class Power:
 class Price:
     """Price per time of a device (CPU: of a core) or node, when up and when asleep.
 
-    `price: 2.5/h` alone is that of both.  Nothing is paid while a device is down.
+    `price: 2.5/h` sets both.  Nothing is paid while a device is down.
     """
 
     up: PerSecond = field(default=0.0, metadata=REQUIRED)
-    """Money for a time in which it is up, used or not, in any currency: 2.5/h."""
+    """Price per time while up, used or not, in any currency: 2.5/h."""
     asleep: PerSecond = field(default=0.0, metadata=OPTIONAL)
-    """Money for a time asleep; the price of being up unless given."""
+    """Price per time while asleep; the price of being up unless given."""
 
     @classmethod
     def given(cls, up: float, asleep: float | None = None) -> Price:
-        """Fill in the price when asleep: the same as when up, unless given."""
+        """Return a price; if `asleep` is missing, it equals `up`."""
         return cls(up, up if asleep is None else asleep)
 
     def __add__(self, other: Price) -> Price:
         return Price(self.up + other.up, self.asleep + other.asleep)
 
     def over(self, parts: int) -> Price:
-        """The price of one of `parts` equal parts."""
+        """Return the price of one of `parts` equal parts."""
         return Price(self.up / parts, self.asleep / parts)
 
 
@@ -223,33 +225,33 @@ class DeviceType:
 
     name: str = field(metadata=NO_KEY)
     kind: Name = field(default="gpu", metadata=OPTIONAL)
-    """Its kind if it is not a GPU, such as npu; required under accelerators."""
+    """Kind of the device if it is not a GPU, such as npu; required under accelerators."""
     speed: Positive = 1.0
-    """How many times as fast as the GPU for which gpu_time is given, or of a CPU as the core of cpu_time."""
+    """Speed relative to the GPU for which gpu_time is given; of a CPU, to the core of cpu_time."""
     memory: Bytes | None = None
-    """Memory of each; no limit unless given."""
+    """Memory of each device; no limit unless given."""
     streams: Count = 1
-    """How many launches may be in flight on each; 2 overlap an upload with a compute."""
+    """Maximum number of launches in flight on each device; 2 overlap an upload with a compute."""
     link: Link = field(default_factory=Link, metadata=NO_KEY)
     sharing: Sharing = field(default_factory=Sharing, metadata=NO_KEY)
     power: Power = field(default_factory=Power)
-    """Watts of each, or of a CPU of each core."""
+    """Watts of each device, of a CPU: of each core."""
     preemption: Preemption = field(default_factory=Preemption)
-    """How each lets go of running work; a kind alone, or with its figures."""
+    """How a running launch on it is preempted; a kind alone, or with its parameters."""
     multiprocessors: Count | None = None
     """Number of streaming multiprocessors, for work given by kernels; that of a known device unless given."""
     price: Price = field(default=FREE, metadata=OPTIONAL)
-    """Price of each (of a CPU: of each core), as 2.5/h or with up and asleep; that under cluster.prices, or nothing,
-    unless given."""
+    """Price of each device (of a CPU: of each core), as 2.5/h or with up and asleep; that under cluster.prices, or
+    nothing, unless given."""
     peak: object | None = None
-    """Best rates of each (of a CPU of a core), for work and profiles: figures or the name of a known device; looked up
-    by type unless given."""
+    """Peak rates of each device (of a CPU: of a core), for work and profiles: figures or the name of a known device;
+    looked up by type unless given."""
 
     def __hash__(self) -> int:
-        return hash(self.name)  # not of all fields: types are keys in the innermost loops
+        return hash(self.name)  # only the name, for speed: types are keys in the innermost loops
 
     def slices_for(self, share: int, memory: int = 0, profile: str = "") -> Layout:
-        """The MIG slices that have this share, memory and profile."""
+        """Return the MIG slices that have this share, memory and profile."""
         named = [one for one in self.sharing.slices if profile in ("", one.profile)]
         return tuple(one for one in named if micro_share(one.share) >= share and one.bytes_of(self.memory) >= memory)
 
@@ -262,12 +264,9 @@ class Device:
     name: str
     type: DeviceType
     node: int
-    local: int
-    """Position among the accelerators of the node; -1 for the cores."""
-    switch: int | None = None
-    """Number of the PCIe switch on its node behind which it sits, if any."""
-    island: int | None = None
-    """Number of the NVLink island on its node to which it belongs, if any."""
+    local: int  # position among the accelerators of the node; -1 for the cores
+    switch: int | None = None  # number of its PCIe switch on the node, if any
+    island: int | None = None  # number of its NVLink island on the node, if any
     rack: str | None = None
 
     def __hash__(self) -> int:
@@ -287,29 +286,30 @@ class NodeSpec:
     """Host memory of each node; no limit unless given."""
     accelerators: tuple[tuple[DeviceType, int], ...] = field(default=(), metadata=NO_KEY)
     count: Whole = 1
-    """How many equal nodes."""
+    """Number of equal nodes."""
     name: Name | None = None
-    """Name of the nodes; of several equal ones a number is added, and without a name they are n0, n1, ..."""
+    """Name of the nodes; several equal nodes get a number appended, and nodes without a name are n0, n1, ..."""
     cpu_type: DeviceType = field(default_factory=lambda: DeviceType("cpu", kind="cpu"), metadata=NO_KEY)
+    # accelerators per PCIe switch, in order; None: each has its own path to the host
     switch_size: int | None = field(default=None, metadata=NO_KEY)
-    """Accelerators behind one PCIe switch (filled in order); None: each has a way of its own."""
     island_size: Count | None = field(default=None, metadata={"alias": "island"})
-    """Accelerators that NVLink joins directly, in order."""
+    """Number of consecutive accelerators that NVLink connects directly."""
     nvlink: Link = field(default_factory=Link, metadata=OPTIONAL)
-    """The link between its GPUs, for parallel training: a rate, rate and latency, or a curve; no limit unless given."""
+    """Link between the GPUs of a node, for parallel training: a rate, rate and latency, or a curve; no limit unless
+    given."""
     cards: Count = 1
     """Network cards that share the rate of its network equally, for parallel training."""
     switch: Link = field(default_factory=Link, metadata=NO_KEY)
     network: Link = field(default_factory=Link, metadata=OPTIONAL)
-    """The way to all other nodes."""
+    """Link to all other nodes."""
     rack: Name | None = None
     """Name of the rack in which these nodes are; in none unless given."""
+    # number of the first node, if these are part of a larger group of nodes (those of one rack)
     first: int | None = field(default=None, metadata=NO_KEY)
-    """Number of the first of them, where they are part of a larger group of nodes (those of one rack)."""
     price: Price = field(default=FREE, metadata=OPTIONAL)
-    """Price of the node as a whole, added to those of its devices, in equal parts for its accelerators (else cores)."""
+    """Price of a node as a whole, added in equal parts to the prices of its accelerators (else of its cores)."""
     partitions: tuple[str, ...] = ()
-    """Partitions (virtual clusters) to which they belong; rules stand under `site`."""
+    """Partitions (virtual clusters) to which the nodes belong; the rules of partitions are under `site`."""
     driver_cores: Whole = 0
     """Cores that drive each accelerator of a node and run no tasks."""
 
@@ -324,36 +324,34 @@ class Partition:
     """A named part of the cluster with its rules; partitions may overlap."""
 
     name: str = field(metadata=NO_KEY)
-    mask: int = field(default=0, metadata=NO_KEY)
-    """Bitmask of the indexes of its nodes."""
+    mask: int = field(default=0, metadata=NO_KEY)  # bitmask of the indexes of its nodes
     default: bool = False
-    """True for the partition of tasks that name none."""
+    """True for the partition of tasks that name no partition."""
     default_time: Seconds | None = None
-    """Time limit of tasks that ask for none; max_time unless given."""
+    """Time limit of tasks that request none; max_time unless given."""
     max_time: Seconds = math.inf
-    """Longest time limit that may be asked for."""
+    """Maximum time limit that a task may request."""
     tier: Whole = 0
-    """Higher ones go first under slurm_multifactor."""
+    """Tasks of partitions with a higher tier go first under slurm_multifactor."""
     max_gpus: Positive | None = None
-    """GPUs that its running tasks may hold at once, fractions included; no limit unless given."""
+    """Maximum GPUs that its running tasks occupy at once, fractions included; no limit unless given."""
     max_cpus: Positive | None = None
-    """Cores that its running tasks may hold at once; no limit unless given."""
+    """Maximum cores that its running tasks occupy at once; no limit unless given."""
     max_nodes: Count | None = None
-    """Nodes on which its tasks may run at once; no limit unless given."""
+    """Maximum number of nodes on which its tasks run at once; no limit unless given."""
     users: tuple[str, ...] | None = None
     """Users who may use it; all unless given."""
     accounts: tuple[str, ...] | None = None
     """Accounts that may use it; all unless given."""
+    # bitmask of what its jobs compete for, its nodes by default (see `Cluster.claims`)
     claims: int = field(default=0, metadata=NO_KEY)
-    """Bitmask of what its jobs compete for (`Cluster.claims`): jobs of partitions that share a bit do.  By default its
-    nodes."""
 
     def __post_init__(self) -> None:
         if not self.claims:
             object.__setattr__(self, "claims", self.mask)
 
     def check(self) -> None:
-        """Raise KeyProblem for times that contradict each other."""
+        """Raise KeyProblem for time limits that contradict each other."""
         if self.default_time is not None and self.default_time > self.max_time:
             text = f"default_time must be at most the max_time of {self.max_time:g} s; got {self.default_time:g} s"
             raise KeyProblem("default_time", text)
@@ -363,7 +361,7 @@ class Partition:
 
     @property
     def limited(self) -> bool:
-        """Return True if there is a limit on what its jobs occupy at once."""
+        """True if there is a limit on what its jobs occupy at once."""
         return self.max_gpus is not None or self.max_cpus is not None or self.max_nodes is not None
 
     def __repr__(self) -> str:
@@ -376,8 +374,7 @@ class Node:
 
     index: int
     name: str
-    cpus: int
-    """Cores for tasks: those that drive its accelerators (`spec.drivers`) are not among them."""
+    cpus: int  # cores for tasks; those that drive its accelerators (`spec.drivers`) are not included
     memory: int | None
     cpu: Device
     accelerators: tuple[Device, ...]
@@ -409,10 +406,9 @@ class Cluster:
             for name in node.spec.partitions:
                 masks[name] = masks.get(name, 0) | 1 << node.index
         by_node = {name: Partition(name, mask, claims=self.claims(mask)) for name, mask in masks.items()}
+        # partitions by name; the code that builds the cluster may replace them by ones with rules
         self.partitions = partitions or by_node
-        """By name; the code that builds the cluster may replace them by others, with rules."""
-        self.fabric = fabric
-        """The network between nodes, as far as it is not theirs alone; replaced like the partitions."""
+        self.fabric = fabric  # the shared network between nodes; replaced like the partitions
 
     def _add(self, spec: NodeSpec, copy: int) -> None:
         index = len(self.nodes)
@@ -447,10 +443,10 @@ class Cluster:
         return device
 
     def claims(self, mask: int, kind: DeviceType | None = None) -> int:
-        """Bitmask of the nodes for which tasks bound to these nodes compete.
+        """Return the bitmask of what tasks bound to these nodes compete for.
 
-        The nodes, and where a node has several types of accelerator each of them; of tasks that take nothing but a
-        `kind` of them, that type alone.
+        One bit for each node and, if a node has several types of accelerators, one for each of its types; for tasks
+        that need only accelerators of type `kind`, only that type's bit.
         """
         types = [list(dict.fromkeys(one.type for one in node.accelerators)) for node in self.nodes]
         longest = max(map(len, types), default=0)
@@ -469,25 +465,25 @@ class Cluster:
         return {device.name: device for device in self.devices}
 
     def of_kind(self, kind: str) -> list[DeviceType]:
-        """The types present with this kind (cpu, gpu, npu) or name."""
+        """Return the types present with this kind (cpu, gpu, npu) or name."""
         present = {device.type.name for device in self.devices if device.type.kind != "cpu"}
         if any(node.cpus for node in self.nodes):
             present |= {node.cpu.type.name for node in self.nodes if node.cpus}
         return [t for t in self.types.values() if t.name in present and kind in (t.name, t.kind)]
 
     def count(self, kind: str) -> int:
-        """Devices of a kind or type; of a CPU, its cores for tasks."""
+        """Return the number of devices of a kind or type; of a CPU, its cores for tasks."""
         units = zip(self.devices, self.units, strict=True)
         return sum(count for device, count in units if kind in (device.type.kind, device.type.name))
 
     @cached_property
     def units(self) -> list[int]:
-        """Units of each device that tasks can take: cores of a CPU, 1 of an accelerator."""
+        """Units of each device that tasks can occupy: cores of a CPU, 1 of an accelerator."""
         return [self.nodes[d.node].cpus if d.type.kind == "cpu" else 1 for d in self.devices]
 
     @cached_property
     def powered_units(self) -> list[int]:
-        """Units of each device that use power and cost money, with driver cores."""
+        """Units of each device that use power and cost money, driver cores included."""
         return [
             self.nodes[d.node].cpus + self.nodes[d.node].spec.drivers if d.type.kind == "cpu" else 1
             for d in self.devices
@@ -506,23 +502,23 @@ class Cluster:
 
     @cached_property
     def has_watts(self) -> bool:
-        """Return True if any device draws power; else energy is unknown, not 0 J."""
+        """True if any device draws power; else energy is unknown, not 0 J."""
         return any(d.type.power.idle or d.type.power.busy or d.type.power.sleep for d in self.devices)
 
     @property
     def priced(self) -> bool:
-        """Return True if anything here costs money."""
+        """True if any device or node has a price."""
         return any(price != FREE for price in self.prices)
 
     def price_of(self, kind: str) -> float:
-        """Mean price per second of a device of this type (or core); 0 without any."""
+        """Return the mean price per second of a device of this type (or core); 0 if none."""
         devices = zip(self.devices, self.prices, self.units, strict=True)
         paid = [(price.up, count) for device, price, count in devices if device.type.name == kind]
         number = sum(count for _, count in paid)
         return sum(price * count for price, count in paid) / number if number else 0.0
 
     def describe(self) -> str:
-        """One line for people: `8 x (32 cores, 4 x v100)`."""
+        """Return one line for people: `8 x (32 cores, 4 x v100)`."""
         groups: list[tuple[NodeSpec, int]] = []
         for node in self.nodes:
             rack = node.spec.rack if node.spec.first is None else None

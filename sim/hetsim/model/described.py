@@ -1,8 +1,8 @@
-"""Models with a JSON Schema that says of each key what it means.
+"""Models with a JSON Schema that describes the meaning of each key.
 
-The sentence is the string that stands below a field, as with pydantic's `use_attribute_docstrings`; the schema adds
-the default.  That option reads the sources when the classes are made, which doubles the time to import the models of
-a scenario; here they are read when a schema is asked for.
+The description is the string below a field, as with pydantic's `use_attribute_docstrings`; the schema adds the default.
+That option reads the sources when the classes are created, which doubles the time to import the models of a scenario;
+here the sources are read when a schema is requested.
 """
 
 import ast
@@ -25,12 +25,9 @@ Kind = TypeVar("Kind", bound=BaseModel)
 class Described(BaseModel):
     """A model whose fields are described in its JSON Schema by their docstrings."""
 
-    FIRST: ClassVar[tuple[str, ...]] = ()
-    """Keys that stand first in the schema, where base classes declare others before them."""
-    INLINED: ClassVar[type[BaseModel] | None] = None
-    """The model that describes its fields, if that is no base of it."""
-    USED: ClassVar[Mapping[str, Any]] = {}
-    """Values by key for keys that are left out and have the default null."""
+    FIRST: ClassVar[tuple[str, ...]] = ()  # keys that come first in the schema, before those of base classes
+    INLINED: ClassVar[type[BaseModel] | None] = None  # the model that describes its fields, if it is not a base class
+    USED: ClassVar[Mapping[str, Any]] = {}  # values used for keys that are not given and have the default null
 
     @model_validator(mode="after")
     def _check_each(self) -> Self:
@@ -41,7 +38,7 @@ class Described(BaseModel):
         return self
 
     def used(self, key: str) -> Any:
-        """The value of a key, or the value used where it is not given."""
+        """Return the value of a key, or the value used if it is not given."""
         value = getattr(self, key)
         return used_without(type(self))[key] if value is None else value
 
@@ -71,14 +68,14 @@ class Frozen(Described):
 
 
 def shipped(kind: type[Kind], module: str, table: str) -> dict[str, Kind]:
-    """Models of a table next to a module, by name; `.part` ones are parts of others."""
+    """Load models from a table next to a module, by name, without `.part` entries."""
     rows = package_table(module, table)
     return {name: kind.model_validate(figures) for name, figures in rows.items() if name[0] != "."}
 
 
 @cache
 def used_without(model: type[Described]) -> dict[str, Any]:
-    """Values of `USED` by key, those of its bases included."""
+    """Return the values used for keys that are not given (`USED`), bases included."""
     used: dict[str, Any] = {}
     for base in reversed(model.__mro__):
         used |= vars(base).get("USED", {})
@@ -88,9 +85,9 @@ def used_without(model: type[Described]) -> dict[str, Any]:
 
 
 def with_default(sentence: str, default: Any, metadata: Iterable[Any] = ()) -> str:
-    """The sentence with the default, if that has a text and is not stated already."""
-    default = getattr(default, "kind", default)  # of a part with keys of its own, of which the others are as they say
-    if isinstance(default, Mapping):  # by what else is given
+    """Add the default to a key's description, unless it is stated already."""
+    default = getattr(default, "kind", default)  # of a part with keys of its own: its kind
+    if isinstance(default, Mapping):  # defaults that depend on other keys
         text = ", ".join(f"{in_units(value, metadata)} {where}" for where, value in default.items())
     elif default == math.inf:
         text = "no limit"
@@ -105,9 +102,9 @@ def with_default(sentence: str, default: Any, metadata: Iterable[Any] = ()) -> s
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Docstrings of a model's fields, those of base classes included.
+    """Return the docstrings of a model's fields, those of base classes included.
 
-    A field that can only be one word, the kind of the model, says that word unless a text says more.
+    A field that can only be one word, the kind of the model, has that word as its text unless a docstring says more.
     """
     texts: dict[str, str] = {}
     kinds = {name: get_args(info.annotation) for name, info in model.model_fields.items()
@@ -123,7 +120,7 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
 
 @cache
 def _of_module(name: str) -> dict[str, dict[str, str]]:
-    """Texts below the annotated names of a module, per class and name."""
+    """Return the strings below the annotated names of a module, by class and name."""
     module = sys.modules.get(name)
     try:
         source = inspect.getsource(module) if module is not None else ""

@@ -1,7 +1,8 @@
 """Traffic among the nodes of one job, and the time of its step on given nodes.
 
-A step computes, waits in a pipeline's bubble, and has phases of communication.  On given nodes a phase takes as long
-as the slowest link that it crosses: the nodes' own, and the uplinks of racks.  Worked out once for each set of nodes.
+A training step computes, waits in a pipeline's bubble, and has phases of communication.  On given nodes a phase takes
+as long as the slowest link that it crosses: the nodes' own links, and the uplinks of racks.  Results are cached by set
+of nodes.
 """
 
 import math
@@ -12,20 +13,18 @@ from typing import Literal
 
 from hetsim.model.cluster import Cluster, Device
 
-KNOWN = 20_000
-"""Maximum number of sets of nodes for which the profile is kept."""
+KNOWN = 20_000  # maximum number of sets of nodes whose profile is cached
 
-ROUNDING = 1e-12
-"""Share by which sums of the same seconds may differ."""
+ROUNDING = 1e-12  # relative tolerance for sums of the same seconds
 
 
 def link_names(cluster: Cluster) -> list[str]:
-    """Names of all links by number: those of the nodes, then the uplinks of racks."""
+    """Return the names of all links by number: of the nodes, then of racks' uplinks."""
     return [f"{node.name}/network" for node in cluster.nodes] + [f"{rack}/uplink" for rack in cluster.fabric.uplinks]
 
 
 def link_rates(cluster: Cluster) -> list[float]:
-    """Their rates in one direction, in the same order."""
+    """Return the links' rates in one direction, in the order of `link_names`."""
     own = [min(node.spec.network.upload, node.spec.network.download) for node in cluster.nodes]
     return own + list(cluster.fabric.uplinks.values())
 
@@ -34,36 +33,32 @@ def link_rates(cluster: Cluster) -> list[float]:
 class Phase:
     """Communication of a step among groups of `group` consecutive nodes of a job.
 
-    ring: each node sends to the next of its group, so that it crosses a rack's uplink once.  all_to_all: each to all.
-    chain: node i and node i + group send to each other, and the last to the first where it is a `loop`.
+    ring: each node sends to the next of its group, so that the data cross a rack's uplink once.  all_to_all: each node
+    sends to all others.  chain: node i and node i + group send to each other; with `loop`, also the last and the first.
     """
 
     shape: Literal["ring", "all_to_all", "chain"]
     group: int
-    bytes: float
-    """Bytes that a node sends to other nodes in a step."""
-    fixed: float = 0.0
-    """Seconds in addition: latencies, and what moves within nodes before or after."""
-    hidden: float = 0.0
-    """Seconds that pass behind computing."""
-    cards: int = 1
-    """Network cards of a node that it uses."""
+    bytes: float  # bytes that a node sends to other nodes in a step
+    fixed: float = 0.0  # additional seconds: latencies, and transfers within nodes before or after
+    hidden: float = 0.0  # seconds that overlap with computing
+    cards: int = 1  # network cards of a node that it uses
     loop: bool = False
-    waits: float = 0.0
-    """Seconds by which a pipeline's bubble grows with each second of it."""
+    waits: float = 0.0  # seconds by which a pipeline's bubble grows with each second of the phase
+    # seconds that links within nodes need at the same time: the slowest hop of a ring sets its pace
     inside: float = 0.0
-    """Seconds that links within nodes need at the same time: the slowest hop of a ring sets its pace."""
 
     def over(self, card: float, cards: int) -> float:
-        """Seconds over this number of cards at this rate; no uplinks, no latencies."""
+        """Return the seconds over this number of cards at this rate, without latencies."""
         return max(self.inside, self.bytes / (card * min(self.cards, cards)))
 
 
 @dataclass(frozen=True)
 class Load:
-    """The need of a phase for one link: seconds of use, and seconds at full rate.
+    """The use of one link by a phase, in seconds, also at the link's full rate.
 
-    `alone`: no other job can be in its way there."""
+    `alone`: True if no other job can delay it on the link.
+    """
 
     link: int
     seconds: float
@@ -71,9 +66,8 @@ class Load:
     alone: bool = False
 
 
+# a phase's use of a link: seconds at full rate, seconds undelayed, seconds of delay that computing hides
 Use = tuple[float, float, float]
-"""Of a phase on a link: seconds at its full rate, seconds that the phase sends if no other job delays it, and by how
-many it may send longer before the step takes longer."""
 
 
 @dataclass(frozen=True)
@@ -84,37 +78,28 @@ class StepPipeline:
     stages: int
     micro_batches: int
     chunks: int
-    forward: float
-    """Computing, over all chunks."""
+    forward: float  # compute seconds of the forward passes, over all chunks
     backward: float
-    head: float
-    """Computing that the last stage has more, a third of it forward."""
-    update: float
-    """Seconds of the optimizer at the end of the step."""
-    phases: tuple[str, ...]
-    """Names of the phases of the step, in their order: tensor, pipeline, experts, data."""
-    ahead: float
-    """Share of the tensor-parallel communication that belongs to forward passes."""
+    head: float  # additional compute seconds of the last stage, a third of them forward
+    update: float  # seconds of the optimizer at the end of the step
+    phases: tuple[str, ...]  # names of the step's phases, in order: tensor, pipeline, experts, data
+    ahead: float  # share of the tensor-parallel communication that belongs to forward passes
 
 
 @dataclass(frozen=True)
 class TrafficProfile:
-    """Seconds of a step on given nodes by cause, links unshared, and its phases."""
+    """Seconds of a training step on given nodes, and its communication phases."""
 
     compute: float
-    filling: float
-    """Seconds of the bubble without communication."""
-    phases: tuple[tuple[Phase, tuple[Load, ...]], ...]
-    """Each phase, and its load on links."""
-    bytes: float
-    """Bytes that its nodes send to other nodes."""
-    across: float
-    """The part of `bytes` that crosses racks."""
+    filling: float  # seconds of the bubble without communication
+    phases: tuple[tuple[Phase, tuple[Load, ...]], ...]  # each phase, and its use of links
+    bytes: float  # bytes that its nodes send to other nodes
+    across: float  # the part of `bytes` that crosses racks
 
     def step(self, slow: dict[int, float] | None = None) -> tuple[float, float, dict[int, list[Use]]]:
-        """Seconds of communication and bubble, and the shared link use of phases.
+        """Return seconds of communication and bubble, and the use of shared links.
 
-        slow: links that are slower than they should be, by how many times.
+        slow: slowdown factor of links that are slower than nominal.
         """
         spent: dict[int, list[Use]] = {}
         total, bubble = 0.0, self.filling
@@ -127,12 +112,12 @@ class TrafficProfile:
                     spent.setdefault(load.link, []).append((seconds, longest, slack))
             exposed = max(0.0, phase.fixed + longest - phase.hidden)
             total += exposed
-            if phase.waits:  # a link may be down, and 0 × inf is no number
+            if phase.waits:  # a link may be down, and 0 × inf is NaN
                 bubble += phase.waits * exposed
         return total, bubble, spent
 
     def exposed(self) -> list[float]:
-        """Seconds of each phase that computing does not hide."""
+        """Return the seconds of each phase that do not overlap with computing."""
         longest = [max([phase.inside, *(load.seconds for load in loads)]) for phase, loads in self.phases]
         return [max(0.0, one.fixed + over - one.hidden) for (one, _), over in zip(self.phases, longest, strict=True)]
 
@@ -158,19 +143,16 @@ class TrafficProfile:
 
 @dataclass(eq=False)
 class Exchange:
-    """The training step of a mode's jobs; their times were measured as `nominal`."""
+    """Training step of a mode: compute time and traffic; `nominal`: measured seconds."""
 
     cluster: Cluster
     compute: float
     filling: float
     phases: tuple[Phase, ...]
     nominal: float
-    at_peak: float = math.nan
-    """Seconds that the operations of the model, none computed twice, would take at the GPUs' peak."""
-    largest: float = 1.0
-    """Share of what is sent that belongs to one tensor, the largest."""
-    pipeline: StepPipeline | None = None
-    """How its micro-batches go through stages, of training with more than one."""
+    at_peak: float = math.nan  # seconds of the model's operations at the GPUs' peak rate, without recomputation
+    largest: float = 1.0  # share of the sent bytes that belongs to the largest tensor
+    pipeline: StepPipeline | None = None  # the passage of micro-batches through stages, if there are several
 
     @cached_property
     def _profiles(self) -> dict[tuple[int, ...], TrafficProfile]:
@@ -182,30 +164,29 @@ class Exchange:
 
     @cached_property
     def _uplink(self) -> list[int | None]:
-        """Number of the rack's uplink, by node."""
         first = len(self.cluster.nodes)
         numbers = {rack: first + place for place, rack in enumerate(self.cluster.fabric.uplinks)}
         return [numbers.get(node.spec.rack) for node in self.cluster.nodes]  # type: ignore[arg-type]
 
     def rate(self, devices: Sequence[Device]) -> float:
-        """Rate of a launch on these devices with unshared links."""
+        """Return the rate of a launch on these devices with unshared links."""
         seconds = self.profile_of(devices).seconds
         if abs(seconds - self.nominal) <= ROUNDING * self.nominal:
             return 1.0
         return self.nominal / seconds
 
     def profile_of(self, devices: Sequence[Device]) -> TrafficProfile:
-        """The traffic of a step on these devices."""
+        """Return the traffic of a step on these devices."""
         nodes: list[int] = []
         for device in devices:
             if not nodes or nodes[-1] != device.node:
                 nodes.append(device.node)
-        if len(self._rates) > len(self.cluster.nodes):  # ranks lie rack by rack
+        if len(self._rates) > len(self.cluster.nodes):  # ranks are ordered rack by rack
             nodes.sort(key=lambda node: (self._uplink[node] or 0, node))
         return self.on(tuple(nodes))
 
     def on(self, nodes: tuple[int, ...]) -> TrafficProfile:
-        """The traffic of a step on these nodes, in the order of the ranks."""
+        """Return the traffic of a step on these nodes, in the order of the ranks."""
         if (profile := self._profiles.get(nodes)) is None:
             if len(self._profiles) > KNOWN:
                 self._profiles.clear()
@@ -231,7 +212,7 @@ class Exchange:
         return TrafficProfile(self.compute, self.filling, tuple(phases), bytes=sent, across=across)
 
     def _crossing(self, phase: Phase, nodes: tuple[int, ...]) -> dict[int, tuple[float, float]]:
-        """Bytes that a phase sends over each uplink: in sequence, and in all."""
+        """Return the bytes of a phase over each uplink: in sequence, and in total."""
         uplinks = [self._uplink[node] for node in nodes]
         if len(set(uplinks)) == 1:
             return {}

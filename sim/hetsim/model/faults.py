@@ -15,18 +15,17 @@ from hetsim.model.cluster import NO_KEY, REQUIRED
 if TYPE_CHECKING:
     from hetsim.model.units import Fraction, Name, Positive, Seconds
 
-Draw = Callable[[np.random.Generator, int], np.ndarray]
-"""So many times, in seconds."""
+Draw = Callable[[np.random.Generator, int], np.ndarray]  # draws a number of times, in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class FaultProcess:
     """Repeated independent faults of some devices; with `factor`, slowdowns.
 
-    `between` are the times from being sound to the next fault, `lasting` those from fault to repair.  With
-    `together`, every other device of the same group (`groups`, by device) falls ill with the first with that
-    probability, until the same repair.  Devices are indexes; that of a node's cores stands for the whole node.  Links
-    between nodes are numbered on behind the devices (`hetsim.model.exchange.link_names`).
+    `between` draws the times from repair to the next fault, `lasting` those from fault to repair.  Each other device of
+    the same group (`groups`, by device) fails at the same time with probability `together`, until the same repair.
+    Devices are indexes; a CPU stands for its whole node.  Links between nodes are numbered after the devices
+    (`hetsim.model.exchange.link_names`).
     """
 
     name: Name = field(metadata={"optional": True})
@@ -35,51 +34,48 @@ class FaultProcess:
     between: Draw = field(metadata=NO_KEY)
     lasting: Draw = field(metadata=NO_KEY)
     factor: Positive | None = field(default=None, metadata={"alias": "slow"})
-    """Instead of failing, a device takes this many times as long."""
+    """Slowdown factor of the device instead of a failure: it takes this many times as long."""
     together: Fraction = 0.0
-    """Probability that each other node of the same rack fails along."""
+    """Probability that each other node of the same rack fails at the same time."""
     groups: dict[int, tuple[int, ...]] | None = field(default=None, metadata=NO_KEY)
-    mean: float = field(default=math.inf, metadata=NO_KEY)
-    """Mean of `between`."""
-    longest: float = field(default=math.inf, metadata=NO_KEY)
-    """Upper bound of `between`."""
+    mean: float = field(default=math.inf, metadata=NO_KEY)  # mean of `between`
+    longest: float = field(default=math.inf, metadata=NO_KEY)  # upper bound of `between`
 
 
 @dataclass(frozen=True, slots=True)
 class FaultEvent:
-    """A known fault: at a time a device goes down, comes up, or runs slower.
+    """A known fault: at a time a device fails, is repaired, or runs slower.
 
-    "slow" replaces the factor that the same source gave before (1 ends it), "up" ends one "down" of that source.
+    "slow" replaces the factor that the same source set before (1 ends it), "up" ends one "down" of that source.
     """
 
     time: float
     device: int
     what: str
     factor: float = 1.0
-    source: str = ""
-    """The file that tells it."""
+    source: str = ""  # the file that lists it
 
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
     """A window in which devices are down.
 
-    Policies are told at `announced`; from then on, with `drain`, the devices take nothing new.
+    Policies are notified at `announced`; from then on, with `drain`, the devices accept no new launches.
     """
 
     devices: tuple[int, ...] = field(default=(), metadata=NO_KEY)
     start: Seconds = field(default=0.0, metadata={"alias": "from", **REQUIRED})
-    """When they go down."""
+    """Time at which the devices go down."""
     length: Seconds = field(default=0.0, metadata={"alias": "for", **REQUIRED})
-    """For how long they are down."""
+    """Time for which the devices are down."""
     announced: Seconds = field(default=0.0, metadata={"optional": True})
-    """When policies are told; when it begins unless given."""
+    """Time at which policies are notified; when it begins unless given."""
     drain: bool = True
-    """True if the nodes take no new launches from the announcement on."""
+    """True if the devices accept no new launches from the announcement on."""
 
     @classmethod
     def given(cls, start: float, announced: float | None = None, **others: Any) -> Maintenance:
-        """Fill in the announcement: at the begin, unless given."""
+        """Return a maintenance; if `announced` is missing, it equals `start`."""
         return cls(start=start, announced=start if announced is None else announced, **others)
 
     def check(self) -> None:

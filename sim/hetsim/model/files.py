@@ -1,4 +1,4 @@
-"""Input files, recorded where they are opened, and outputs, written as a whole."""
+"""Input files, which are recorded when opened, and output files."""
 
 import gzip
 import hashlib
@@ -22,8 +22,7 @@ from typing import IO, Any, TextIO, cast
 
 from hetsim.errors import Problem, ScenarioError
 
-TEMPORARY = ".hetsim-"
-"""How the names of files begin that are being written; machine and process follow."""
+TEMPORARY = ".hetsim-"  # prefix of the names of files being written; a digest of the machine and the process id follow
 DAY = 86_400.0
 
 
@@ -32,7 +31,7 @@ DAY = 86_400.0
 
 @dataclass
 class InputFiles:
-    """Files recorded as inputs: `named` by key and text, `seen` opened by other code."""
+    """Files that were recorded as inputs of a computation."""
 
     paths: dict[Path, None] = field(default_factory=dict)
     opened: dict[Path, None] = field(default_factory=dict)
@@ -45,7 +44,7 @@ _recording: ContextVar[tuple[InputFiles, ...]] = ContextVar("recording", default
 
 @contextmanager
 def recorded_inputs() -> Iterator[InputFiles]:
-    """Record the inputs that are named or opened in the block, by this thread."""
+    """Record the inputs that this thread names or opens inside a `with` block."""
     record = InputFiles()
     before = _recording.set((*_recording.get(), record))
     try:
@@ -64,7 +63,7 @@ def record_input(path: Path, key: str | None = None, text: Any = None) -> Path:
 
 
 def open_input(path: Path) -> io.BufferedReader:
-    """Open and record an input; libraries get this stream, never a path."""
+    """Open and record an input file; libraries receive the stream, not the path."""
     for one in _recording.get():
         one.opened[path] = None
     return path.open("rb")
@@ -75,17 +74,16 @@ def open_text(path: Path, errors: str = "strict", newline: str | None = "") -> T
     return io.TextIOWrapper(open_input(path), "utf-8-sig", errors, newline)
 
 
-watching: set[str] = set()
-"""Why this process watches what it opens, if it does; the hook cannot be taken away."""
+watching: set[str] = set()  # reasons why this process records all files that it opens; the hook cannot be removed
 
 
 def package_data(module: str, name: str) -> bytes:
-    """The bytes of a file next to a module, which is part of hetsim's code."""
+    """Return the bytes of a file next to a module, which counts as hetsim's code."""
     return Path(module).with_name(name).read_bytes()
 
 
 def package_table(module: str, name: str) -> dict[str, Any]:
-    """The mapping in a YAML file next to a module."""
+    """Return the mapping in a YAML file next to a module."""
     import yaml
 
     return yaml.load(package_data(module, name), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -110,7 +108,7 @@ def _add_hook() -> None:
             reads = not isinstance(given[2], int) or not given[2] & (os.O_WRONLY | os.O_RDWR)
             code = path.suffix in (".py", ".pyc", ".so") or path.parent.suffix in (".dist-info", ".egg-info")
             code |= not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
-            # The event comes before the file is opened, also where there is none: entries of sys.path are tried so.
+            # The event precedes the opening, also of missing files, such as candidates on sys.path.
             if reads and not code and installed.isdisjoint(map(str, path.parents)) and os.path.exists(path):
                 for one in _recording.get():
                     one.seen[path] = None
@@ -123,7 +121,7 @@ def _add_hook() -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name `path` in OSErrors raised inside that name a temporary file or none."""
+    """Make OSErrors raised in a `with` block name `path`, not a temporary file."""
     try:
         yield
     except OSError as error:
@@ -134,15 +132,15 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text, in UTF-8 and with its line ends as they are."""
+    """Write a text in UTF-8, with unchanged line ends."""
     with naming(path):
         path.write_text(text, encoding="utf-8", newline="")
 
 
 def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = False) -> None:
-    """Let `write` make a temporary file, then move it to `path`.
+    """Let `write` write a temporary file, then move it to `path`.
 
-    durable: when this returns the file is on the disk, and outlives a power cut.
+    durable: when this returns, the file is on the disk and survives a power failure.
     """
     with naming(path):
         _tidy(path.absolute().parent)
@@ -152,7 +150,7 @@ def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = Fal
         temporary = Path(name)
         try:
             write(temporary)
-            temporary.chmod(0o666 & ~umask())  # mkstemp makes it private; a result is as readable as any other file
+            temporary.chmod(0o666 & ~umask())  # mkstemp makes it private; results get the usual permissions
             if durable:
                 flush(temporary)
             temporary.replace(path)
@@ -164,7 +162,7 @@ def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = Fal
 
 
 def temporary_folder(target: Path, what: str) -> Path:
-    """Make a temporary folder next to another; remove those of dead processes.
+    """Create a temporary folder next to `target`; remove those of dead processes.
 
     `what`: new or old.
     """
@@ -177,7 +175,7 @@ def temporary_folder(target: Path, what: str) -> Path:
 
 
 def remove_left(folder: Path, pattern: str) -> None:
-    """Remove temporary files of dead processes from folders with these names."""
+    """Remove temporary files of dead processes from a folder, with this name pattern."""
     for leaving in folder.glob(f"{pattern}{TEMPORARY}*"):
         if leaving.is_file() and is_left(leaving):
             leaving.unlink(missing_ok=True)
@@ -185,7 +183,6 @@ def remove_left(folder: Path, pattern: str) -> None:
 
 @cache
 def _tidy(folder: Path) -> None:
-    """Remove the temporary files of dead processes before the first write to a folder."""
     with suppress(OSError):
         remove_left(folder, "")
 
@@ -196,7 +193,7 @@ def host_digest() -> str:
 
 
 def is_left(path: Path) -> bool:
-    """Return True for a temporary file of a dead process (elsewhere: a day old)."""
+    """Return True for a temporary file of a dead process (other machine: a day old)."""
     match = re.match(rf"{re.escape(TEMPORARY)}([0-9a-f]{{8}})-(\d+)-", path.name)
     try:
         if match is None:
@@ -212,7 +209,7 @@ def is_left(path: Path) -> bool:
 
 
 def flush(path: Path) -> None:
-    """Write a file, or a folder's entries, to disk where the system can."""
+    """Write a file, or a folder's entries, to disk if the system can."""
     with suppress(OSError):
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -223,7 +220,7 @@ def flush(path: Path) -> None:
 
 @cache
 def umask() -> int:
-    """The umask of this process, which can only be read by setting it."""
+    """Return the umask of this process, which can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
@@ -232,10 +229,8 @@ def umask() -> int:
 # Files that may be gzipped, under one limit on their decompressed size.
 
 
-MAX_RATIO = 50
-"""How many times its own size a compressed file may hold; published logs hold 3 to 15 times theirs."""
-ALWAYS = 32_000_000
-"""Bytes that any file may hold, however small it is compressed."""
+MAX_RATIO = 50  # maximum decompressed size over compressed size; published logs have a ratio of 3 to 15
+ALWAYS = 32_000_000  # decompressed bytes that are allowed for any file, however small it is
 
 _BUFFER = 1 << 17
 
@@ -249,22 +244,22 @@ def is_gzip(path: Path) -> bool:
 def opened(path: Path) -> IO[bytes]:
     """Open a file, decompressing gzip.
 
-    ScenarioError where it holds more than the limit, at once if it says so itself and else where reading comes to it:
-    so a small file cannot fill the memory.  ScenarioError as well where the compressed data are damaged.
+    ScenarioError if the file decompresses to more than the limit: immediately if its header states that size, else when
+    reading reaches the limit; so a small file cannot fill the memory.  ScenarioError also for damaged compressed data.
     """
     if not is_gzip(path):
         return open_input(path)
     size = path.stat().st_size
     with open_input(path) as stream:
         stream.seek(-min(size, 4), os.SEEK_END)
-        stated = int.from_bytes(stream.read(), "little")  # how much it holds, to 32 bits, unless it is damaged
+        stated = int.from_bytes(stream.read(), "little")  # its decompressed size modulo 2**32, unless it is damaged
     if stated > limit_of(size):
         check(path)
     return _limited(path)
 
 
 def check(path: Path) -> None:
-    """Raise ScenarioError where a file holds more than the limit."""
+    """Raise ScenarioError if a file decompresses to more than the limit."""
     if is_gzip(path):
         with _limited(path) as stream:
             while stream.read(1 << 20):
@@ -276,13 +271,11 @@ def _limited(path: Path) -> IO[bytes]:
 
 
 def limit_of(size: int) -> int:
-    """Maximum number of bytes that a compressed file of this size may contain."""
+    """Return the maximum decompressed bytes of a compressed file of this size."""
     return max(ALWAYS, MAX_RATIO * size)
 
 
 class _Limited(io.RawIOBase):
-    """The contents of a compressed file, up to its limit."""
-
     def __init__(self, path: Path, size: int):
         self._path, self._size = path, size
         self._file = open_input(path)

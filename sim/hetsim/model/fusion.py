@@ -1,15 +1,15 @@
 """Several tasks launched as one kernel: what it reads, writes and computes.
 
-The tasks run in their order.  An item that one of them writes before any reads it, that no task outside reads or
-writes, and that one of them reads last, stays *inside*: it is never written, and takes no memory and no link.  Inputs
-are those that a task reads before one of the launch has written them; outputs are the other items written.
+The tasks run in their order.  An item is *inside* if a task of the launch writes it before any reads it, no task
+outside reads or writes it, and a task of the launch reads it last: it is never written to memory, and needs neither
+memory nor a link.  Inputs are items that a task reads before any task of the launch has written them; outputs are the
+other items written.
 
-How long it computes, for tasks of known work (`hetsim.model.tasks.KernelWork`): of their launch overheads the
-greatest is paid; operations add up; memory traffic adds up without what falls away: every reading of an item that an
-earlier task of the launch has written or read, and every writing of an item that stays inside or is written again
-(of one task at most all its traffic).  It takes the overhead and the greater of both sums.  A task of unknown work
-counts its own time in both sums, so nothing of it overlaps and only the seconds that its mode computes once a
-launch (`fixed`) are saved.  So it never computes for longer than its tasks one after the other.
+Compute time for tasks of known work (`hetsim.model.tasks.KernelWork`): the largest launch overhead, plus the larger of
+total operation time and total memory traffic time.  Traffic is saved for every read of an item that an earlier task of
+the launch has written or read, and for every write of an item that is inside or written again (at most all traffic of a
+task). A task of unknown work counts its own time in both sums, so it does not overlap, and only the seconds per launch
+of its mode (`fixed`) are saved.  So a fused launch never computes for longer than its tasks one after the other.
 """
 
 import math
@@ -21,7 +21,7 @@ from hetsim.model.tasks import Mode, StageTime, Tasks
 
 
 def fused_mode(modes: Sequence[Mode]) -> Mode:
-    """The mode of a fused launch: the maximum of its tasks' demands."""
+    """Return the mode of a fused launch: the maximum of its tasks' demands."""
     first = modes[0]
     return Mode(
         name="+".join(dict.fromkeys(mode.name for mode in modes)),
@@ -40,7 +40,7 @@ def fused_mode(modes: Sequence[Mode]) -> Mode:
 
 
 def fusible(modes: Sequence[Mode]) -> str | None:
-    """Why tasks in these modes cannot be fused, to end a sentence; None if they can."""
+    """Return why tasks in these modes cannot be fused, to end a sentence, or None."""
     first = modes[0]
     for mode in modes:
         one = mode.gpus == 1 and mode.whole_devices if mode.gpus else mode.millicores == MILLI
@@ -54,7 +54,7 @@ def fusible(modes: Sequence[Mode]) -> str | None:
 
 
 def users_of_items(tasks: Tasks) -> tuple[list[int], list[int]]:
-    """Number of tasks that read, and that write, each item."""
+    """Return, by item, the number of tasks that read it, and that write it."""
     counts = []
     for rows in (tasks.reads, tasks.writes):
         users = [0] * len(tasks.items)
@@ -67,7 +67,7 @@ def users_of_items(tasks: Tasks) -> tuple[list[int], list[int]]:
 
 @dataclass(frozen=True)
 class Fusion:
-    """The data of a fused launch; `saved` are bytes of traffic saved by task."""
+    """The data of a fused launch; `saved` is the traffic saved by each task, in bytes."""
 
     rows: tuple[int, ...]
     inputs: tuple[int, ...]
@@ -86,10 +86,11 @@ class Fusion:
 
 
 def fusion_of(tasks: Tasks, rows: Iterable[int], readers: Sequence[int], writers: Sequence[int]) -> Fusion:
-    """Items that tasks fused in this order read, write and keep inside.
+    """Return the items that tasks fused in this order read, write and keep inside.
 
-    readers, writers: tasks that (still) have to read and write each item, these among them (`users_of_items`).
-    Cost: linear in what they read and write.
+    readers, writers: number of tasks that still have to read and write each item, these included (`users_of_items`).
+
+    Cost: linear in the items read and written.
     """
     rows = tuple(rows)
     reads = [() if tasks.reads is None else tasks.reads[row] for row in rows]
@@ -129,7 +130,7 @@ def fused_seconds(
     tasks: Tasks, fusion: Fusion, positions: Sequence[int], modes: Sequence[Mode], own: Sequence[float],
     left: Sequence[float],
 ) -> float:  # fmt: skip
-    """Compute seconds of the launch; `left` is the remaining part of each task."""
+    """Return the compute seconds of the launch; `left`: remaining fraction by task."""
     fixed = overhead = operations = traffic = 0.0
     work = tasks.work
     for row, saved, position, mode, seconds, part in zip(
@@ -143,7 +144,7 @@ def fused_seconds(
             traffic += seconds
             continue
         assert work is not None
-        scale = seconds / alone  # an estimate that is off, or a time that was measured
+        scale = seconds / alone  # for an inexact estimate, or a measured time
         moved = float(work.bytes[row, position])
         overhead = max(overhead, float(work.overhead[row, position]) * scale)
         operations += float(work.operations[row, position]) * scale

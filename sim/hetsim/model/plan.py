@@ -1,4 +1,4 @@
-"""Placements, and static plans: modes and places in device orders by task."""
+"""Placements, and static plans: a mode, devices and an order for each task."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,11 +15,11 @@ PLANNED_MAKESPAN = "planned_makespan"
 
 
 class Placement:
-    """A mode and the devices it runs on.
+    """A mode and the devices on which it runs.
 
-    A CPU launch has one device on each of its nodes, the cores there.  `parts` are the thousandths of cores that it
-    holds on each where there are several; equal parts unless given.  `cores` names the cores of a launch on one node
-    where a plan wants particular ones.
+    A CPU launch has one device for each of its nodes, its CPU.  `parts` are the thousandths of cores that the launch
+    occupies on each node, if there are several; equal parts unless given.  `cores` names the cores of a launch on one
+    node if a plan requires particular ones.
     """
 
     __slots__ = ("mode", "devices", "cores", "parts")
@@ -39,7 +39,7 @@ class Placement:
         self.parts = parts
 
     def hosts(self) -> list[tuple[int, int, int]]:
-        """Host resources by node: (node, thousandths of cores, bytes of memory)."""
+        """Return host resources by node: (node, thousandths of cores, bytes of memory)."""
         mode, devices = self.mode, self.devices
         if not mode.span_any:
             return [(devices[0].node, mode.millicores, mode.memory)]
@@ -68,14 +68,14 @@ class Placement:
 
 
 def host_part(mode: Mode, count: int) -> tuple[int, int]:
-    """Cores (thousandths) and memory on a node with `count` of the accelerators."""
-    if count >= mode.gpus:  # all of them, or a CPU mode
+    """Return the cores (thousandths) and memory on a node with `count` accelerators."""
+    if count >= mode.gpus:  # all accelerators of the launch, or a CPU mode
         return mode.millicores, mode.memory
     return math.ceil(mode.millicores * count / mode.gpus), math.ceil(mode.memory * count / mode.gpus)
 
 
 def split_cores(devices: Sequence[Device], cores: int, cluster: Cluster) -> list[int]:
-    """Split the bitmask of the cores of a CPU launch into one for each node."""
+    """Split the bitmask of a CPU launch's cores into one mask for each node."""
     if len(devices) == 1:
         return [cores]
     masks, rest = [], cores
@@ -87,7 +87,7 @@ def split_cores(devices: Sequence[Device], cores: int, cluster: Cluster) -> list
 
 
 def cores_on(devices: Sequence[int], cores: Sequence[int] | None, cluster: Cluster) -> list[list[int]]:
-    """Core numbers of a recorded placement, a list per device (empty if unknown)."""
+    """Return the core numbers of a recorded placement, a list per device."""
     by_place: list[list[int]] = [[] for _ in devices]
     position = shift = 0
     for core in sorted(cores or ()):
@@ -102,8 +102,8 @@ def cores_on(devices: Sequence[int], cores: Sequence[int] | None, cluster: Clust
 class Step:
     """One step of a plan: task, mode and devices (core lanes are named `n0/cpu3`).
 
-    Steps with the same number in `launch` are launched as one kernel (`hetsim.model.fusion`), in their order: they
-    stand next to each other on one device.
+    Steps with the same number in `launch` are launched as one kernel (`hetsim.model.fusion`), in their order; they must
+    follow each other on one device.
     """
 
     task: int
@@ -112,16 +112,16 @@ class Step:
     launch: int | None = None
 
 
+# event of a task for which a copy waits: it becomes ready, starts or has ended
 Moment = Literal["ready", "start", "finish"]
-"""What a copy waits for: its task becomes ready, starts or has ended."""
 
 
 @dataclass(frozen=True)
 class Copy:
     """A prefetch of an item to an accelerator before a step, or a drop from it.
 
-    It is made in the round in which task `after` becomes ready, has started or has ended (None: in the first round);
-    an item that nothing has written by then, or for which there is no room, waits until that changes.
+    It is made in the round in which task `after` becomes ready, has started or has ended (None: in the first round); if
+    no task has written the item by then, or there is no room for it, it waits until that changes.
     """
 
     item: int
@@ -135,11 +135,11 @@ class Copy:
 class Plan:
     """Steps in order; each device runs its steps in the order of the list.
 
-    A plan fixes no times: a task starts when it heads all its devices' queues, they are free and its
-    predecessors are done.  `bound` is a certified lower bound on the makespan and `makespan` what the planner
-    expects, where it says so; `notes` are what a planner tells besides (`ratio_certified`, gap, time).
-    `copies` are prefetches and drops besides, in their order.
-    `frequencies` of devices by name (`n0/g1`; `n0/cpu` for all cores of a node) are set before anything starts.
+    A plan fixes no times: a task starts when it is first in all its devices' queues, the devices are free and its
+    predecessors have completed.  `bound` is a certified lower bound on the makespan and `makespan` the planner's
+    expectation, if known; `notes` are further figures of the planner (`ratio_certified`, gap, time).  `copies` are
+    prefetches and drops, in their order. `frequencies` of devices by name (`n0/g1`; `n0/cpu` for all cores of a node)
+    are set before any start.
     """
 
     steps: list[Step]
@@ -148,16 +148,16 @@ class Plan:
     notes: dict[str, Any] = field(default_factory=dict)
     frequencies: dict[str, float] = field(default_factory=dict)
     copies: list[Copy] = field(default_factory=list)
+    # expected start and finish, one row per step; None if the planner has none
     timetable: np.ndarray | None = field(default=None, compare=False)
-    """Start and finish of each step as the planner expects them, a row a step; None where it says nothing."""
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """Expected makespan and bound by name, as they appear in notes of runs."""
+        """The planner's expected makespan and lower bound, by their names in notes."""
         return {PLANNED_MAKESPAN: self.makespan, "lower_bound": self.bound}
 
     def queues(self) -> dict[str, list[int]]:
-        """Step numbers by device, in order."""
+        """Return step numbers by device, in order."""
         queues: dict[str, list[int]] = {}
         for number, step in enumerate(self.steps):
             for device in step.devices:
@@ -165,7 +165,7 @@ class Plan:
         return queues
 
     def launches(self) -> list[list[int]]:
-        """Numbers of steps launched together, by the first; most are alone."""
+        """Return the step numbers of each launch; most launches have one step."""
         groups: list[list[int]] = []
         fused: dict[int, list[int]] = {}
         for number, step in enumerate(self.steps):
@@ -184,7 +184,7 @@ class Plan:
         return [numbers for numbers in self.launches() if len(numbers) > 1]
 
     def problems(self, tasks: Tasks, cluster: Cluster) -> list[str]:
-        """Everything that makes the plan impossible, as sentences."""
+        """Return all reasons why the plan is impossible, as sentences."""
         texts: list[str] = []
         lanes = lane_names(cluster)
         for device, frequency in self.frequencies.items():
@@ -217,7 +217,7 @@ class Plan:
         return texts or self.problems_of_order(tasks)
 
     def problems_of_order(self, tasks: Tasks) -> list[str]:
-        """Problems of steps together: fused launches and cycles."""
+        """Return problems of steps in combination: fused launches, cycles."""
         problems = list(_fusion_problems(self, tasks))
         cycle = None if problems else self._cycle(tasks)
         if cycle:
@@ -225,7 +225,7 @@ class Plan:
         return problems
 
     def _cycle(self, tasks: Tasks) -> list[Any] | None:
-        """Names along one cycle of device orders and precedence, fused as one; or None."""
+        """Return the names of tasks in a cycle of orders and precedence, or None."""
         number_of = {step.task: number for number, step in enumerate(self.steps)}
         launches = self.launches()
         launch_of = {number: one for one, numbers in enumerate(launches) for number in numbers}
@@ -244,7 +244,6 @@ class Plan:
 
 
 def _fusion_problems(plan: Plan, tasks: Tasks) -> Iterator[str]:
-    """Reasons why fused launches are impossible although each step is possible."""
     place = {number: at for queue in plan.queues().values() for at, number in enumerate(queue)}
     for numbers in plan.fused:
         steps = [plan.steps[number] for number in numbers]
@@ -268,7 +267,6 @@ def _fusion_problems(plan: Plan, tasks: Tasks) -> Iterator[str]:
 
 
 def _copy_problems(copy: Copy, tasks: Tasks, lanes: Mapping[str, Device], steps: Mapping[int, int]) -> Iterator[str]:
-    """Reasons why a prefetch or a drop is impossible."""
     verb = "drops" if copy.drop else "fetches"
     if not 0 <= copy.item < len(tasks.items):
         yield f"the plan {verb} item {copy.item}, but items are 0 to {len(tasks.items) - 1}"
@@ -286,7 +284,7 @@ def _copy_problems(copy: Copy, tasks: Tasks, lanes: Mapping[str, Device], steps:
 
 
 def can_host(node: Node, mode: Mode) -> bool:
-    """Return True if an idle node allows the mode and has the cores and memory for it."""
+    """Return True if an idle node allows the mode and has its cores and memory."""
     if not mode.allows(node.index):
         return False
     enough_cores = mode.millicores <= 1000 * node.cpus
@@ -297,7 +295,7 @@ def can_host(node: Node, mode: Mode) -> bool:
 def lane_names(cluster: Cluster) -> dict[str, Device]:
     """Map each lane name that a plan can use to its device.
 
-    An accelerator is named by its own name (`n0/g0`), a core by its node and number (`n0/cpu0`, `n0/cpu1`, ...).
+    A lane is an accelerator (`n0/g0`) or a core, named by its node and number (`n0/cpu0`, `n0/cpu1`, ...).
     """
     lanes = {device.name: device for node in cluster.nodes for device in node.accelerators}
     for node in cluster.nodes:
@@ -306,7 +304,7 @@ def lane_names(cluster: Cluster) -> dict[str, Device]:
 
 
 def find_cycle(after: Sequence[Iterable[int]]) -> list[int] | None:
-    """A cycle of a directed graph (successors) as a closed path, or None. O(n + m)."""
+    """Return a cycle of a directed graph as a closed path, or None.  Cost: O(n + m)."""
     color = [0] * len(after)
     for root in range(len(after)):
         if color[root]:

@@ -1,4 +1,4 @@
-"""A plan as a table: what the policy `replay` reads, and `hetsim plan` writes."""
+"""A plan as a table: read by the policy `replay`, written by `hetsim plan`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,16 +11,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ("task", "mode", "device", "order")
-TIME_COLUMNS = ("start", "finish")
-"""As planned; only for reading, a plan is followed by its order."""
-COPY_COLUMNS = ("item", "after")
-"""Columns that only a plan with prefetches or drops has."""
-LAUNCH_COLUMN = "launch"
-"""A column that only a plan has that launches several tasks as one: equal numbers are one launch, blank is alone."""
+TIME_COLUMNS = ("start", "finish")  # planned times, for readers only: a plan is followed by its order
+COPY_COLUMNS = ("item", "after")  # columns that only a plan with prefetches or drops has
+LAUNCH_COLUMN = "launch"  # column of plans with fused launches: equal numbers are one launch, blank is a single task
 
 
 def plan_table(plan: Plan, tasks: Tasks) -> "pd.DataFrame":
-    """One row a step in the order of the plan, then one a prefetch or drop."""
+    """Return one row per step in the order of the plan, then one per prefetch or drop."""
     import pandas as pd
 
     columns = list(COLUMNS)
@@ -49,7 +46,7 @@ def plan_table(plan: Plan, tasks: Tasks) -> "pd.DataFrame":
 
 
 def write_plan(plan: Plan, tasks: Tasks, path: str | Path) -> None:
-    """Write the table, whole or not at all; Parquet if the name ends so, else CSV."""
+    """Write the table atomically; Parquet if the name ends so, else CSV."""
     table = plan_table(plan, tasks)
     put = table.to_parquet if Path(path).suffix == ".parquet" else table.to_csv
     write_whole(Path(path), lambda file: put(file, index=False))

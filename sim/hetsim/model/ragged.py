@@ -1,4 +1,4 @@
-"""Rows of different lengths in two arrays, without an object each."""
+"""Rows of different lengths in two arrays, without an object for each row."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -42,6 +42,6 @@ class Ragged:
     def take(self, rows: np.ndarray) -> "Ragged":
         lengths = np.diff(self.starts)[rows]
         starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        # Where each value stands: the beginning of its row, and how far it is into it.
+        # Position of each value: the beginning of its row plus its offset.
         within = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
         return Ragged(self.values[np.repeat(self.starts[:-1][rows], lengths) + within], starts)

@@ -1,11 +1,9 @@
 """One tree of random streams: purpose of the loads, seed, replication, source.
 
-A stream depends on nothing but its path, so that two policies see the same load, adding a workload entry does
-not disturb the others, and the number of worker processes does not matter.
-
-The loads of `run`, `compare` and every other verdict are `JUDGED`, those that agents learn from are `TRAINING`, and
-those by which the networks on the way are chosen are `VALIDATION`.  `root` gives no two of them the same streams,
-whatever their seeds are.
+A stream depends only on its path, so that all policies see the same load, adding a workload entry does not change the
+streams of others, and the number of worker processes does not matter.  The loads of `run`, `compare` and all other
+evaluations are `JUDGED`, those from which agents learn are `TRAINING`, and those by which networks are selected during
+training are `VALIDATION`.  `root` gives no two of them the same streams, whatever their seeds are.
 """
 
 import zlib
@@ -14,14 +12,13 @@ import numpy as np
 
 JUDGED, TRAINING, VALIDATION = "judged", "training", "validation"
 SPAN = 1_000_000
+# seeds below `SPAN` of these loads are offset by these numbers, which no other loads use
 FIRST = {TRAINING: SPAN, VALIDATION: 2 * SPAN}
-"""The seeds below `SPAN` of these loads become `SPAN` numbers from here on, which no other loads have."""
-APART = 2**32 - 1
-"""First key of the branches other than the main one: no replication has this number."""
+APART = 2**32 - 1  # first key of branches other than the main one; no replication has this number
 
 
 def root(seed: int, loads: str = JUDGED) -> tuple[int, tuple[int, ...]]:
-    """Entropy and first keys of the random streams of these loads."""
+    """Return entropy and first keys of the random streams of these loads."""
     if loads != JUDGED:
         return (FIRST[loads] + seed, ()) if seed < SPAN else (seed, (APART, _key(loads)))
     taken = any(first <= seed < first + SPAN for first in FIRST.values())
@@ -48,5 +45,5 @@ class RandomTree:
         return np.random.SeedSequence(self._entropy, spawn_key=(*self._branch, self.replication, *keys))
 
     def stream(self, *path: str) -> np.random.Generator:
-        """A fresh generator at the start of the stream of that path."""
+        """Return a new generator at the start of the stream of that path."""
         return np.random.Generator(np.random.PCG64(self.sequence(*path)))

@@ -1,10 +1,9 @@
-"""Input and outcome of a run, as columns: the hand-over between the rooms.
+"""Input and outcome of a run, as columns.
 
-`RunInput` is what a scenario becomes before the clock starts; `Record` is what the engine wrote down.
-Tables with names, metrics and files are made from a Record by `hetsim.results`.
-
-`DeviceStates` makes the states of devices from a device log: up, asleep, waking or down.
-A device sleeps on through a failure and its repair; an accelerator is down while its node is.
+`RunInput` is built from a scenario before the clock starts; `Record` is written by the engine.  `hetsim.results` makes
+tables with names, metrics and files from a Record.  `DeviceStates` computes the states of devices (up, asleep, waking
+or down) from a device log.  A device remains asleep through a failure and its repair; an accelerator is down while its
+node is.
 """
 
 import math
@@ -26,11 +25,11 @@ from hetsim.model.units import Count, Seconds
 
 @dataclass(frozen=True, slots=True)
 class DecisionTime:
-    """Time that the scheduler takes to decide and to start.
+    """Time that the scheduler takes to decide and to start tasks.
 
-    A cycle begins when something has changed since the last one and the scheduler is free.  It takes `per_cycle` and
-    `per_waiting` for each waiting task; then the scheduler decides, on the state at that moment.  Its starts take their
-    devices at once, and begin one after another, `per_start` apart.
+    A cycle begins when the state has changed since the last one and the scheduler is free.  It takes `per_cycle` plus
+    `per_waiting` for each waiting task; then the scheduler decides, on the state at that moment.  Its starts occupy
+    their devices at once, and begin one after another, `per_start` apart.
     """
 
     cycle: Seconds = 0.0
@@ -38,16 +37,16 @@ class DecisionTime:
     per_cycle: Seconds = 0.0
     """Time that each cycle takes before the scheduler decides."""
     per_waiting: Seconds = 0.0
-    """Time that each task which waits when the cycle begins adds to it."""
+    """Time added by each task that waits when the cycle begins."""
     per_start: Seconds = 0.0
     """Time that each start takes to come into effect, one after another."""
     max_starts: Count | None = None
-    """Starts of one cycle at most; what else could start is left to the next cycle."""
+    """Maximum number of starts in a cycle; the next cycle continues with the remaining tasks."""
     overlap: bool = False
     """True if a cycle may begin before the starts of the last one take effect, as with asynchronous binding."""
 
     def check(self) -> None:
-        """Raise ValueError or KeyProblem where these keys have no effect."""
+        """Raise ValueError or KeyProblem if these keys have no effect."""
         if self == DecisionTime():
             raise ValueError("must give at least one time: cycle, per_cycle, per_waiting or per_start")
         if self.overlap and not self.per_start:
@@ -55,7 +54,7 @@ class DecisionTime:
 
     @property
     def shortest_cycle(self) -> float:
-        """The minimum number of seconds between two cycles."""
+        """Minimum number of seconds between two cycles."""
         return max(self.cycle, self.per_cycle)
 
 
@@ -63,8 +62,8 @@ NOT_ARRIVED, UNFINISHED, COMPLETED, REJECTED, EXPIRED, FAILED, ABORTED = -1, 0, 
 STATUS_NAMES = {COMPLETED: "completed", REJECTED: "rejected", EXPIRED: "expired", FAILED: "failed", ABORTED: "aborted",
                 UNFINISHED: "unfinished"}  # fmt: skip
 STOPS, MOVES = "preemptions", "migrations"
+# preemptions of LLM requests: recomputed, swapped to the host, or their replica failed
 PREEMPTIONS = ("recompute", "swap", "failure")
-"""How requests to language models lose their place: read again, copied to the host, or their replica failed."""
 
 LAUNCH_COMPLETED, LAUNCH_STOPPED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_RUNNING = range(5)
 OUTCOME_NAMES = {LAUNCH_COMPLETED: "completed", LAUNCH_STOPPED: "stopped", LAUNCH_LOST: "lost",
@@ -75,18 +74,17 @@ STAGE_SPANS = {
     "upload": ("upload_start", "upload_end"),
     "compute": ("compute_start", "compute_end"),
     "download": ("download_start", "end"),
-}
-"""Columns of launches between which a stage lies."""
+}  # columns of launches with the begin and the end of each stage
 
 
 @dataclass
 class ClosedStream:
     """A closed loop: `clients` that think, send a task, and wait for its end.
 
-    `clients` are pairs of a time, the first 0, and the clients from then on.  `rows` are the rows of `Tasks` that
-    belong to it, in the order in which they are sent; those of the first clients have arrival times, the others inf
-    until the engine sends them.  `deadline` and `patience`, where its tasks have them, count seconds from sending, one
-    entry a row of `rows`: of rows not yet sent the columns of `Tasks` cannot hold them.
+    `clients` are pairs of a time, the first 0, and the number of clients from then on.  `rows` are the rows of `Tasks`
+    that belong to it, in the order of sending; the tasks of the first clients have arrival times, the others inf until
+    the engine sends them.  `deadline` and `patience`, if its tasks have them, count seconds from sending, with one
+    entry for each of `rows`: the columns of `Tasks` cannot hold them before the tasks are sent.
     """
 
     name: str
@@ -99,7 +97,7 @@ class ClosedStream:
 
 @dataclass
 class RunInput:
-    """The input of one run; `policy` is the long form for messages."""
+    """The input of one run; `policy` is the long form of the policy for messages."""
 
     name: str
     cluster: Cluster
@@ -108,70 +106,72 @@ class RunInput:
     admission: Any = None
     random: RandomTree = field(default_factory=lambda: RandomTree(0))
     closed: list[ClosedStream] = field(default_factory=list)
-    calls: Calls | None = None
-    """Calls of clients that time out or try again, where there are any."""
+    calls: Calls | None = None  # calls of clients that time out or retry, if there are any
     horizon: float = math.inf
     warmup: float = 0.0
     policy: str = "policy"
     services: list[Service] = field(default_factory=list)
-    batching: list[Any] = field(default_factory=list)
-    """The batching policy of each service."""
+    batching: list[Any] = field(default_factory=list)  # the batching policy of each service
     language: list[LanguageService] = field(default_factory=list)
+    # the batching and the routing policy of each language model
     iteration: list[tuple[Any, Any]] = field(default_factory=list)
-    """The batching and the routing policy of each language model."""
+    # warnings that the results show first, such as a load beyond every capacity
     warnings: list[str] = field(default_factory=list)
-    """Warnings that a reader of the results needs first: a load beyond every capacity, ..."""
     overloads: list[tuple[str, float, float]] = field(default_factory=list)
-    """Services whose waits must grow, in a line: the warning, the number of requests that are served at most until the
-    last one arrives, and the seconds that the last of these has waited at least."""
+    """Services whose waits must grow, in a line.  The warning, the maximum number of requests that are served until the
+    last one arrives, and the minimum seconds that the last of these has waited."""
+    # keys of the scenario that no proof of a planner takes into account
     unplanned: list[str] = field(default_factory=list)
-    """Keys of the scenario that no proof of a planner takes into account."""
     faults: list[Faults] = field(default_factory=list)
-    decisions: DecisionTime | None = None
-    """The time that the scheduler itself takes, where it takes any."""
-    grace: float | None = None
-    """Seconds after their time limit at which tasks are killed; None: they may overrun it."""
+    decisions: DecisionTime | None = None  # time that the scheduler's decisions take, if any
+    grace: float | None = None  # seconds after their time limit at which tasks are killed; None: they may exceed it
+    # how each trace with replayed arrivals was resampled; an empty text if it was not
     traces: list[str] = field(default_factory=list)
-    """How each trace with replayed arrivals was resampled; an empty text where it was not."""
 
 
 @dataclass
 class Record:
     """Columns of a run as the engine wrote them; seconds, NaN for no event.
 
-    Per task (one entry a row of `tasks`): `status`, `ready`, `start` (first stage of its first launch),
-    `finish` (also of rejected, expired and failed tasks: when that happened), `mode` (position in its shape)
-    and `place` (index into `places`) of its last launch, -1 where none.
-    `upload`, `compute`, `download` are the seconds of stages, without lost work; None in a run where every task
-    only computed and none was stopped: compute is then finish - start and the others are 0.  Ask `stage` for them.
-    `preemptions` and `migrations` are None where there were none; `reasons` has a text for some tasks.
-    `batch` is the number of the last launch where launches had several tasks, else None.
-    `steps`: columns of the steps of language models (`hetsim.results.one_run.steps`), `token_gaps` (time, seconds) the
-    gaps between tokens that do not follow from them, `replicas` (service, number, KV blocks, place) what their column
-    `replica` counts; `preemptions_by` and `cached_tokens` are per task, where there were any.
-    `attempt_of` is the row of the first attempt of a call (-1: a task that is none), `call_end` by that row when the
-    call was answered or given up; None where no client times out or tries again.
-    `first_token` is when a request to a language model had its first token, None where there are none; `received` are
-    device-seconds of its shares of steps, where clients time out or try again.
-    `energy` (J above idle) likewise is None unless computed in the run (rates changed); then it is
-    derived from `compute`.
+    Per task (one entry per row of `tasks`): `status`, `ready`, `start` (first stage of its first launch), `finish`
+    (also of rejected, expired and failed tasks), `mode` (position in its shape) and `place` (index into `places`) of
+    its last launch, -1 if it had none.
 
-    `launches`: columns, one row a launch: launch, task (the first), members, mode, place, decided (when the
-    policy started it), start (its first stage), upload_start, upload_end, compute_start, compute_end,
-    download_start, end (all NaN where skipped), outcome, busy (device-seconds computed: GPUs × share × time ×
-    engine share), energy (J above idle), lost (busy that was lost).  None where each task had exactly one plain launch.
-    `places`: (device indexes, core numbers or None); of cores on several nodes those of each node are numbered on
-    behind those of the node before it (`hetsim.model.plan.cores_on`).
-    `device_log`: (time, device index, what, value) with what in frequency, sleep, wake, awake, down, up.
-    `holds`: (time, task, cause) as told by the policy.
-    `cycles`: columns asked and decided of the cycles of a scheduler that takes time (`RunInput.decisions`), where
-    they differ.
-    `fused`: of launches of several tasks as one kernel, by number: their rows in order, and the bytes of memory traffic
-    of each that fell away.
-    `stays` and `links`: columns of what jobs over nodes did on the network (see
-    `hetsim.engine.flight.contention`); None where no job tells what its nodes send.
-    `notes`: what the policy tells of its work (of a plan its makespan and bound); `planning` the seconds of wall clock
-    that it took to prepare, NaN for a policy that does not: never part of a table, as no two runs agree on it.
+    `upload`, `compute`, `download`: seconds of stages, without lost work; None in a run in which every task only
+    computed and none was stopped: compute is then finish - start and the others are 0.  `stage` returns them in either
+    case.
+
+    `preemptions`, `migrations`: None if there were none; `reasons`: a text for some tasks.  `batch`: number of the last
+    launch if launches had several tasks, else None.
+
+    `steps`: columns of the steps of language models (`hetsim.results.one_run.steps`); `token_gaps`: (time, seconds) of
+    gaps between tokens that do not follow from `steps`; `replicas`: (service, number, KV blocks, place) by the numbers
+    in their column `replica`; `preemptions_by`, `cached_tokens`: per task, if there were any.
+
+    `attempt_of`: row of the first attempt of a call (-1: not an attempt); `call_end`: by that row, when the call was
+    answered or given up; None if no client times out or retries.
+
+    `first_token`: time of the first token of a request to a language model, None if there are none; `received`:
+    device-seconds of its shares of steps, if clients time out or retry.
+
+    `energy`: J above idle; None if the run did not record it: it is then derived from `compute`.
+
+    `launches`: columns, one row per launch: launch, task (the first), members, mode, place, decided (when the policy
+    started it), start (its first stage), upload_start, upload_end, compute_start, compute_end, download_start, end (all
+    NaN if skipped), outcome, busy (device-seconds computed: GPUs × share × time × engine share), energy (J above idle),
+    lost (busy that was lost).  None if each task had exactly one plain launch.
+
+    `places`: (device indexes, core numbers or None); cores on several nodes are numbered consecutively, node after node
+    (`hetsim.model.plan.cores_on`).  `device_log`: (time, device index, what, value) with what in frequency, sleep,
+    wake, awake, down, up.  `holds`: (time, task, cause) as stated by the policy.
+
+    `cycles`: columns asked and decided of the decision cycles of a scheduler (`RunInput.decisions`), where they differ.
+    `fused`: by number of a fused launch: rows of its tasks in order, and the memory traffic in bytes that each saved.
+    `stays` and `links`: columns of jobs on the shared network (`hetsim.engine.flight.contention`); None if no job has a
+    traffic model.
+
+    `notes`: the policy's notes on its work (of a plan its makespan and bound); `planning`: seconds of wall clock that
+    its preparation took, NaN without one; never part of a table, since it differs between runs.
     """
 
     input: RunInput
@@ -212,10 +212,10 @@ class Record:
     planning: float = math.nan
 
     def stage(self, name: str) -> np.ndarray | None:
-        """Seconds of `upload`, `compute` or `download` counted for each task.
+        """Return the seconds of `upload`, `compute` or `download` counted for each task.
 
-        None in a run where every task only computed. Where all launches are batches they follow from these: columns of
-        millions of requests.
+        None in a run in which every task only computed.  If all launches are batches, the seconds are derived from
+        these, which spares columns of millions of requests.
         """
         column: np.ndarray | None = getattr(self, name)
         if self.compute is not None or self.launches is None or self.batch is None:
@@ -230,12 +230,12 @@ class Record:
 
 UP, ASLEEP, WAKING, DOWN = "up", "asleep", "waking", "down"
 
+# log entries for sleeping and waking, and the state after each unless the device is down
 _POWER = {"sleep": ASLEEP, "wake": WAKING, "awake": UP}
-"""Entries by which a device goes to sleep and wakes, and what it is from then on unless it is down."""
 
 
 class DeviceStates:
-    """The state of every device by entry of the log; all are up at first."""
+    """States of all devices, updated entry by entry from a device log."""
 
     def __init__(self, cluster: Cluster):
         self._cluster = cluster
@@ -244,14 +244,14 @@ class DeviceStates:
         self.of = list(self._power)
 
     def change(self, index: int, what: str) -> list[int]:
-        """Apply an entry; return the devices whose state changes."""
+        """Apply a log entry; return the devices whose state changes."""
         device = self._cluster.devices[index]
         touched = [index]
         if what in _POWER:
             self._power[index] = _POWER[what]
         elif what in ("down", "up"):
             self._failed[index] = what == "down"
-            if device.type.kind == "cpu":  # its cores stand for the node
+            if device.type.kind == "cpu":  # a CPU stands for its node
                 touched += [one.index for one in self._cluster.nodes[device.node].accelerators]
         else:
             return []

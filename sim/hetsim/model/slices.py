@@ -1,8 +1,8 @@
 """Slices of a MIG GPU, and NVIDIA's profiles with their possible positions.
 
-A GPU of these families has seven slices of compute and eight of memory.  A profile takes a number of both and begins at
-one of some positions among the eight; two never overlap.  Reference: NVIDIA, Multi-Instance GPU User Guide, "Supported
-MIG Profiles" and "MIG Device Placements" (`nvidia-smi mig -lgipp`).
+A GPU of these families has seven compute slices and eight memory slices.  A profile has a number of both and begins at
+one of some positions among the eight; two profiles never overlap.  Reference: NVIDIA, Multi-Instance GPU User Guide,
+"Supported MIG Profiles" and "MIG Device Placements" (`nvidia-smi mig -lgipp`).
 """
 
 from collections.abc import Iterator
@@ -11,18 +11,15 @@ from typing import NamedTuple
 
 
 class Slice(NamedTuple):
-    """One slice of a GPU: the compute and memory that a launch in it gets."""
+    """One slice of a GPU: the compute and memory available to a launch in it."""
 
     share: float
-    memory: int = 0
-    """Bytes; 0: in proportion to the share."""
-    profile: str = ""
-    """NVIDIA's name of it, where it has one."""
-    position: int = 0
-    """The profile's first slice of memory."""
+    memory: int = 0  # bytes; 0: in proportion to the share
+    profile: str = ""  # NVIDIA's name of the profile, if it has one
+    position: int = 0  # the profile's first memory slice
 
     def bytes_of(self, memory: int | None) -> int:
-        """Memory of the profile, in bytes, on a GPU with this memory (None: no limit)."""
+        """Return the bytes of the slice on a GPU with this memory (None: no limit)."""
         return self.memory or round((1 << 62 if memory is None else memory) * self.share)
 
 
@@ -31,15 +28,14 @@ Layout = tuple[Slice, ...]
 _KINDS = (
     (1, 1, (0, 1, 2, 3, 4, 5, 6)), (1, 2, (0, 2, 4, 6)), (2, 2, (0, 2, 4)), (3, 4, (0, 4)), (4, 4, (0,)), (7, 8, (0,)),
 )  # fmt: skip
-GIGABYTES = {"A100-40": 5, "A100-80": 10, "H100-80": 10}
-"""By family: GB of one of the eight slices of memory."""
+GIGABYTES = {"A100-40": 5, "A100-80": 10, "H100-80": 10}  # by family: GB of one of the eight memory slices
+# by family and name: number of compute slices, of memory slices, and possible positions
 PROFILES = {family: {f"{kind[0]}g.{kind[1] * size}gb": kind for kind in _KINDS} for family, size in GIGABYTES.items()}
-"""By family, by name: slices of compute and of memory, and where it may begin."""
 
 
 @lru_cache(None)
 def arrangements(family: str) -> tuple[Layout, ...]:
-    """Sets of slices that fit on a GPU together, by position, smallest first."""
+    """Return the sets of slices that fit on a GPU together, fewest slices first."""
 
     def placed(start: int) -> Iterator[Layout]:
         if start == 8:

@@ -1,8 +1,8 @@
-"""Seconds that tasks use the engines of an accelerator on idle links.
+"""Seconds that tasks use the transfer engines of an accelerator on idle links.
 
-Only what is a task's own is counted: `bytes_in`, `bytes_out`, stages given as durations, and items that it alone
-writes and no other task reads, which go to the host at its end.  What tasks share (items that they read) depends on
-where copies lie.
+Only a task's own data are counted: `bytes_in`, `bytes_out`, stages given as durations, and items that it alone writes
+and no other task reads, which are sent to the host at its end.  The transfer of shared items depends on where copies
+are.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Way:
 
 
 def way_to_host(cluster: Cluster, device: Device) -> Way:
-    """The path of a device to its host, with idle links."""
+    """Return the path of a device to its host, with idle links."""
     if device.type.kind == "cpu":
         return Way()
     links = [device.type.link]
@@ -39,7 +39,7 @@ def download_rate(link: Link) -> float:
 
 @dataclass(frozen=True)
 class Private:
-    """Bytes that each task moves by itself, up and down, final items included."""
+    """Bytes that each task moves for itself alone: up, and down with final items."""
 
     up: np.ndarray
     down: np.ndarray
@@ -50,7 +50,7 @@ class Private:
 
 
 def private_bytes(tasks: Tasks) -> Private:
-    """Bytes that each task moves by itself, whatever other tasks do."""
+    """Return the bytes that each task moves for itself alone."""
     blank = np.zeros(len(tasks))
     up = blank if tasks.bytes_in is None else np.asarray(tasks.bytes_in, dtype=float)
     down = blank if tasks.bytes_out is None else np.asarray(tasks.bytes_out, dtype=float)
@@ -58,7 +58,7 @@ def private_bytes(tasks: Tasks) -> Private:
 
 
 def final_bytes(tasks: Tasks) -> np.ndarray:
-    """Bytes of items that a task writes and no other task reads or writes."""
+    """Return the bytes of items that a task writes and no other task reads or writes."""
     sizes = np.zeros(len(tasks))
     users: dict[int, dict[int, None]] = {}
     for rows in (tasks.reads, tasks.writes):
@@ -71,7 +71,7 @@ def final_bytes(tasks: Tasks) -> np.ndarray:
 
 
 def stage_seconds(mode: Mode, way: Way, private: Private, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Upload and download seconds of single tasks over a path; 0 on cores."""
+    """Return upload and download seconds of single tasks over a path; 0 on cores."""
     if mode.on_cpu:
         return np.zeros(len(rows)), np.zeros(len(rows))
     sizes = private.up[rows] / mode.gpus, private.down[rows] / mode.gpus

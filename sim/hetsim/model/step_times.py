@@ -1,8 +1,8 @@
 """Step times of a language model: lines, tables, a roofline, or sums of kernels.
 
-All of them have the same methods, and the engine knows no more of them than these.  While a replica only decodes, the
-context grows by one token a sequence and step, and every model says in closed form what a number of steps take together
-(`decoding`): that is what lets the engine jump over them.
+All classes have the same methods, and the engine uses only these.  While a replica only decodes, the context grows by
+one token per sequence and step, and every class computes the total time of a number of steps in closed form
+(`decoding`), which lets the engine simulate them as one event.
 """
 
 from __future__ import annotations
@@ -26,50 +26,49 @@ if TYPE_CHECKING:
 class LinearSteps:
     """Seconds of a step of one replica: linear in tokens, or as measured.
 
-    `decode` and `prefill` are the times of a step that decodes a number of sequences, or reads a number of prompt
-    tokens, and nothing else; they stand in place of `per_sequence` and `per_prompt_token`.  A step that does both takes
-    both, `fixed` counted once.
+    `decode` and `prefill` are the times of a step that only decodes a number of sequences, or only prefills a number of
+    prompt tokens; they replace `per_sequence` and `per_prompt_token`.  A step that does both takes both times, `fixed`
+    counted once.
     """
 
     fixed: Seconds = 0.0
-    """Time of any step; a step that decodes and reads has it once."""
+    """Time of any step; a step that decodes and prefills has it once."""
     per_sequence: Seconds = 0.0
     """Time for each sequence that decodes."""
     per_prompt_token: Seconds = 0.0
-    """Time for each prompt token that is read."""
+    """Time for each prompt token that is prefilled."""
     per_context_token: Seconds = 0.0
-    """Time for each token of context of the sequences that decode."""
+    """Time for each token of context of the decoding sequences."""
     decode: StageTable | StageTime | None = field(default=None, metadata=NO_KEY)
     prefill: StageTable | StageTime | None = field(default=None, metadata=NO_KEY)
 
-    attends = False
-    """True if the time depends on the number of earlier tokens to which a step's prompt tokens attend."""
+    attends = False  # True if the time depends on how many earlier tokens the prompt tokens attend to
 
     def decodes(self, sequences: int) -> float:
-        """Seconds added to `fixed` by decoding sequences, without context."""
+        """Return the seconds added to `fixed` by decoding sequences, without context."""
         if self.decode is None:
             return self.per_sequence * sequences
         return self.decode.seconds_for(sequences) - self.fixed if sequences else 0.0
 
     def reads(self, prompt_tokens: int) -> float:
-        """Seconds added to `fixed` by prefilling a number of prompt tokens."""
+        """Return the seconds added to `fixed` by prefilling prompt tokens."""
         if self.prefill is None:
             return self.per_prompt_token * prompt_tokens
         return self.prefill.seconds_for(prompt_tokens) - self.fixed if prompt_tokens else 0.0
 
     def seconds_for(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
-        """Seconds of a step that prefills and decodes with a context."""
+        """Return the seconds of a step that prefills and decodes with a context."""
         decoding = self.decodes(sequences) + self.per_context_token * context
         return self.fixed + self.reads(prompt_tokens) + decoding
 
     def decoding(self, steps: int, sequences: int, context: int) -> float:
-        """Seconds of decode steps; the context grows by a token per sequence."""
+        """Return the seconds of decode steps; each adds a context token per sequence."""
         token = self.per_context_token
         each = self.per_sequence * sequences if self.decode is None else self.decodes(sequences)  # once or more a step
         return steps * (self.fixed + each + token * context) + token * sequences * (steps * (steps - 1) // 2)
 
     def steps_in(self, seconds: float, sequences: int, context: int) -> int:
-        """Number of decoding steps in these seconds, to within one."""
+        """Return how many decoding steps fit into `seconds`, accurate to one."""
         growth = self.per_context_token * sequences
         base = self.fixed + self.decodes(sequences) + self.per_context_token * context - growth / 2
         if growth > 0 and seconds > 0:
@@ -77,7 +76,7 @@ class LinearSteps:
         return int(max(seconds, 0.0) / base) if base > 0 else 0
 
     def alone(self, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
-        """Seconds from first step to last of requests with a replica to themselves."""
+        """Return the serving seconds of requests that are alone on a replica."""
         prefills = np.ones(len(prompt)) if chunk is None else np.ceil(prompt / chunk)
         decodes = output - 1.0
         context = decodes * prompt + decodes * output / 2
@@ -85,7 +84,7 @@ class LinearSteps:
         return steps + self._reading(prompt, chunk) + self.per_context_token * context
 
     def _reading(self, prompt: np.ndarray, chunk: int | None) -> np.ndarray:
-        """Seconds beyond `fixed` to read each prompt alone in chunks."""
+        """Return the seconds beyond `fixed` to prefill each prompt alone in chunks."""
         if self.prefill is None:
             return self.per_prompt_token * prompt
         tokens, place = np.unique(prompt, return_inverse=True)
@@ -94,7 +93,7 @@ class LinearSteps:
         return np.array(seconds)[place].reshape(prompt.shape)
 
     def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:
-        """Minimum mean seconds beyond `fixed` of prompt, answer, and both."""
+        """Return minimum mean seconds of prompt, answer and both, without `fixed`."""
         decodes = output - 1.0
         context = decodes * prompt + decodes * output / 2
         each, token = self._min_seconds(sequences)
@@ -103,7 +102,7 @@ class LinearSteps:
         return read, answer, read + answer
 
     def _min_seconds(self, sequences: int) -> tuple[float, float]:
-        """Minimum seconds beyond `fixed` of a decoded token and a prompt token."""
+        """Return minimum seconds beyond `fixed` of a decoded and a prompt token."""
         each, token = self.per_sequence, self.per_prompt_token
         if isinstance(self.decode, StageTime):
             each = max(0.0, self.decode.seconds_for(sequences) - self.fixed) / sequences
@@ -119,7 +118,7 @@ class LinearSteps:
 
 
 def _alone(times: RooflineSteps | KernelSteps, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
-    """Seconds from first step to last of requests with a replica to themselves."""
+    """Return the serving seconds of requests that are alone on a replica."""
     pairs, place = np.unique(np.stack([prompt, output]), axis=1, return_inverse=True)
     read = {tokens: _read_alone(times, tokens, chunk) for tokens in np.unique(pairs[0]).tolist()}
     seconds = [read[p] + times.decoding(o - 1, 1, p + 1) for p, o in pairs.T.tolist()]
@@ -130,25 +129,20 @@ def _alone(times: RooflineSteps | KernelSteps, prompt: np.ndarray, output: np.nd
 class RooflineSteps:
     """Seconds of a step, bounded by its kernels' arithmetic or memory traffic.
 
-    The weights are read once a step, whatever its tokens, and each token is multiplied with them: of the two times the
-    longer one counts.  Attention is read from memory while decoding (`per_context_token`) and computed while reading
-    prompts (`per_pair`: a prompt token with one token before it, or itself).  With several devices every step adds up
-    partial results over their links.  No step is shorter than `host`, the time in which the host can issue its
-    kernels; `fixed` comes before each step, in which nothing computes.
+    The weights are read once a step, whatever its tokens, and each token is multiplied with them: the longer of the two
+    times counts.  Attention is bounded by memory while decoding (`per_context_token`) and by arithmetic while
+    prefilling (`per_pair`: a prompt token with one token before it, or itself).  With several devices every step adds
+    up partial results over their links.  No step is shorter than `host`, the time in which the host can issue its
+    kernels; `fixed` comes before each step, and nothing computes during it.
     """
 
     fixed: float = 0.0
     host: float = 0.0
-    weights: float = 0.0
-    """Seconds to read the weights that every token needs."""
-    experts: float = 0.0
-    """Seconds to read all experts of all layers."""
-    expert_share: float = 1.0
-    """Share of the experts of a layer that one token needs."""
-    per_token: float = 0.0
-    """Seconds to multiply a token with all weights that it needs, but for the last matrix."""
-    per_answer: float = 0.0
-    """Seconds to multiply the last matrix, which only produced tokens need."""
+    weights: float = 0.0  # seconds to read the weights that every token needs
+    experts: float = 0.0  # seconds to read all experts of all layers
+    expert_share: float = 1.0  # share of the experts of a layer that one token needs
+    per_token: float = 0.0  # seconds to multiply a token with all its weights except the last matrix
+    per_answer: float = 0.0  # seconds to multiply the last matrix, which only generated tokens need
     per_context_token: float = 0.0
     per_pair: float = 0.0
     link_latency: float = 0.0
@@ -163,13 +157,13 @@ class RooflineSteps:
         return linear + self.link_latency + self.link_per_token * tokens
 
     def _decode(self, sequences: int) -> float:
-        """A step that only decodes, without `fixed`, `host` and context."""
+        """Return the seconds of a decode-only step, without `fixed`, `host`, context."""
         if (decode := self._known.get(sequences)) is None:
             decode = self._known[sequences] = self._matrices(sequences, sequences)
         return decode
 
     def seconds_for(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
-        """Seconds of a step with these prefilled, attended tokens and sequences."""
+        """Return the seconds of a step that prefills and decodes these tokens."""
         if prompt_tokens:
             linear = self._matrices(prompt_tokens + sequences, sequences + 1)
         else:
@@ -177,7 +171,7 @@ class RooflineSteps:
         return self.fixed + max(self.host, linear + self.per_context_token * context + self.per_pair * attended)
 
     def _short(self, sequences: int, context: int) -> float:
-        """Number of next steps (a real number) that only the host limits."""
+        """Return the number (real) of next steps whose time is limited by the host."""
         slope = self.per_context_token * sequences
         lacking = self.host - self._decode(sequences) - self.per_context_token * context
         if lacking <= 0:
@@ -185,7 +179,7 @@ class RooflineSteps:
         return lacking / slope if slope > 0 else math.inf
 
     def decoding(self, steps: int, sequences: int, context: int) -> float:
-        """Seconds of decoding steps: host-limited ones first, then growing ones."""
+        """Return the seconds of decoding steps: host-limited ones first, then longer ones."""
         slope = self.per_context_token * sequences
         first = self._decode(sequences) + self.per_context_token * context
         short = 0
@@ -196,7 +190,7 @@ class RooflineSteps:
         return steps * self.fixed + short * self.host + rest * first + slope * (rest * (steps + short - 1) / 2)
 
     def steps_in(self, seconds: float, sequences: int, context: int) -> int:
-        """Number of decoding steps in these seconds, to within one."""
+        """Return how many decoding steps fit into `seconds`, accurate to one."""
         short = self._short(sequences, context)
         flat = self.fixed + self.host
         if short > 0 and seconds <= math.ceil(min(short, 2**60)) * flat:
@@ -213,9 +207,9 @@ class RooflineSteps:
     alone = _alone
 
     def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:
-        """Minimum mean seconds beyond `fixed` of prompt, answer, and both.
+        """Return minimum mean seconds per request: prompt, answer, and both.
 
-        Where the same steps do both, reading the weights hides behind arithmetic as far as it can.
+        Without `fixed`.  If the same steps do both, reading the weights overlaps with arithmetic as far as possible.
         """
         decodes = output - 1.0
         context = decodes * prompt + decodes * output / 2
@@ -233,10 +227,11 @@ class RooflineSteps:
 class KernelSteps:
     """Seconds of a step as the sum of its kernels' measured times.
 
-    What depends on the tokens of a step alone (matrices, experts, sums over GPUs) is a line between `tokens`; the last
-    matrix, which only produced tokens need, another.  Attention of decoding is a table by sequences and mean context,
-    that of prompts one by prompts and their length; both are lines between the points, and go on beyond the last.
-    Contexts and lengths begin at 0.  `fixed` is of any step, `per_sequence` of each sequence and prompt.
+    Kernels that depend only on the number of tokens (matrices, experts, sums over GPUs) are interpolated between
+    `tokens`, and so is the last matrix, which only generated tokens need.  Attention is a table: of decoding by
+    sequences and mean context, of prompts by their number and length; both are interpolated between the points and
+    extrapolated beyond the last. Contexts and lengths begin at 0.  `fixed` is per step, `per_sequence` per sequence and
+    prompt.
     """
 
     fixed: float
@@ -255,7 +250,7 @@ class KernelSteps:
     attends = True
 
     def _decode(self, sequences: int) -> tuple[float, tuple[float, ...]]:
-        """Seconds of a decoding step without attention, and of attention by context."""
+        """Return step seconds without attention, and attention seconds by context."""
         if (times := self._known.get(sequences)) is None:
             each = self.fixed + self.per_sequence * sequences
             matrices = on_line(self.tokens, self.linear, sequences) + on_line(self.tokens, self.last, sequences)
@@ -268,7 +263,7 @@ class KernelSteps:
         return times
 
     def seconds_for(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
-        """Seconds of a step with these prefilled, attended tokens and sequences."""
+        """Return the seconds of a step that prefills and decodes these tokens."""
         seconds = 0.0
         if sequences:
             seconds, attention = self._decode(sequences)
@@ -285,7 +280,7 @@ class KernelSteps:
         return seconds or self.fixed
 
     def _reading(self, prompts: float, length: float) -> float:
-        """Seconds of attention of prompts of this length, or of a part of one."""
+        """Return the attention seconds of prompts of this length."""
         if prompts <= self.prompts[0]:
             return on_line(self.lengths, self.prefill[0], length) * prompts / self.prompts[0]
         place = _segment(self.prompts, prompts)
@@ -294,14 +289,14 @@ class KernelSteps:
         return first + (second - first) * (prompts - low) / (high - low)
 
     def decoding(self, steps: int, sequences: int, context: int) -> float:
-        """Seconds of decoding steps; the context grows by a token per step."""
+        """Return the seconds of decoding steps; each adds a context token per sequence."""
         each, attention = self._decode(sequences)
         return self._walk(each, attention, context / sequences, steps=steps, limit=math.inf)[1]
 
     def _walk(self, each: float, attention: tuple[float, ...], mean: float, steps: int, limit: float) -> (
         tuple[int, float]
     ):  # fmt: skip
-        """Steps, and their seconds, until a number of steps or of seconds is reached."""
+        """Return steps and their seconds until a limit of steps or of seconds is reached."""
         done, seconds, contexts = 0, 0.0, self.contexts
         place = _segment(contexts, mean)
         while done < steps:
@@ -320,14 +315,14 @@ class KernelSteps:
         return done, seconds
 
     def steps_in(self, seconds: float, sequences: int, context: int) -> int:
-        """Number of decoding steps in these seconds, to within one."""
+        """Return how many decoding steps fit into `seconds`, accurate to one."""
         each, attention = self._decode(sequences)
         return self._walk(each, attention, context / sequences, steps=1 << 60, limit=max(0.0, seconds))[0]
 
     alone = _alone
 
     def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:
-        """Minimum mean seconds beyond `fixed` of prompt, answer, and both."""
+        """Return minimum mean seconds of prompt, answer and both, without `fixed`."""
         decodes = output - 1.0
         tokens, answers = float(prompt.mean()), float(decodes.mean())
         each = min(seconds / size for size, seconds in zip(self.tokens, self.linear, strict=True))
@@ -341,12 +336,12 @@ class KernelSteps:
 
 
 def _segment(points: tuple[int, ...], value: float) -> int:
-    """Index of the segment in which a value lies; the first and the last go on."""
+    """Return the index of a value's segment; the outer segments extend to infinity."""
     return min(max(bisect_right(points, value) - 1, 0), len(points) - 2)
 
 
 def on_line(points: tuple[int, ...], values: tuple[float, ...], value: float) -> float:
-    """Linear interpolation: constant before the first point, extrapolated at the end."""
+    """Interpolate linearly: constant before the points, extrapolated after them."""
     place = _segment(points, value)
     low = points[place]
     if value <= low:
@@ -366,10 +361,10 @@ def _read_alone(times: RooflineSteps | KernelSteps, prompt: int, chunk: int | No
     return seconds
 
 
+# fields of step times, and of their parts, that are not seconds
 _COUNTS = {
     "sizes", "between", "spread", "tokens", "sequences", "contexts", "prompts", "lengths", "expert_share", "_known"
 }  # fmt: skip
-"""Fields of step times, and of what they consist of, that are not in seconds."""
 
 
 def scaled(times: Any, factor: float) -> Any:
@@ -383,5 +378,5 @@ def scaled(times: Any, factor: float) -> Any:
 
 
 def attended(tokens: int, before: int) -> int:
-    """Pairs of new prompt tokens and tokens up to each; `before` are already read."""
+    """Return the number of token pairs in the attention of new prompt tokens."""
     return tokens * before + tokens * (tokens + 1) // 2

@@ -1,4 +1,4 @@
-"""A task in flight: made when it arrives, dropped when it ends."""
+"""A task in flight: created when it arrives, dropped when it ends."""
 
 import math
 from collections.abc import Sequence
@@ -6,16 +6,16 @@ from typing import Any
 
 from hetsim.model.tasks import Mode, Shape, Tasks
 
+# not arrived or deferred, waiting for predecessors, waiting, running, over
 FUTURE, BLOCKED, WAITING, RUNNING, ENDED = 0, 1, 2, 3, 4
-"""Where a task is in its life: not yet arrived (or deferred), waiting for predecessors, waiting, in a launch, over."""
 
 
 class Task:
-    """A task in flight, as policies see it.
+    """A task in flight, as seen by policies.
 
     Policies may read everything without a leading underscore.  `estimates[j]` is the estimated compute time in
-    `shape.modes[j]` (true times are the engine's).  `done` is the finished fraction of the work as far as its
-    estimate tells: computed so far by estimate, at most 1; it changes when the task is stopped.
+    `shape.modes[j]` (only the engine knows true times).  `done` is the finished fraction of the estimated work, at most
+    1; it changes when the task is stopped.
     """
 
     __slots__ = (
@@ -43,10 +43,10 @@ class Task:
         self.done = 0.0
         self._done = 0.0  # the true fraction
         self._launch: Any = None
-        self.ticket = 0  # of the queue entry that speaks for this task (hetsim.policy.queues)
+        self.ticket = 0  # number of its valid queue entry (hetsim.policy.queues)
         self.memo: Any = None  # a policy's own note on the task
-        self.allowed: tuple[int, ...] | None = None  # modes an admission policy restricted it to; None: all
-        self._history: Any = None  # the engine's, for tasks that were stopped or moved data
+        self.allowed: tuple[int, ...] | None = None  # positions of the modes that admission allows; None: all
+        self._history: Any = None  # `History` of a task that was stopped (engine only)
 
     @property
     def id(self) -> Any:
@@ -92,7 +92,7 @@ class Task:
 
     @property
     def time_limit(self) -> float:
-        """Maximum seconds that it may hold its devices; inf without a limit."""
+        """Maximum seconds that it may occupy its devices; inf without a limit."""
         column = self._table.time_limit
         return math.inf if column is None else float(column[self.index])
 
@@ -103,7 +103,7 @@ class Task:
         return table.partitions[0 if table.partition_code is None else table.partition_code[self.index]]
 
     def label(self, name: str) -> str:
-        """A text label from its source, such as `account` or `qos`; empty if it has none."""
+        """Return a text label of its source, such as `account` or `qos`; empty if none."""
         column = self._table.extra.get(name)
         value = None if column is None else column[self.index]
         return "" if value is None or value != value else str(value)
@@ -120,7 +120,7 @@ class Task:
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """Indexes of the items it reads."""
+        """Indexes of the items that it reads."""
         column = self._table.reads
         return () if column is None else column[self.index]
 
@@ -130,20 +130,20 @@ class Task:
         return () if column is None else column[self.index]
 
     def estimate_at(self, position: int) -> float:
-        """Estimated seconds in the mode at a position of its shape, from scratch."""
+        """Return the estimated seconds from scratch in the mode at a position."""
         return self.estimates[position] + self.shape.modes[position].single
 
     def estimate_in(self, mode: Mode) -> float:
-        """Estimated seconds in one of its modes, from scratch."""
+        """Return the estimated seconds from scratch in one of its modes."""
         return self.estimates[self.shape.position[mode]] + mode.single
 
     def remaining_in(self, mode: Mode) -> float:
-        """Estimated remaining seconds in a mode; 0 once the estimate is overrun."""
+        """Return the estimated remaining seconds in a mode; at least 0."""
         return self.estimate_in(mode) * (1.0 - self.done)
 
     @property
     def shortest_estimate(self) -> float:
-        """Estimated time on its best mode, from scratch."""
+        """Estimated seconds from scratch in its fastest mode."""
         modes = self.shape.modes
         if len(modes) == 1:
             return self.estimates[0] + modes[0].single
@@ -151,18 +151,18 @@ class Task:
 
     @property
     def shortest_remaining(self) -> float:
-        """Estimated remaining seconds in its best mode; at least 0."""
+        """Estimated remaining seconds in its fastest mode; at least 0."""
         return self.shortest_estimate * (1.0 - self.done)
 
     def modes_by_speed(self) -> Sequence[int]:
-        """Positions of its modes by estimate, fastest first, stable."""
+        """Return the positions of its modes by estimate, fastest first, stable."""
         count = len(self.shape.modes)
         if count == 1:
             return (0,)
         return sorted(self.allowed or range(count), key=self.estimate_at)
 
     def fastest_modes(self) -> Sequence[Mode]:
-        """Modes of the task by estimate, fastest first, stable."""
+        """Return the modes of the task by estimate, fastest first, stable."""
         modes = self.shape.modes
         return modes if len(modes) == 1 else [modes[position] for position in self.modes_by_speed()]
 

@@ -1,7 +1,7 @@
 """Tasks and the modes in which they can run.
 
-Tasks live in columns (`Tasks`); one that is in flight is a `hetsim.model.task.Task`.
-What many tasks have in common, their demands and the cost of stopping them, is one interned `Shape`.
+Tasks are stored in columns (`Tasks`); a task in flight is a `hetsim.model.task.Task`.  Demands and stopping costs that
+many tasks have in common are one shared `Shape`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
 
 Times = TypeVar("Times", float, np.ndarray)
 
-CLOSE = 1e-9
-"""Intervals by which a time may miss a checkpoint and still end with it."""
+CLOSE = 1e-9  # tolerance, in intervals, for a task that ends at a checkpoint
 
-UNLIMITED_BATCH = 1 << 40
-"""Requests in a batch where neither the service nor memory sets a limit."""
+UNLIMITED_BATCH = 1 << 40  # batch limit if neither the service nor memory sets one
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +35,12 @@ class StageTime:
     """Seconds of a transfer: `fixed` per launch plus `per_item` per task."""
 
     fixed: Seconds = 0.0
-    """Time once a batch."""
+    """Time per batch."""
     per_item: Seconds = 0.0
     """Time for each request of the batch."""
 
     def seconds_for(self, count: int) -> float:
-        """Seconds for a launch of a number of tasks."""
+        """Return the seconds of a launch of `count` tasks."""
         return self.fixed + self.per_item * count
 
 
@@ -62,24 +60,24 @@ class BatchTimes(NamedTuple):
 class SpanSpeeds:
     """Rates of a gang by the smallest part of the cluster that contains it.
 
-    If several parts hold it, the fastest rate counts.  `island` and `switch` count where the nodes have them
-    (`island`, `pcie: {switch: ...}`), `rack` where nodes have one.
+    If several parts contain it, the fastest rate counts.  `island` and `switch` count if the nodes have them (`island`,
+    `pcie: {switch: ...}`), `rack` if nodes have one.
     """
 
     island: Part = field(default=1.0, metadata=OPTIONAL)
     """Rate of a gang within one NVLink island."""
     switch: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate within one PCIe switch; that of the level before unless given."""
+    """Rate within one PCIe switch; the rate of the previous level unless given."""
     node: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate within one node; that of the level before unless given."""
+    """Rate within one node; the rate of the previous level unless given."""
     rack: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate within one rack; that of the level before unless given."""
+    """Rate within one rack; the rate of the previous level unless given."""
     cluster: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate across racks; that of the level before unless given."""
+    """Rate across racks; the rate of the previous level unless given."""
 
     @classmethod
     def given(cls, **rates: float) -> SpanSpeeds:
-        """Fill in all five rates from those given."""
+        """Return the rates; a missing rate equals that of the previous level."""
         if not rates:
             raise ValueError("span_speeds must have a rate for at least one of island, switch, node, rack and cluster")
         rate = 1.0
@@ -92,12 +90,12 @@ class SpanSpeeds:
                 raise KeyProblem(wide, f"a gang over one {wide} must not be faster than within one {narrow}")
 
     def rate_of(self, devices: Sequence[Device]) -> float:
-        """Rate of a gang on these devices."""
+        """Return the rate of a gang on these devices."""
         return max(getattr(self, level) for level in enclosures(devices))
 
 
 def enclosures(devices: Sequence[Device]) -> list[str]:
-    """Levels at which one part of the cluster has all devices, smallest first."""
+    """Return the levels (node, rack, ...) that contain all devices, smallest first."""
     first = devices[0]
     narrowest_first = []
     if all(device.node == first.node for device in devices):
@@ -113,25 +111,25 @@ def enclosures(devices: Sequence[Device]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ComputeTime:
-    """Compute seconds of a launch beyond its tasks' own, by the number of tasks."""
+    """Compute seconds of a launch in addition to the sum of its tasks' own times."""
 
     fixed: Seconds = 0.0
-    """Time once a batch."""
+    """Time per batch."""
 
     def base(self, count: int) -> float:
-        """Seconds for a number of tasks: they rise, at most in proportion."""
+        """Return the additional seconds for `count` tasks (at most proportional)."""
         return self.fixed
 
 
 @dataclass(frozen=True, eq=False)
 class Mode(ComputeTime):
-    """A device type and the resources of a launch there. Compared by identity.
+    """A device type and the resources of a launch there.  Compared by identity.
 
-    `gpus` counts the accelerators of a launch and `share` is what it takes of each (millionths; WHOLE unless
-    fractional); both are 0 in a CPU mode.  `millicores` and `memory` are held on the host, of a gang across nodes in
-    proportion to its accelerators there, or else to its cores; `gpu_memory` on each accelerator.
-    `span_any`: its devices may lie on several nodes.
-    A launch of n tasks computes for `base(n)` plus the sum of its tasks' own times.
+    `gpus` is the number of accelerators of a launch and `share` its share of each (millionths; WHOLE unless
+    fractional); both are 0 in a CPU mode.  `millicores` and `memory` are occupied on the host; a gang on several nodes
+    occupies them in proportion to its accelerators there, or else to its cores.  `gpu_memory` is occupied on each
+    accelerator.  With `span_any` its devices may be on several nodes.  A launch of n tasks computes for `base(n)` plus
+    the sum of its tasks' own times.
     """
 
     name: str
@@ -142,45 +140,31 @@ class Mode(ComputeTime):
     memory: int = 0
     gpu_memory: int = 0
     span_any: bool = False
-    span_speed: float = 1.0
-    """Rate of a gang with devices on more than one node."""
-    span_speeds: SpanSpeeds | None = None
-    """Rates of a gang by level; given, it stands for `span_speed`."""
-    node_count: int = 1
-    """Number of nodes of a launch, above 1: as many different nodes, each with an equal part of everything."""
-    exchange: Exchange | None = None
-    """Traffic among its nodes, and the step that this is part of, if known."""
-    table: StageTable | None = None
-    """Measured seconds by batch size, in place of those of `ComputeTime`."""
+    span_speed: float = 1.0  # rate of a gang with devices on more than one node
+    span_speeds: SpanSpeeds | None = None  # rates of a gang by level; replace `span_speed` if given
+    node_count: int = 1  # number of nodes of a launch; if above 1, each node has an equal part of everything
+    exchange: Exchange | None = None  # traffic among its nodes and its training step, if known
+    table: StageTable | None = None  # measured seconds by batch size, instead of those of `ComputeTime`
     upload: StageTime | StageTable = field(default_factory=StageTime)
     download: StageTime | StageTable = field(default_factory=StageTime)
-    batch_limit: int = 1
-    """Most tasks in one launch; UNLIMITED_BATCH where nothing limits them."""
-    partition: Partition | None = None
-    """The partition to which its tasks are bound."""
+    batch_limit: int = 1  # maximum number of tasks in one launch; UNLIMITED_BATCH: no limit
+    partition: Partition | None = None  # the partition to which its tasks are bound
+    # time by layout of the devices and finished fraction; tasks' times are those of the packed layout
     curve: WorkCurve | None = None
-    """How its time depends on the layout of its devices and on what is done; the tasks' times are then those of the
-    packed layout."""
-    parts: tuple[Mode, ...] = ()
-    """For a fused launch (`hetsim.model.fusion`): the mode of each of its tasks."""
-    slice: str = ""
-    """The profile of the MIG slice that it asks for by name; empty: any slice that is large enough."""
-    pinned: int | None = None
-    """Bitmask of nodes that take the place of those of its partition, whose limits still count it."""
+    parts: tuple[Mode, ...] = ()  # for a fused launch (`hetsim.model.fusion`): the mode of each of its tasks
+    slice: str = ""  # profile of the MIG slice that it requires by name; empty: any slice that is large enough
+    pinned: int | None = None  # bitmask of nodes that replace those of its partition, whose limits still count it
 
-    nodes: int | None = field(init=False)
-    """Bitmask of the nodes that it may use; None: all."""
-    limited: bool = field(init=False)
-    """True if its partition limits what runs there in total."""
-    scattered: bool = field(init=False)
-    """True if any of its stages is drawn from measured times that vary."""
+    nodes: int | None = field(init=False)  # bitmask of the nodes that it may use; None: all
+    limited: bool = field(init=False)  # True if its partition limits what runs there in total
+    scattered: bool = field(init=False)  # True if any of its stages is drawn from measured times that vary
     unit: Mode | None = field(init=False)
-    """The part of a gang, as a mode of one node: the part of each of `node_count` nodes, or one core of a gang of
-    cores that may use any number of nodes.  None in all other modes."""
+    """The part of a gang on one node, as a mode; None in all other modes.  The part of each of `node_count` nodes, or
+    one core of a gang of cores that may use any number of nodes."""
+    # one whole accelerator of any node and nothing else, neither host nor GPU memory (most common)
     bare: bool = field(init=False)
-    """One whole accelerator of any node and nothing else, neither host nor its memory: the commonest demand by far."""
+    # `base(1)`: compute seconds of a one-task launch in addition to the task's own time
     single: float = field(init=False)
-    """`base(1)`: what a launch of one task computes besides the task's own time."""
 
     def __post_init__(self) -> None:
         bound = self.partition
@@ -213,19 +197,19 @@ class Mode(ComputeTime):
         )
 
     def base(self, count: int) -> float:
-        """Compute seconds of a launch beyond its tasks' own, by the number of tasks."""
+        """Return the compute seconds in addition to the sum of the tasks' own times."""
         return super().base(count) if self.table is None else self.table.seconds_for(count)
 
     def computing(self, size: int, own: Times, left: float = 1.0) -> Times:
-        """Compute seconds of a launch of a number of tasks.
+        """Return the compute seconds of a launch of `size` tasks.
 
-        `own`: of its tasks, what is left of each; `left`: the largest part left of one of them.  The one place that
-        says how batches compute: engine, forecasts, policies' estimates, capacities and theory all ask here.
+        `own`: sum of its tasks' remaining times; `left`: the largest remaining fraction of a task.  The only formula of
+        batch compute times: engine, forecasts, policies' estimates, capacities and theory all use it.
         """
         return self.base(size) * left + own
 
     def stages(self, size: int, own: float, left: float = 1.0) -> BatchTimes:
-        """Seconds of the stages of a launch without bytes; no transfers on cores."""
+        """Return the seconds of a launch's stages without bytes; CPU: no transfers."""
         if self.on_cpu:
             return BatchTimes(0.0, self.computing(size, own, left), 0.0)
         up, down = self.upload.seconds_for(size), self.download.seconds_for(size)
@@ -258,7 +242,7 @@ class Mode(ComputeTime):
 
     @property
     def gpu_share(self) -> float:
-        """GPUs occupied in all, as a number: 8.0 for a gang, 0.25 for a quarter."""
+        """GPUs occupied in total, as a number: 8.0 for a gang, 0.25 for a quarter."""
         return self.gpus * self.share / WHOLE
 
     @property
@@ -271,7 +255,7 @@ class Mode(ComputeTime):
         return self.nodes is None or bool(self.nodes >> node & 1)
 
     def span_rate(self, devices: Sequence[Device]) -> float:
-        """Rate of a launch by the locality of its devices; 1 unless a gang."""
+        """Return the rate of a gang by the locality of its devices; 1 for one device."""
         if len(devices) < 2:
             return 1.0
         if self.exchange is not None:
@@ -290,37 +274,38 @@ class Mode(ComputeTime):
 class Stopping:
     """Costs of stopping: seconds to save and restore, bytes of state, checkpoints.
 
-    A task with `state` bytes also needs the time to move them between host and device.  With `interval` work is
-    safe only at multiples of it (computed seconds at nominal rate): a stop that keeps saves the state at once, a
-    fault falls back to the last multiple.  inf: only saved stops keep work when a device fails.
-    `checkpoint` seconds of each interval, its last, go into writing; times of tasks contain them (`with_checkpoints`).
-    `input` ("saved" or "again"): is the input of a task part of the state that a stop saves, or does it come to the
-    device again?  None: it is saved where there are `state` bytes.  After a failure it always comes again.
-    `block`: a kernel can be left only between blocks of this length, where the device drains or flushes
-    (`hetsim.model.cluster.Preemption`); 0: anywhere.  `idempotent`: its blocks can be thrown away and run again.
+    A task with `state` bytes also needs the time to move them between host and device.  With `interval`, work is safe
+    only at multiples of it (computed seconds at nominal rate): a stop that keeps work saves the state at once, a fault
+    falls back to the last multiple.  inf: only saved stops keep work when a device fails.  The last `checkpoint`
+    seconds of each interval are for writing; times of tasks contain them (`with_checkpoints`).
+
+    `input`: "saved": the input of a task is part of the state that a stop saves; "again": it is uploaded again; None:
+    saved if there are `state` bytes.  After a failure it is always uploaded again.  `block`: with a device that drains
+    or flushes, a kernel can be stopped only between blocks of this length (`hetsim.model.cluster.Preemption`); 0:
+    anywhere. `idempotent`: its blocks can be discarded and run again.
     """
 
     save: Seconds = 0.0
-    """Time to save the state on a stop, besides moving its bytes."""
+    """Time to save the state on a stop, in addition to moving its bytes."""
     restore: Seconds = 0.0
-    """Time to restore the state on resuming, besides moving its bytes."""
+    """Time to restore the state on resuming, in addition to moving its bytes."""
     state: Bytes = 0
     """Bytes of state that are moved to the host and back."""
     interval: Seconds = math.inf
     """Computed time between checkpoints, to which a fault falls back; only saved stops count unless given."""
     block: Seconds = 0.0
-    """Length of a block of the kernel, between which drain and flush can leave it; anywhere unless given."""
+    """Length of a kernel's blocks: drain and flush stop it only between two blocks; anywhere unless given."""
     idempotent: bool = False
     """True if blocks can be discarded and run again."""
     checkpoint: Seconds = 0.0
-    """Time that each of those checkpoints takes, in which nothing is computed."""
+    """Time that each checkpoint takes, in which nothing is computed."""
     input: Literal["saved", "again"] | None = None
     """Whether the input (`bytes_in`, `upload`) is part of the state that a stop saves, or uploaded again: saved
     where state is above 0, else again; after a failure always again."""
 
     @classmethod
     def given(cls, interval: float = math.inf, checkpoint: float = 0.0, **others: Any) -> Stopping:
-        """Make it from `interval`, the compute time between two checkpoints."""
+        """Return stopping costs; `interval` is the compute time between checkpoints."""
         return cls(interval=interval + checkpoint, checkpoint=checkpoint, **others)
 
     def check(self) -> None:
@@ -335,10 +320,10 @@ class Stopping:
         return self.state > 0 if self.input is None else self.input == "saved"
 
     def with_checkpoints(self, seconds: np.ndarray) -> np.ndarray:
-        """Compute times plus the time for writing checkpoints.
+        """Return compute times plus the time for writing checkpoints.
 
-        An interval includes its write, so a checkpoint follows every `interval - checkpoint` seconds of computing.
-        None is written at the very end of a task.
+        An interval includes its write, so a checkpoint follows every `interval - checkpoint` seconds of computing.  No
+        checkpoint is written at the very end of a task.
         """
         if not self.checkpoint:
             return seconds
@@ -347,14 +332,14 @@ class Stopping:
 
 
 class Shape:
-    """The modes of interchangeable tasks; equal ones are one object."""
+    """The set of modes of interchangeable tasks; equal shapes are one object."""
 
     __slots__ = ("index", "modes", "position", "preemptible", "stopping")
 
     def __init__(self, modes: Sequence[Mode], stopping: Stopping = Stopping(), preemptible: bool = True):  # noqa: B008
         if not modes:
             raise ValueError("a shape must have at least one mode")
-        self.index = -1  # given by the Tasks that holds it
+        self.index = -1  # set by `Tasks`
         self.modes = tuple(modes)
         self.position = {mode: i for i, mode in enumerate(self.modes)}
         self.stopping = stopping
@@ -365,16 +350,15 @@ class Shape:
 class Item:
     """A named piece of data; `home` is the first node with it, None: every host.
 
-    A `lasting` one (a model's weights) is state of the device rather than input of a task: loading it is not counted
-    in the task's own time.
-    An item without a home that a task of the run writes comes into being where that task ran; one with a home
-    has a first version there.
+    A `lasting` item (a model's weights) is state of the device rather than input of a task: loading it is not counted
+    in the task's own time.  An item without a home that a task of the run writes is created where that task runs; an
+    item with a home has a first version there.
     """
 
     name: Name
     """Name of the item, for reads and writes."""
     size: Bytes
-    """Bytes of it."""
+    """Size of the item in bytes."""
     home: int | None = field(default=None, metadata=NO_KEY)
     lasting: bool = field(default=False, metadata=NO_KEY)
 
@@ -384,7 +368,7 @@ class KernelWork:
     """Work of kernels by row and mode, for fused launches (`hetsim.model.fusion`).
 
     Seconds of launching (`overhead`), of the operations alone and of the memory traffic alone: a kernel takes the
-    overhead and the greater of the other two.  `bytes`: that traffic.  NaN where the work is not known.
+    overhead plus the larger of the other two.  `bytes`: memory traffic.  NaN if the work is not known.
     """
 
     overhead: np.ndarray
@@ -393,14 +377,14 @@ class KernelWork:
     bytes: np.ndarray
 
     def alone(self, row: int, position: int) -> float:
-        """Seconds of a task by itself; NaN if its work is unknown."""
+        """Return the seconds of a task by itself; NaN if its work is unknown."""
         return float(self.overhead[row, position]) + float(
             max(self.operations[row, position], self.traffic[row, position])
         )
 
     @classmethod
     def unknown(cls, count: int, modes: int) -> KernelWork:
-        """Writable columns for a number of rows and modes, filled with NaN."""
+        """Return writable columns for a number of rows and modes, filled with NaN."""
         return cls(*(np.full((count, modes), math.nan) for _ in range(4)))
 
     @property
@@ -414,22 +398,17 @@ class KernelWork:
 
 @dataclass
 class StagedRequests:
-    """Requests with several stages, a task each; results count them once.
+    """Requests with several stages, one task for each; results count them once.
 
-    Columns have a row for each task of the run.  Tasks of one request arrive together, in rows next to each other, and
-    have one class, user, weight and deadline; admission is asked for the first of them, and the answer is that of all.
+    Columns have a row for each task of the run.  Tasks of one request arrive together, in consecutive rows, and have
+    one class, user, weight and deadline; admission decides on the first task, and the answer holds for all.
     """
 
-    first: np.ndarray
-    """The row of the first task of the request; a task that is no stage is a request of its own."""
-    stage: np.ndarray
-    """The stage, as an index of `stages`; -1 of a task that is none."""
-    stages: list[str]
-    """Names of the stages of all streams."""
-    id: np.ndarray
-    """The id of the request."""
-    alone: np.ndarray
-    """Seconds that the request takes alone (T*); NaN of a task that is no stage."""
+    first: np.ndarray  # row of the first task of the request; a task that is not a stage is its own request
+    stage: np.ndarray  # index of the stage in `stages`; -1 for a task that is not a stage
+    stages: list[str]  # names of the stages of all streams
+    id: np.ndarray  # id of the request
+    alone: np.ndarray  # seconds that the request takes alone (T*); NaN for a task that is not a stage
 
     @property
     def count(self) -> int:
@@ -438,17 +417,17 @@ class StagedRequests:
 
     @property
     def last(self) -> np.ndarray:
-        """Mask of the last task of each request, by which requests are counted."""
+        """True for the last task of each request, by which requests are counted."""
         return np.append(self.first[1:] != self.first[:-1], True)[: len(self.first)]
 
 
 @dataclass
 class Tasks:
-    """Columns of a workload, a row a task, sorted by arrival (stable).
+    """Columns of a workload, one row per task, sorted by arrival (stable).
 
-    `time[i, j]` is the true compute time of task i in mode j of its shape, `estimate` what policies may know
-    (the same array where estimates are exact).  Optional columns are None where no task has them; NaN in
-    `deadline` and inf in `expires` mean none.
+    `time[i, j]` is the true compute time of task i in mode j of its shape, `estimate` what policies may know (the same
+    array if estimates are exact).  Optional columns are None if no task has them; NaN in `deadline` and inf in
+    `expires` mean none.
     """
 
     arrival: np.ndarray
@@ -472,19 +451,17 @@ class Tasks:
     writes: list[tuple[int, ...]] | None = None
     items: list[Item] = field(default_factory=list)
     work: KernelWork | None = None
+    # names of the blocks of each request's prompt; equal first names are a common prefix
     hash_ids: Ragged | None = None
-    """Names of the blocks of each request's prompt; requests with the same first names have a common prefix."""
+    # seconds that a task may occupy its devices; inf: no limit.  See `RunInput.grace`
     time_limit: np.ndarray | None = None
-    """Seconds that a task may hold its devices; inf where there is no limit.  See `RunInput.grace`."""
     partition_code: np.ndarray | None = None
-    partitions: list[str] = field(default_factory=lambda: [""])
-    """Partitions to which tasks are bound; empty: none."""
+    partitions: list[str] = field(default_factory=lambda: [""])  # partitions to which tasks are bound; empty: none
+    # by row: why a task is rejected on arrival, whatever the policies say
     refused: dict[int, str] = field(default_factory=dict)
-    """By row: why a task is rejected as it comes, whatever the policies say."""
-    staged: StagedRequests | None = None
-    """Which tasks are stages of requests; None where none is."""
+    staged: StagedRequests | None = None  # which tasks are stages of requests; None if none is
+    # further columns of the source (tokens, recorded starts, ...), by name; copied to the result
     extra: dict[str, np.ndarray] = field(default_factory=dict)
-    """Further columns of the source (tokens, recorded starts, ...), by name; carried into the result."""
 
     def __post_init__(self) -> None:
         for index, shape in enumerate(self.shapes):
@@ -499,14 +476,14 @@ class Tasks:
         return len(self) if self.staged is None else self.staged.count
 
     def computing(self, times: np.ndarray) -> np.ndarray:
-        """Compute seconds by task and mode, from `time` or `estimate`; else inf."""
+        """Return compute seconds by task and mode; inf for modes that a task lacks."""
         single = np.full((len(self.shapes), times.shape[1]), math.inf)
         for row, shape in zip(single, self.shapes, strict=True):
             row[: len(shape.modes)] = [mode.single for mode in shape.modes[: len(row)]]
         return times + single[self.shape]
 
     def name(self, index: int) -> Any:
-        """The id of a row: the source's own, or the row number."""
+        """Return the id of a row: the source's own, or the row number."""
         if self.id is None:
             return index
         value = self.id[index]
@@ -519,7 +496,7 @@ class Tasks:
 
     @property
     def plain(self) -> bool:
-        """True without transfers, task graph or expiry: a launch only computes."""
+        """True without transfers, task graph or shared data: a launch only computes."""
         return (
             self.bytes_in is None
             and self.bytes_out is None

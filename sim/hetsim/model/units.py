@@ -1,11 +1,11 @@
 """Quantities with units, as scenarios write them (`5 min`, `5.3 GB/s`), and paths.
 
-Inside the program every quantity is a float in SI base units (seconds, bytes, bytes per second, 1/s, watts,
-operations per second); memory and data sizes are whole bytes.  A value with a dimension needs a unit, 0 excepted.
-GB = 10**9 B, GiB = 2**30 B, B bytes, b bits.
+Inside the program every quantity is a float in SI base units (seconds, bytes, bytes per second, 1/s, watts, operations
+per second); memory and data sizes are integers.  A value with a dimension needs a unit, except 0. GB = 10**9 B, GiB =
+2**30 B, B bytes, b bits.
 
-`Seconds`, `Bytes` and the other annotated types go into pydantic models and into the signatures of policies:
-their parameters are then validated, and documented in the schema, in one place.
+`Seconds`, `Bytes` and the other annotated types are used in pydantic models and in the signatures of policies, whose
+parameters are thereby validated, and documented in the schema.
 """
 
 import math
@@ -42,12 +42,9 @@ OPERATION_RATE = {f"{unit}{suffix}": value for unit, value in OPERATIONS.items()
 FREQUENCY = {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9}
 FRACTION = {"%": 0.01}
 
-MAX_NUMBER = 1e30
-"""Numbers beyond are mistakes, and their products would overflow."""
-MAX_SECONDS = 1e15
-"""Thirty million years."""
-MAX_BYTES = 1e18
-"""An exabyte: beyond, sizes do not fit into a column of 64-bit integers with room to add them."""
+MAX_NUMBER = 1e30  # larger numbers are mistakes, and their products would overflow
+MAX_SECONDS = 1e15  # thirty million years
+MAX_BYTES = 1e18  # an exabyte; larger sizes would overflow sums in columns of 64-bit integers
 
 _DATE = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}(?!\d)")
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?inf|nan)\s*(.*?)\s*$", re.IGNORECASE)
@@ -99,12 +96,12 @@ def parse_fraction(value: Any) -> float:
 
 
 def is_number(value: Any) -> bool:
-    """Return True for a finite number not beyond `MAX_NUMBER`."""
+    """Return True for a finite number of at most `MAX_NUMBER` in absolute value."""
     return not isinstance(value, bool) and isinstance(value, int | float) and abs(value) <= MAX_NUMBER
 
 
 def shown(value: Any) -> str:
-    """A value as error messages show it."""
+    """Return a value as error messages show it."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -118,7 +115,7 @@ def shown(value: Any) -> str:
 
 
 def in_units(value: float, validators: Iterable[Any]) -> str:
-    """A number with the unit that makes it shortest, as in a scenario."""
+    """Return a number with the unit that makes it shortest, as in a scenario."""
     functions = [getattr(one, "func", None) for one in validators]
     units: Mapping[str, float] = next((one.keywords["units"] for one in functions if isinstance(one, partial)), {})
     units = FRACTION if parse_fraction in functions else units
@@ -128,7 +125,6 @@ def in_units(value: float, validators: Iterable[Any]) -> str:
 
 
 def _with_unit(number: str, units: dict[str, float], example: str) -> str:
-    """Format a suggested value with a unit, taken from `example`."""
     if units is RATE:
         return f"{number}/s (or per minute: {number}/min)"
     unit = _QUANTITY.match(example)
@@ -138,13 +134,11 @@ def _with_unit(number: str, units: dict[str, float], example: str) -> str:
 
 
 def _bound_text(bound: float, units: dict[str, float]) -> str:
-    """The bound in the base unit, the one with factor 1."""
     base = next((unit for unit, factor in units.items() if factor == 1), "")
     return f"{bound:g}{base}" if base.startswith("/") else f"{bound:g} {base}".strip()
 
 
 def _some(units: dict[str, float]) -> list[str]:
-    """A readable handful of the units."""
     common = ["ns", "us", "ms", "s", "min", "h", "d", "B", "kB", "MB", "GB", "TB", "MiB", "GiB", "b"]
     common += [f"{unit}/s" for unit in ("MB", "GB", "GiB", "Gb")] + ["/s", "/min", "/h", "/d", "mW", "W", "kW"]
     common += ["FLOP", "MFLOP", "GFLOP", "TFLOP", "GFLOP/s", "TFLOP/s", "MHz", "GHz", "%"]
@@ -222,8 +216,7 @@ Part = Annotated[Positive, Field(le=1)]
 Whole = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Degree = Annotated[Count, Field(le=1_000_000)]
-Seed = Annotated[int, Field(ge=0), BeforeValidator(_seed)]
-"""Any whole number: seeds of 128 bits are usual."""
+Seed = Annotated[int, Field(ge=0), BeforeValidator(_seed)]  # any whole number: seeds of 128 bits are common
 Name = Annotated[str, Field(min_length=1), BeforeValidator(_name)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 
@@ -234,7 +227,7 @@ _WRITTEN = re.compile(rf"\s*({SIGNED})\s*(.*?)\s*$")
 
 
 def quantity(value: Any) -> tuple[float, int, str] | None:
-    """(base units, dimension, unit as written) of a text or number, or None.
+    """Return (base units, dimension, unit as written) of a text or number, or None.
 
     Dimension -1: a number without a unit.
     """
@@ -254,7 +247,7 @@ def quantity(value: Any) -> tuple[float, int, str] | None:
 
 
 def forbid(when: Callable[[Any], bool], message: str) -> AfterValidator:
-    """Validate that a value is not as `when` says; `{}` in the message is the value."""
+    """Return a validator that rejects values for which `when` is true."""
 
     def check(value: Any) -> Any:
         if when(value):
@@ -278,7 +271,7 @@ TimeUnit = Annotated[str, AfterValidator(_one_of_time)]
 
 # Paths in scenario files: relative to the file, or else the working directory.
 #
-# The latter is for what is named on a command line; a scenario that ships has no folder of the user's.
+# The latter is for names on a command line: shipped scenarios are not in the user's folder.
 
 
 def _existing(value: Any, info: ValidationInfo) -> Path:
@@ -317,8 +310,8 @@ def _existing_folder(value: Any, info: ValidationInfo) -> Path:
     return record_input(existing, info.field_name, value)
 
 
+# an existing folder, searched like an `ExistingFile`
 ExistingFolder = Annotated[Path, BeforeValidator(_existing_folder), WithJsonSchema({"type": "string"})]
-"""A folder that exists, looked for as an `ExistingFile` is."""
 
+# an existing file, searched first in `base` of the validation context (the scenario's folder)
 ExistingFile = Annotated[Path, BeforeValidator(_existing), WithJsonSchema({"type": "string"})]
-"""A file that exists; the validation context's `base` is the folder of the scenario file, which is looked at first."""

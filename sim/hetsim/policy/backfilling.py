@@ -1,4 +1,4 @@
-"""Backfilling: FCFS where tasks behind a head that does not fit may pass it."""
+"""Backfilling: FCFS in which tasks behind a blocked head may start before it."""
 
 import math
 from bisect import bisect_left, insort
@@ -12,8 +12,7 @@ from hetsim.policy.contract import WAIT_FOR_FIT, WAIT_FOR_READY, Decision, Pause
 from hetsim.policy.lists import ListScheduler
 from hetsim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of
 
-Demand = Any
-"""A shape, and where admission ties tasks to some of its modes these besides."""
+Demand = Any  # the shape of a task, with its allowed modes if admission restricts them
 
 
 def demand_of(task: Task) -> Demand:
@@ -29,27 +28,25 @@ def fits_nowhere(task: Task, view: View) -> bool:
 
 
 def demand_fits_nowhere(demand: Demand, view: View) -> bool:
-    """As `fits_nowhere`, for all tasks with the same demand."""
+    """Return True if no task with this demand fits anywhere now."""
     shape, allowed = demand if isinstance(demand, tuple) else (demand, None)
     modes = [shape.modes[position] for position in allowed] if allowed else shape.modes
     return not any(map(view.fits, modes))
 
 
 class QueueWindow:
-    """The first waiting tasks by arrival, at most `size` of each partition.
+    """The first waiting tasks by arrival, at most `size` per partition.
 
-    None: all; the others queue behind. Tasks bound to no partition count as one.
+    `size` None: all tasks; the tasks beyond `size` queue behind the window.  Tasks without a partition count as one
+    partition.
     """
 
     def __init__(self, size: int | None):
         self.size = math.inf if size is None else size
         self.tasks: list[Task] = []
-        self.demands: dict[Demand, int] = {}
-        """How many tasks of the window have each demand."""
-        self.changed = 0
-        """From this position on tasks have been put in since it was last set."""
-        self._count: dict[Partition | None, int] = {}
-        """Tasks of the window by partition."""
+        self.demands: dict[Demand, int] = {}  # number of tasks in the window by demand
+        self.changed = 0  # tasks were inserted at or after this position since the value was last set
+        self._count: dict[Partition | None, int] = {}  # number of tasks in the window by partition
         self._behind: dict[Partition | None, TaskQueue] = {}
 
     def push(self, task: Task) -> None:
@@ -65,7 +62,7 @@ class QueueWindow:
         tasks = self.tasks
         if not tasks or task.arrival > tasks[-1].arrival or by_arrival(task) > by_arrival(tasks[-1]):
             tasks.append(task)
-        else:  # it was stopped, or deferred, or had queued behind others of its partition: it may stand before others
+        else:  # a task that was stopped, deferred or outside the window may belong before others
             insort(tasks, task, key=by_arrival)
             self.changed = min(self.changed, bisect_left(tasks, by_arrival(task), key=by_arrival))
         demand = task.shape if task.allowed is None else (task.shape, task.allowed)
@@ -74,7 +71,7 @@ class QueueWindow:
         count[partition] = count[partition] + 1 if partition in count else 1
 
     def take(self, position: int) -> Task:
-        """Take out a task; the next one of its partition enters the window's end."""
+        """Remove and return a task; the next one of its partition enters the window."""
         task = self.tasks.pop(position)
         partition = task.shape.modes[0].partition
         demand = task.shape if task.allowed is None else (task.shape, task.allowed)
@@ -91,7 +88,7 @@ class QueueWindow:
         return task
 
     def discard(self, task: Task) -> None:
-        """Remove a task that has gone, from the window or from behind it."""
+        """Remove a task that ended, if it is in the window."""
         if task in self.tasks:
             position = self.tasks.index(task)
             self.take(position)
@@ -99,30 +96,28 @@ class QueueWindow:
 
 
 class Backfilling(ListScheduler):
-    """FCFS with a window of `depth` tasks behind the head that may pass it.
+    """FCFS in which a window of `depth` tasks behind the head may start before it.
 
-    Where the cluster has partitions, `depth` of each.  A subclass says in `backfill` which of the tasks that fit
-    (`fitting`) may start, given when the heads could (`reservation`).
-    Cost: a round looks only at tasks with demands that may fit since something last came free, and at each of them once
-    until then; what fits nowhere causes no round when it arrives.
+    In a cluster with partitions, `depth` tasks of each.  A subclass decides in `backfill` which of the tasks that fit
+    (`fitting`) may start, given when the heads could start (`reservation`).
+
+    Cost: a round checks only tasks whose demands may fit since the last release, each task once until the next release;
+    the arrival of a task that fits nowhere causes no round.
     """
 
     def __init__(self, placement: PlacementRule | None, depth: int | None):
         super().__init__(placement=placement)
         self.window = QueueWindow(None if depth is None else depth + 1)
         self._notes_starts = type(self).starting is not Backfilling.starting
+        # head with which all tasks compete, and `View.releases` when it fitted nowhere
         self._stuck: tuple[Task, int] | None = None
-        """A head behind which no other can be, and `View.releases` when it fitted nowhere."""
         self._heads: list[Task] = []
         self._releases = -1
-        self._full: dict[Demand, None] = {}
-        """Demands that fit nowhere since the last release."""
-        self._shadows: dict[int, Shadow] = {}
-        """By row: when heads could start, as found in this round."""
-        self._due: dict[int, float] = {}
-        """By row: the times of these, as found last."""
+        self._full: dict[Demand, None] = {}  # demands that fit nowhere since the last release
+        self._shadows: dict[int, Shadow] = {}  # when each head (by row) could start, as computed in this round
+        self._due: dict[int, float] = {}  # estimated start times of heads, by row
+        # minimum of `_due`: after it a running task has overrun, and more may be free next to the head
         self._soonest = math.inf
-        """The least of these: after it a running task has overrun, and more may be free next to the head."""
 
     def ready(self, task: Task) -> None:
         self.window.push(task)
@@ -143,7 +138,7 @@ class Backfilling(ListScheduler):
             yield WAIT_FOR_READY
             return
         yield from self.backfill(heads, view)
-        yield self._until_something_fits(view)  # a newcomer may pass
+        yield self._until_something_fits(view)  # a new task may pass the heads
 
     def _until_something_fits(self, view: View) -> Pause:
         pause = self._pause or super()._until_something_fits(view)
@@ -152,7 +147,7 @@ class Backfilling(ListScheduler):
         return pause
 
     def _same_head(self, view: View) -> list[Task] | None:
-        """The head, if it is the one of the last round and nothing has come free since."""
+        """Return the last round's head if it is still first and nothing was released."""
         tasks = self.window.tasks
         if self._stuck is not None and tasks and self._stuck == (tasks[0], view.changes.releases):
             return [tasks[0]]
@@ -160,10 +155,10 @@ class Backfilling(ListScheduler):
         return None
 
     def start_heads(self, view: View) -> Generator[Decision, None, list[Task]]:
-        """Start in order until heads do not fit, and return the heads.
+        """Start tasks in order until heads do not fit; return these heads.
 
-        Behind a head only tasks start that do not compete with it (`claims_of`), until one of these does not fit; the
-        heads do not compete with each other.
+        Behind a head only tasks start that do not compete with it (`claims_of`), until one of them does not fit and
+        becomes a head too; so heads do not compete with each other.
         """
         window, rule = self.window, self.placement
         tasks = window.tasks
@@ -187,15 +182,15 @@ class Backfilling(ListScheduler):
             if closed == EVERYWHERE:
                 break
             position += 1
-        # A rule may judge otherwise next time, and data that lie ready elsewhere may make room.
+        # Not with a rule, whose answer may change, nor with data items, whose locations may change.
         if closed == EVERYWHERE and len(heads) == 1 and self.placement is None and not view.items:
             self._stuck = heads[0], view.changes.releases
         return heads
 
     def _look_anew(self, heads: list[Task], view: View) -> None:
-        """Note which tasks to look at this round: those that may have come to fit.
+        """Determine the tasks to check in this round: those that may fit now.
 
-        They stand behind `window.changed`, with demands that are not `_full`.
+        They are behind `window.changed`, with demands that are not in `_full`.
         """
         window = self.window
         self._shadows.clear()
@@ -211,14 +206,14 @@ class Backfilling(ListScheduler):
             window.changed = 0
 
     def fitting(self, heads: list[Task], view: View) -> Iterator[tuple[Task, Placement]]:
-        """Tasks behind the heads that could start now, each with a placement.
+        """Yield the tasks behind the heads that could start now, each with a placement.
 
-        Start a task before asking for the next, or leave it: then it comes again once something has come free.
+        Start a task before requesting the next, or skip it: then it is yielded again after the next release.
         """
         self._look_anew(heads, view)
         window, full, rule = self.window, self._full, self.placement
         tasks, demands = window.tasks, window.demands
-        plain = rule is None and not view.items  # where `fit` finds no place there is none
+        plain = rule is None and not view.items  # then `fit` finds a place if there is one
         here = window.changed or 1
         hopeless = demands.keys() <= full.keys()
         while not hopeless:
@@ -235,7 +230,7 @@ class Backfilling(ListScheduler):
                     yield task, placement
                 finally:  # a cycle of the scheduler may end with this start (`policy.decisions.max_starts`)
                     started = task.state != WAITING
-                    if started and task in tasks[position : position + 1]:  # else admission has dropped it
+                    if started and task in tasks[position : position + 1]:  # not if admission has dropped it
                         window.take(position)
                 if started:
                     here = position
@@ -244,12 +239,12 @@ class Backfilling(ListScheduler):
                 full[demand] = None
                 hopeless = demands.keys() <= full.keys()
             here = position + 1
-        window.changed = len(tasks)  # those behind were not tried yet
+        window.changed = len(tasks)  # tasks pushed later have not been tried
 
     def reservations(self, heads: list[Task], task: Task, view: View) -> list[Shadow]:
-        """Start and place reserved for heads that can use the task's nodes.
+        """Return the reserved starts of heads that compete with the task.
 
-        In one round the same shadows, which count on what they let pass.
+        Within a round these are the same objects, which account for the tasks that they let pass.
         """
         reserved = []
         for head in heads if len(heads) == 1 else [head for head in heads if claims_of(head) & claims_of(task)]:
@@ -261,7 +256,7 @@ class Backfilling(ListScheduler):
         return reserved
 
     def elsewhere(self, task: Task, ahead: Sequence[Shadow], view: View) -> Iterator[Placement]:
-        """A node's first placements off the heads' devices, without a rule."""
+        """Yield placements of a task on nodes without reserved devices."""
         if self.placement is not None or any(shadow.anywhere or shadow.placement is None for shadow in ahead):
             return
         reserved = {device.node for shadow in ahead if shadow.placement for device in shadow.placement.devices}

@@ -1,9 +1,9 @@
-"""Batching: number of waiting requests to launch, and which service asks next.
+"""Batching: how many waiting requests to launch, and which service goes first.
 
-A batching policy is asked for one service and one device with room for a launch, whenever its last answer may no
-longer hold: a batch of its own has ended, its `until` has come, as many requests wait as it asked to be told of, or,
-where that is what it waits for, something has come free.  It may be asked more often.
-It never sees the future: arrivals, deadlines and estimates only of requests that are here.
+A batching policy is called for one service and one device with room for a launch, whenever its last answer may be
+outdated: a batch of its service has ended, its `until` has passed, the number of requests that it named wait, or, if it
+waits for that, capacity was released.  It may be called more often.  It never sees the future: only arrivals, deadlines
+and estimates of requests that have arrived.
 """
 
 import math
@@ -20,12 +20,12 @@ from hetsim.policy.request_queue import RequestQueue, Requests
 
 
 class BatchReport(NamedTuple):
-    """A finished batch: requests, launched size (with padding), and stages.
+    """A finished batch: number of requests, launched size (with padding), stage times.
 
-    Stages that it did not have are of no length.  `oldest` is the arrival of its first request.
+    A missing stage has length 0.  `oldest` is the arrival of the batch's first request.
     """
 
-    count: int  # type: ignore[assignment]  # a tuple's own method of that name is of no use here
+    count: int  # type: ignore[assignment]  # hides `tuple.count`
     size: int
     placement: Placement
     decided: float
@@ -48,7 +48,7 @@ class BatchReport(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Take:
-    """Launch the oldest `count` requests, or these, as one batch of `size` (padding)."""
+    """Launch requests (a number of the oldest, or these) as one batch of `size`."""
 
     which: int | Sequence[Task]
     size: int | None = None
@@ -56,9 +56,9 @@ class Take:
 
 @dataclass(eq=False, slots=True)
 class Discard:
-    """Drop the oldest `count` requests, or these; the policy is asked again at once.
+    """Drop requests (a number of the oldest, or these), and call the policy again.
 
-    expired: their time ran out, as in `Reject`; False where they are refused for another reason.
+    expired: their time ran out, as in `Reject`; False if they are refused for another reason.
     """
 
     which: int | Sequence[Task]
@@ -67,10 +67,10 @@ class Discard:
 
 
 class Delay:
-    """Ask again at `until`, when `count` requests wait, or when a batch has ended.
+    """Call the policy again at `until`, when `count` requests wait, or a batch ended.
 
-    released: also when anything has come free, so that another device may be offered; unless given, that is what is
-    waited for where neither a time nor a count is named.
+    released: also when capacity was released, so that another device may be offered; default: True if neither a time
+    nor a count is given.
     """
 
     __slots__ = ("until", "count", "released")
@@ -82,45 +82,41 @@ class Delay:
 
 
 class Batching:
-    """Base of batching policies.  There is one object for each service."""
+    """Base of batching policies; one object per service."""
 
     policy_kind: ClassVar[str] = "batching"
 
-    queueing: ClassVar[str] = ""
-    """The queueing model that it makes of a system, by its name in `hetsim.queueing`; empty: none that is known there.
-    """
+    queueing: ClassVar[str] = ""  # name in `hetsim.queueing` of the queueing model that the policy implies; empty: none
 
-    in_order: bool = False
-    """True if it serves all requests, oldest first.  `hetsim size` then skips sizes whose queue must grow too long."""
+    in_order: bool = False  # True if it serves all requests, oldest first: `hetsim size` then skips unstable sizes
 
+    # False if it never answers `Discard`: clients that retry only after a rejection are then refused
     rejects: bool = True
-    """False if it answers no `Discard`: clients that retry on that alone are then refused."""
 
+    # largest batch by its own parameters; None: no limit; the run warns if the load needs more
     max_batch: int | None = None
-    """Largest batch that it forms by its own parameters; None: what the service allows.  A load for which that is too
-    little is a warning of the run."""
 
     def remarks(self, modes: Sequence[Mode]) -> Sequence[str]:
-        """Warnings about the policy on a service with these modes, without subject."""
+        """Return warnings about using the policy on a service with these modes."""
         return ()
 
     def begin(self, queue: RequestQueue, view: View) -> None:
         """Hook: called once, before the first request."""
 
     def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Delay:
-        """Decide on requests to launch, where one waits and a launch could start."""
+        """Decide which requests to launch; called if one waits and a launch could start."""
         raise NotImplementedError
 
     def ended(self, report: BatchReport, queue: RequestQueue) -> None:
         """Hook: a batch of this service has ended."""
 
     def urgency(self, queue: RequestQueue, placement: Placement, view: View) -> float | None:
-        """Rank among services that want a device, lowest first; None: by order."""
+        """Return the priority of a service for a device, lowest first; None: by order."""
         return None
 
 
 class Counter:
-    """A service as the dispatcher sees it: queue, policy, and last answer."""
+    """A service as seen by the dispatcher: queue, policy, and the last answer."""
 
     __slots__ = ("queue", "batching", "until", "count", "released", "releases", "ended", "asked")
 
@@ -148,7 +144,7 @@ class Counter:
 
 
 def ask(counter: Counter, placement: Placement, view: View) -> Start | Reject | None:
-    """Ask the service's policy about a device: a decision, or None."""
+    """Call the service's batching policy for a device; return its decision, or None."""
     queue = counter.queue
     answer = counter.batching.next_batch(queue, placement, view)
     if isinstance(answer, Take):

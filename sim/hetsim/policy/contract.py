@@ -1,8 +1,8 @@
 """The contract between the engine and a policy: hooks, decisions, the view.
 
-A policy never touches the clock and never changes state: it reads a view and yields decisions.  The engine
-validates and applies each decision before it resumes the generator, so the view is always current.
-`schedule` is asked once a round: when all changes of one instant have been applied.
+A policy never accesses the clock and never changes state: it reads a view and yields decisions.  The engine validates
+and applies each decision before it resumes the generator, so the view is always current.  `schedule` is called once a
+round: after all changes of one instant have been applied.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _Shown:
-    """A decision shows itself by its parts."""
+    """Base of decisions: `repr` shows the class and its fields."""
 
     __slots__: tuple[str, ...] = ()
 
@@ -43,7 +43,7 @@ class Start(_Shown):
     """Launch one task, or several as one batch, on a placement.
 
     In a mode with `parts` (`hetsim.model.fusion.fused_mode`) several tasks are launched as one kernel, each in its own
-    part, in this order; they wait, or wait only for those before them (`View.together`).
+    part, in this order; each task waits, or waits only for tasks before it in the launch (`View.together`).
     """
 
     tasks: Task | Sequence[Task] | Requests
@@ -54,8 +54,8 @@ class Start(_Shown):
 class Stop(_Shown):
     """Stop a running task's launch; it waits again. `keep=False` loses the work.
 
-    Of a device: stop the replica of a language model that holds it.  Its requests wait again, and what they have
-    produced is read again elsewhere; its service lacks a replica then, and asks where another is to start.
+    With a device: stop the replica of a language model on it.  Its requests wait again, and the tokens that they have
+    are prefilled again elsewhere; its service then lacks a replica (`Scheduler.replica`).
     """
 
     task: Task | Device
@@ -64,7 +64,7 @@ class Stop(_Shown):
 
 @dataclass(repr=False, eq=False, slots=True)
 class Move(_Shown):
-    """Continue a running task elsewhere or in another mode; its state moves."""
+    """Continue a running task elsewhere or in another mode; its state is transferred."""
 
     task: Task
     placement: Placement
@@ -74,8 +74,8 @@ class Move(_Shown):
 class Reject(_Shown):
     """End a waiting task or requests for good; also an answer of admission.
 
-    expired: it waited until its time ran out: its deadline or a timeout has passed, or cannot be met any more even
-    alone and at once.  Then its status is `expired`; where it is refused by choice it is `rejected`.
+    expired: its time ran out while it waited: its deadline or a timeout has passed, or cannot be met any more even
+    alone and at once.  Its status is then `expired`; after a refusal by choice it is `rejected`.
     """
 
     task: Task | Requests | None = None
@@ -87,8 +87,8 @@ class Reject(_Shown):
 class Annotate(_Shown):
     """State why a waiting task that would fit is passed over (quota, ...).
 
-    Changes nothing; `hetsim explain` charges the wait from now on to this cause, until the task starts or
-    another cause is given.
+    Changes nothing; `hetsim explain` attributes the wait from now on to this cause, until the task starts or another
+    cause is given.
     """
 
     task: Task
@@ -97,10 +97,10 @@ class Annotate(_Shown):
 
 @dataclass(repr=False, eq=False, slots=True)
 class Set(_Shown):
-    """Set a device's frequency (1: nominal), or to "off" (asleep), "on" or "wake".
+    """Set a device's frequency (1: nominal), or put it to sleep and wake it.
 
-    After "on" launches may be placed there at once, and wait for it; after "wake" it takes none before it is awake,
-    which the hook `device` tells.
+    "off": it sleeps; "on": launches may be placed there at once, and wait until it is awake; "wake": it accepts no
+    launch before it is awake, when the hook `device` is called.
     """
 
     device: Device
@@ -109,7 +109,7 @@ class Set(_Shown):
 
 @dataclass(repr=False, eq=False, slots=True)
 class Fetch(_Shown):
-    """Bring a copy of an item to a device (prefetch, load a model)."""
+    """Copy an item to a device (prefetch, load a model)."""
 
     item: int
     device: Device
@@ -125,10 +125,10 @@ class Drop(_Shown):
 
 @dataclass(repr=False, eq=False, slots=True)
 class Partition(_Shown):
-    """Cut a MIG GPU into a layout, given as slices, shares or profiles.
+    """Set the layout of a MIG GPU, given as slices, shares or profiles.
 
-    It has to be empty or, with `recut: idle`, the layout to contain its busy slices.  The layout then stays, whatever
-    starts, until the policy gives another one, or None: starts choose it again.
+    The GPU must be empty or, with `recut: idle`, the layout must contain its busy slices.  The layout then remains,
+    whatever starts, until the policy sets another one, or None: starts choose the layout again.
     """
 
     device: Device
@@ -136,7 +136,7 @@ class Partition(_Shown):
 
 
 class Wait(_Shown):
-    """End the round; the next is at `until`, or as soon as something changes."""
+    """End the round; the next round is at `until`, or as soon as something changes."""
 
     __slots__ = ("until",)
 
@@ -148,11 +148,11 @@ class Wait(_Shown):
 
 
 class Pause(Wait):
-    """End the round as Wait does, with hints for list scheduling.
+    """End the round as `Wait` does, with hints for list scheduling.
 
-    on="change": at any change; "fit": a task that becomes ready counts only if it fits somewhere (what fits nowhere
-    cannot start), up to the time `certain`; "release": only when capacity comes free (arrivals alone cannot help);
-    "ready": only when a task becomes ready (nothing waits, so a release cannot help).
+    on="change": at any change; "fit": when a task becomes ready that fits somewhere (a task that fits nowhere cannot
+    start), up to the time `certain`; "release": only when capacity is released (arrivals alone cannot help); "ready":
+    only when a task becomes ready (no task waits, so a release cannot help).
     """
 
     __slots__ = ("on", "certain")
@@ -175,14 +175,14 @@ Decision = Start | Stop | Move | Reject | Annotate | Set | Fetch | Drop | Partit
 
 @dataclass(frozen=True)
 class Accept:
-    """Admission's yes; `modes`: the only mode positions that are allowed."""
+    """Admission accepts the task; `modes`: positions of the only allowed modes."""
 
     modes: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Defer:
-    """Admission's not yet: ask again at `until`."""
+    """Admission decides again at `until`."""
 
     until: float
 
@@ -195,10 +195,10 @@ def _no_engine(_: Any) -> Any:
 
 PlacementRule = Callable[[Task, "View"], Placement | None]
 Preference = Literal["node", "load", "tightest", "roomiest"]
-"""Chooses among the placements that fit now, or declines with None."""
+"""Preferred device or node among those on which a mode fits (`View.first`)."""
 
+# sort key of a waiting task, constant while it waits; the lowest goes first, ties by arrival
 OrderKey = Callable[[Task], Any]
-"""The key of a waiting task, constant while it waits; the least goes first, ties by arrival."""
 
 
 class Scheduler:
@@ -206,51 +206,45 @@ class Scheduler:
 
     policy_kind: ClassVar[str] = "scheduler"
 
-    queueing: ClassVar[str] = ""
-    """The queueing model that it makes of a system, by its name in `hetsim.queueing`; empty: none that is known there.
-    """
+    queueing: ClassVar[str] = ""  # name in `hetsim.queueing` of the queueing model that the policy implies; empty: none
 
+    # True if it puts devices to sleep; policies that do so themselves refuse such a base policy
     sets_devices: ClassVar[bool] = False
-    """True if it puts devices to sleep and wakes them.  Policies that do so themselves refuse such a base."""
 
+    # True if it decides at exact times, so that decisions may not take time (`policy.decisions`)
     at_own_times: bool = False
-    """True if it decides at exact times of its own, so that decisions may not take time (`policy.decisions`)."""
+    # True if it receives the true `rates`: only for a predictor that is a yardstick (an oracle)
     knows_rates: bool = False
-    """True if it is given the true `rates`: only a policy whose predictor is a yardstick, a declared exception."""
 
+    # if `knows_rates`, set before `check`: arrivals per second of each class and service by time
     rates: Mapping[str, Callable[[float], float]] | None = None
-    """If it `knows_rates`, from before `check` on: arrivals per second of each class and service at any time."""
 
+    # multi-node tasks that it supports: GPUs or cores with `span: any`, `nodes: N`
     spreads: ClassVar[frozenset[str]] = frozenset({"gpus", "cores", "nodes"})
-    """Tasks that it runs on several nodes: GPUs or cores with `span: any`, `nodes: N`; messages propose no others."""
 
-    said: str = ""
-    """What errors about its decisions end with: of a process, its last words."""
+    said: str = ""  # suffix of errors about its decisions: the last output of an external process
 
+    # False if it never yields `Reject`: clients that retry only after a rejection are then refused
     rejects: bool = True
-    """False if it never yields a `Reject`: clients that retry on that alone are then refused."""
 
+    # True if it forks the run; runs that cannot fork (with language models) refuse it
     looks_ahead: ClassVar[bool] = False
-    """True if it forks the run.  Runs that cannot fork (with language models) refuse it before the clock starts."""
 
     notes: Mapping[str, Any] = {}
-    """Notes on the policy's work that are kept with the run: names and plain values.
-
-    Of a plan these are `planned_makespan` and `lower_bound` (certified for the estimates), where it knows them, and
-    what is its own (`ratio_certified`, `gap`, ...).  Nothing in it may depend on how fast the machine is.
-    """
+    """Notes on the policy's work that are stored with the run: names and plain values.  For a plan these are
+    `planned_makespan` and `lower_bound` (certified for the estimates), if known, and notes of its own
+    (`ratio_certified`, `gap`, ...). No note may depend on the speed of the machine."""
 
     def check(self, problem: PlanProblem) -> None:
-        """Check a scenario once when it is built; ScenarioError if it does not suit."""
+        """Check a scenario once when it is built; ScenarioError if it is unsuitable."""
 
     def prepare(self, problem: PlanProblem) -> None:
-        """Get the known future tasks, once before `begin` (for planners)."""
+        """Receive the known future tasks, once before `begin` (for planners)."""
 
     def round_cost(self, problem: PlanProblem) -> float:
-        """Seconds that each waiting task adds to a round; 0 if bounded.
+        """Return the seconds that each waiting task adds to a round; 0 if bounded.
 
-        From it a run of many tasks says beforehand that it may take long, since its time is then quadratic in the
-        number of tasks.
+        With many tasks the run then takes time quadratic in their number, and warns beforehand.
         """
         return 0.0
 
@@ -258,33 +252,33 @@ class Scheduler:
         """Hook: called once, before the first event."""
 
     def ready(self, task: Task) -> None:
-        """Hook: a task now waits: admitted and able to run, or stopped."""
+        """Hook: a task now waits: it was admitted and can run, or was stopped."""
 
     def finished(self, task: Task) -> None:
-        """Hook: a running task completed (requests: see `Batching.ended`)."""
+        """Hook: a running task completed (for requests see `Batching.ended`)."""
 
     def gone(self, task: Task) -> None:
         """Hook: a task ended without completing: rejected, expired, failed."""
 
     def device(self, device: Device, up: bool) -> None:
-        """Hook: a device failed, was put to sleep, or came back."""
+        """Hook: a device failed, was put to sleep, or is available again."""
 
     def announced(self, device: Device, start: float, end: float) -> None:
-        """Hook: a device (of cores: the node) will be down from `start` to `end`."""
+        """Hook: a device (a CPU: its node) will be down from `start` to `end`."""
 
     def replica(self, wanted: WantedReplica, view: View) -> Placement | None:
         """Choose where to place a missing replica; None: nowhere for now.
 
-        Asked after `begin` for the replicas of the start, which have their model; then when the service comes to lack
-        one and, as long as it does, when devices have come free or one of its requests arrives; in a round before
-        `schedule`.  So replicas have free devices before the tasks that wait, unless the policy keeps these.
+        Called after `begin` for the initial replicas, which have their model loaded; later when the service lacks a
+        replica and, while it does, when devices were released or one of its requests arrives; in a round before
+        `schedule`.  So replicas get free devices before waiting tasks, unless the policy reserves devices.
         """
         return next((place for mode in wanted.modes if (place := view.first(mode)) is not None), None)
 
     def serve(self, counters: Sequence[Any], alone: bool) -> None:
-        """Get the queues of services with their batching policies, once.
+        """Receive the queues of services and their batching policies, once.
 
-        Before `begin`. `alone`: there are no tasks besides.
+        Called before `begin`.  alone: the run has no tasks other than these requests.
         """
         raise ScenarioError(
             Problem(
@@ -295,7 +289,7 @@ class Scheduler:
         )
 
     def run_ended(self, time: float | None) -> None:
-        """Hook: the run is over, at this time; None: it failed."""
+        """Hook: the run ended at this time; None: it failed."""
 
     def schedule(self, view: View) -> Iterator[Decision]:
         """Yield decisions for this round."""
@@ -306,15 +300,14 @@ class Scheduler:
 class PlanProblem:
     """Knowledge of a planner: arrivals and estimates, never true durations.
 
-    `random` is the policy's stream of the run's seed.  `simulate(plan)` and `rehearse(scheduler)` run the engine on
-    the estimates: the first gives the makespan of a plan, counted from the first arrival; the second runs a
-    scheduler of any kind and gives what it did as a plan.  Where there is no engine they raise.
+    `random` is the policy's stream of the run's seed.  `simulate(plan)` and `rehearse(scheduler)` run the engine on the
+    estimates: the first returns the makespan of a plan, from the first arrival; the second runs a scheduler of any kind
+    and returns its starts as a plan.  Without an engine both raise UsageError.
 
-    In mid-run (`hetsim.policy.remaining`) the tasks are those that have not started, with the work that they have left,
-    and arrive at `now` or later.  `free_at` says by the name of a lane (`n0/g1`, `n0/cpu3`) when it will have ended
-    what it runs; lanes that it does not name are free, inf: the lane is down.  `data`: where copies of items lie by now
-    (devices, and node indexes for host memory); of items that it does not name, where they were at the start.
-    Makespans are then counted from `now`.
+    In mid-run (`hetsim.policy.remaining`) the tasks are those that have not started, with their remaining work, and
+    arrive at `now` or later.  `free_at` has the time at which a lane (`n0/g1`, `n0/cpu3`) will have ended its running
+    work; lanes without an entry are free, inf: the lane is down.  `data`: present locations of items (devices, and node
+    indexes for host memory); items without an entry are where they were at the start.  Makespans count from `now`.
     """
 
     tasks: Tasks
@@ -327,7 +320,7 @@ class PlanProblem:
     data: Mapping[int, Sequence[Device | int]] = field(default_factory=dict)
     in_mid_run: bool = False
     unplanned: Sequence[str] = ()
-    """Keys of the scenario that proofs do not take into account: what is proven is of the scenario without them."""
+    """Keys of the scenario that proofs do not take into account: certificates hold without them."""
 
     @property
     def origin(self) -> float:
@@ -338,16 +331,13 @@ class PlanProblem:
 
 
 class Admission:
-    """Base of admission policies, asked by task in arrival order before the round."""
+    """Base of admission policies, called once per task before the decision round."""
 
     policy_kind: ClassVar[str] = "admission"
 
-    queueing: ClassVar[str] = ""
-    """The queueing model that it makes of a system, by its name in `hetsim.queueing`; empty: none that is known there.
-    """
+    queueing: ClassVar[str] = ""  # name in `hetsim.queueing` of the queueing model that the policy implies; empty: none
 
-    rejects: bool = True
-    """False if it rejects no task: clients that retry on that alone are then refused."""
+    rejects: bool = True  # False if it rejects no task: clients that retry only after a rejection are then refused
 
     def check(self, problem: PlanProblem) -> None:
         """Check a scenario once when it is built; ScenarioError for unknown classes."""
@@ -358,15 +348,15 @@ class Admission:
     def admit(self, task: Task, view: View) -> Accept | Reject | Defer:
         """Decide on a task that arrives, or that was deferred.
 
-        Requests of a service are answered without `modes`: a batch runs in one mode, whatever requests are in it.
+        For requests of a service the answer may not name `modes`: all requests of a batch run in one mode.
         """
         return Accept()
 
     def leaving(self, task: Task, view: View) -> Reject | None:
-        """Drop this task, which is about to start, or keep it: None.
+        """Decide whether to drop a task that is about to start; None: it starts.
 
-        Asked of each task of a `Start`, whichever scheduler or batching policy decided it, and of each request that is
-        to join a replica of a language model; dropped ones are replaced by those behind them.
+        Called for each task of a `Start`, whichever scheduler or batching policy decided it, and for each request that
+        is about to join a replica of a language model; dropped requests are replaced by those behind them.
         """
         return None
 
@@ -381,18 +371,17 @@ class Shadow(Protocol):
     """Estimated start and place of a task that does not fit now."""
 
     time: float
-    anywhere: bool
-    """True if nodes do not matter to the task: another start leaves it the same, wherever it is."""
+    anywhere: bool  # True if the task may use devices of any nodes, so that only their number matters
 
     @property
     def placement(self) -> Placement | None: ...
 
     def survives(self, task: Task, placement: Placement) -> bool:
-        """True if starting `task` there now cannot delay the shadow's task."""
+        """Return True if starting `task` there now cannot delay the shadow's task."""
 
 
 class Never:
-    """The shadow of a task that will never start, by what is known."""
+    """The `Shadow` of a task that can never start, as far as is known."""
 
     time = math.inf
     anywhere = False
@@ -406,33 +395,34 @@ NEVER: Shadow = Never()
 
 
 class LaunchSeen(Protocol):
-    """State of a running task's launch; None, empty or inf if it does not run."""
+    """State of a task's launch; None, empty or inf if the task does not run."""
 
     @property
     def placement(self) -> Placement | None: ...
 
     @property
     def stage(self) -> str | None:
-        """preparing, upload, restore, queued for compute, compute or download."""
+        """Name of the stage, such as upload, compute or download (`STAGE_NAMES`)."""
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """All tasks of the launch: several are a batch."""
+        """All tasks of the launch; several tasks are a batch."""
 
     @property
     def finish(self) -> float:
         """Estimated end at present rates, given the launches before it.
 
-        A request to a language model: when it leaves its replica if no others come, with an answer of estimated length.
+        A request to a language model: the time at which it leaves its replica if no others arrive, with the estimated
+        answer length.
         """
 
 
 class Changes(Protocol):
-    """Changes since an earlier look, for policies that cache results."""
+    """Counters of changes, for policies that cache results."""
 
     @property
     def releases(self) -> int:
-        """Counter of releases: what did not fit cannot fit before the next one."""
+        """Counter of releases: what did not fit cannot fit before the next release."""
 
     @property
     def launches(self) -> int:
@@ -440,7 +430,7 @@ class Changes(Protocol):
 
     @property
     def steady(self) -> bool:
-        """Return True if all tasks so far compute at nominal rate all the time."""
+        """True if every task so far has computed at nominal rate all the time."""
 
 
 class Imagined(Protocol):
@@ -450,36 +440,36 @@ class Imagined(Protocol):
     def now(self) -> float: ...
 
     def run(self, until: float = math.inf) -> Record:
-        """Run it once, to the end or to a time, and return the record."""
+        """Run it once, to the end or until a time, and return the record."""
 
 
 class View(Protocol):
-    """All that a policy may see; reading changes nothing.
+    """The state that a policy may read; reading changes nothing.
 
-    Every verb tells the truth about tasks, requests of services and language models alike.
+    Every method covers tasks, requests of services and requests to language models.
     """
 
     cluster: Cluster
     random: np.random.Generator
     items: Sequence[Item]
     nodes: Any
-    """Free capacity by node.  `fitting(mode)`: indexes of the nodes on which a mode of one node fits now, ascending.
-    As NumPy columns: `cores`, `memory`, `gpus[type name]`; `candidates(mode)` gives those indexes as an array, with
-    the columns fresh (`refresh()` does only that).  `accelerators` has every GPU on its own: `share`, `room`, `kind`
-    by node and position, `stamp` by node, which says what changed."""
+    """Free capacity by node. `fitting(mode)`: indexes of the nodes on which a single-node mode fits now, ascending.  As
+    NumPy columns: `cores`, `memory`, `gpus[type name]`. `candidates(mode)` returns the same indexes as an array and
+    refreshes the columns (`refresh()` does only that). `accelerators` has every GPU separately: `share`, `room`, `kind`
+    by node and position, and `stamp` by node, which shows what changed."""
 
     @property
     def now(self) -> float:
-        """The simulated time, seconds."""
+        """The simulated time, in seconds."""
 
     @property
     def changes(self) -> Changes:
-        """Counters that tell whether cached results still hold."""
+        """Counters that show whether cached results are still valid."""
 
     # Where does it fit?
 
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
-        """A placement that fits now: the fastest mode, first devices (or by `rule`)."""
+        """Return a placement that fits now: fastest mode, first devices (or by `rule`)."""
 
     def first(
         self,
@@ -490,121 +480,121 @@ class View(Protocol):
         among: int | Mapping[int, int] | None = None,
         by: Preference = "node",
     ) -> Placement | None:
-        """The first devices on which a mode (and a task's data) fits now.
+        """Return the first devices on which a mode (and a task's data) fits now.
 
-        node: on this node alone.  among: on these nodes; bit n is set for node n.  A mapping: a gang with exactly that
-        much on each of its nodes: GPUs, thousandths of cores, or 1 for a part of a gang of equal parts.  by="load": of
-        the devices on which a mode of one whole device fits the one with the least in flight, among equals one that
-        holds the data.  by="tightest", "roomiest": on the node with the least or most free share of such accelerators,
-        then free cores; a mode of whole accelerators or cores, and no data are looked at.
+        node: on this node alone.  among: on these nodes; bit n is set for node n.  A mapping: a gang with exactly this
+        amount on each of its nodes: GPUs, thousandths of cores, or 1 for a part of a gang of equal parts.  by="load":
+        for a mode of one whole device, the fitting device with the fewest launches in flight, among equals one that has
+        the data.  by="tightest", "roomiest": on the node with the smallest or largest free share of such accelerators,
+        then free cores; for modes of whole accelerators or cores, data not considered.
         """
 
     def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
-        """Every placement of a one-device mode that fits now; of gangs one per node.
+        """Return every placement of a mode that fits now; for gangs, one per node.
 
-        The task's data included. distinct: only the first where the task would end at the same time on all of them.
+        The task's data must fit, too.  distinct: return only the first placement if the task would end at the same time
+        on all of them.
         """
 
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
-        """Return True if a mode fits somewhere, or there, now (with the tasks' data)."""
+        """Return True if a mode (and tasks' data) fits anywhere, or at a placement, now."""
 
     def together(self, rows: Sequence[int]) -> tuple[Task, ...] | None:
-        """The tasks of these rows if they can be launched as one kernel now, or None.
+        """Return the tasks of these rows if they can start as one kernel now, else None.
 
-        Each waits, or waits only for those before it.
+        Each task waits, or waits only for tasks before it in `rows`.
         """
 
     def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
-        """Return True if there is room for the task's data there, besides its own memory."""
+        """Return True if a placement has room for the task's data and its own memory."""
 
     def over_limit(self, task: Task) -> bool:
-        """Return True if only a limit of its partition prevents the start."""
+        """Return True if only a limit of its partition prevents the task's start."""
 
     def earliest_fit(self, task: Task, mode: Mode | None = None) -> Shadow:
-        """Earliest start and place of the task, if all launches end as estimated."""
+        """Return the task's earliest start and place, if all launches end as estimated."""
 
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
-        """The first node on which stopping some of `victims` makes the task fit.
+        """Return a placement for the task and the victims to stop; None if impossible.
 
-        Taken in their order: where it would run and which of them must stop; None if not even all of them suffice.
+        Victims are tried in their order; the placement is on the first node on which stopping some of them suffices.
         """
 
     # How long?
 
     def duration(self, task: Task, placement: Placement) -> float:
-        """Estimated seconds from a start there now to the finish, transfers included."""
+        """Return the estimated seconds from a start now to the finish, with transfers."""
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> Any:
         """`duration` by stage: ready, write_back, upload, restore, compute, download."""
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
-        """Slowdown on shared links if a job started there now: its own, and others'.
+        """Return the slowdown on shared links if a job started there now.
 
-        How many times as long as in the best place its step would take, and the devices' worth of work that all others
-        would lose.
+        The first number is its step time over that at the best placement; the second is the number of devices whose
+        work all other jobs would lose.
         """
 
     def remaining(self, task: Task) -> float:
-        """Estimated compute seconds left, of a waiting task in its best mode."""
+        """Return the estimated compute seconds left; if waiting, in the fastest mode."""
 
     def free_at(self, device: Device, engine: Literal["stream", "upload", "compute", "download"] = "stream") -> float:
-        """Time at which an engine of a device is free; "stream": for one more launch."""
+        """Return when an engine of a device is free; "stream": for one more launch."""
 
     # Running and waiting tasks
 
     def running(
         self, by: Literal["finish", "start"] = "finish", device: Device | None = None, own: bool = False
     ) -> list[Task]:
-        """Running tasks, on one device or all, by finish or by start.
+        """Return running tasks, on one device or all, by expected finish or by start.
 
-        Requests to language models stand by the finish of each.
-
-        own: without requests to language models, which no policy starts, moves or stops.
+        Each request to a language model is ordered by its own finish. own: without requests to language models, which
+        no policy starts, moves or stops.
         """
 
     def launch_of(self, task: Task) -> LaunchSeen:
-        """`placement`, `stage`, `tasks` and estimated `finish` of a running task."""
+        """Return `placement`, `stage`, `tasks` and estimated `finish` of a running task."""
 
     def waiting(self, count: int | None = None, own: bool = False) -> list[Task]:
-        """Waiting tasks in the order of readiness, all or the first `count`.
+        """Return waiting tasks in the order in which they became ready, all or `count`.
 
-        own: without requests to language models, which wait for a replica (`fit`: None).
+        own: without requests to language models, which wait for a replica (`fit` returns None for them).
         """
 
     def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
-        """Number of waiting tasks, by kind or type of best mode, and by class."""
+        """Return the number of waiting tasks, by type of the fastest mode and by class."""
 
     def queue_of(self, task: Task) -> RequestQueue | None:
-        """The queue of a request, now or to come; None of other tasks."""
+        """Return the queue of a request, now or to come; None for other tasks."""
 
     # How much?
 
     def free(self, kind: str, node: int | None = None) -> float:
-        """Free cores ("cpu") or GPUs of a kind or type, on one node or all."""
+        """Return the free cores ("cpu") or GPUs of a kind or type, on one node or all."""
 
     def load(self, device: Device) -> float:
-        """Shares in use on a device (of cores: the busy part)."""
+        """Return the shares in use on a device (of a CPU: the busy fraction)."""
 
     def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
-        """Estimated compute seconds waiting and running, by kind of best mode."""
+        """Return the estimated compute seconds of work, by type of the fastest mode."""
 
     def request_mix(self) -> Mapping[Shape, int]:
-        """Demands of all tasks of the run, and their counts."""
+        """Return the demands of all tasks of the run, and their counts."""
 
     def attained(self, of: Task | str) -> float:
-        """GPU-seconds (for CPU modes core-seconds) received so far by a task or by a user."""
+        """Return GPU-seconds (for CPU modes core-seconds) used so far by a task or user."""
 
     def holders(self, item: int) -> list[Device | int]:
-        """Holders of valid copies of an item: devices, and node indexes for hosts."""
+        """Return where valid copies of an item are: devices, and node indexes for hosts."""
 
     def room(self, device: Device) -> float:
-        """Free bytes of an accelerator's memory, unused items aside; 0 if down."""
+        """Return the free bytes of an accelerator, evictable items not counted; 0 if down."""
 
     def slices(self, device: Device, idle: bool = False) -> Layout:
-        """The slices of a MIG GPU in its present layout, all or the idle ones."""
+        """Return the slices of a MIG GPU in its present layout, all or the idle ones."""
 
     def in_use(self, item: int, device: Device) -> bool:
-        """Return True if a launch, or a copy under way, needs an item on this accelerator."""
+        """Return True if a launch or a copy in progress needs an item on this device."""
 
     def fork(
         self,
@@ -615,16 +605,21 @@ class View(Protocol):
         ratios: Sequence[float] = (),
         expected: Callable[[Tasks], np.ndarray] | None = None,
     ) -> Imagined:
-        """A copy of the run with what the policy knows; `scheduler` continues it.
+        """Return a copy of the run with what the policy knows, run by `scheduler`.
 
-        Tasks take their estimates, no other task arrives, nothing fails, random numbers are those of `seed`; the run
-        itself never notices.  coming: arrivals that the policy imagines, each a time and a task that has come and that
-        the newcomer is like; not for graphs, shared data and requests.
-        ratios: times of tasks that have ended, as parts of their estimates: each task takes its estimate times one of
-        them, drawn with `seed`, and a running one a ratio by which it has not ended yet.
-        expected: of the table of the tasks as the policy knows it, by row: the part of its estimate that a task is
-        expected to take; `ratios` are then of what tasks took to what was expected of them.
-        A scheduler that is a field of the policy's own, and that the policy keeps informed, is copied with all that it
-        knows; any other is told of the tasks that wait.  UsageError for language models and for schedulers that plan
+        Tasks take their estimates, no other task arrives, nothing fails, random numbers come from `seed`; the run
+        itself is not affected.
+
+        coming: arrivals that the policy imagines: pairs of a time and an earlier task that the new task equals; not for
+        task graphs, shared data and requests.
+
+        ratios: true time over estimate of tasks that have ended: each task takes its estimate times one of them, drawn
+        with `seed`; a running task gets a ratio that its elapsed time does not exclude.
+
+        expected: function of the table of tasks as the policy knows it, which returns by row the expected fraction of
+        the estimate; `ratios` are then true times over expected times.
+
+        A scheduler that is a field of the policy, and that the policy keeps informed, is copied with its state; any
+        other scheduler is notified of the waiting tasks.  UsageError for language models and for schedulers that plan
         beforehand.
         """

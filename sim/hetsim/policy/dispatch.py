@@ -1,8 +1,8 @@
-"""Many services on like devices: asks only those that may answer differently.
+"""Dispatching many similar services: calls only those whose answer may change.
 
-A service with a policy that delays has answered for the device that it was offered, in the state in which that was.
-While the offer is the same, and nothing has happened to its own queue, the answer holds; so a batch costs a question or
-two, however many services there are.
+The batching policy of a service that delays has answered for the device that was offered, in its state then.  While the
+offer is the same, and the service's own queue has not changed, the answer holds; so a batch costs one or two calls,
+however many services there are.
 """
 
 import math
@@ -17,47 +17,43 @@ from hetsim.policy.batching import Batching, Counter, ask
 from hetsim.policy.contract import Decision, Pause, View
 
 IDLE, FRESH, ANSWERED, ASKED, DELAYED = range(5)
-"""Nothing waits there; it is to be asked whatever is offered; its answer holds while the offer is
-`LikeServices.passed`; it has answered since, for another offer, and is asked again when something has come free; it
-waits for a time or for requests, whatever is offered."""
+"""State of a service.  IDLE: no request waits; FRESH: its policy must be called for any offer; ANSWERED: its answer
+holds while the offer is `LikeServices.passed`; ASKED: it has answered since, for another offer, and is called again
+after a release; DELAYED: it waits for a time or for requests, whatever is offered."""
 
 
-EMPTY = (-1, 0)
-"""The offer of any device on which nothing runs: one is as good as the other."""
+EMPTY = (-1, 0)  # the offer of any device on which nothing runs: all of them are equivalent
 
 
+# entry of a service in a heap: sort key of its oldest request, its number, version of the entry
 QueuedService = tuple[Any, int, int]
-"""A service in a heap: what the scheduler's order says of its oldest request, its number, which entry this is."""
 
 
 class LikeServices:
-    """Services whose batches have equal demand: they get offers of the same device."""
+    """Services whose batches have equal demand: they are offered the same device."""
 
     __slots__ = ("mode", "heaps", "asked", "passed", "released", "idle")
 
     def __init__(self, mode: Mode):
         self.mode = mode
         self.heaps: dict[int, list[QueuedService]] = {FRESH: [], ANSWERED: []}
-        self.asked: list[tuple[int, Any]] = []
-        """Numbers of those that were ASKED, and about what."""
-        self.passed: Any = None
-        """The offer for which those that are ANSWERED have answered."""
-        self.released = True
-        """True if something has come free since all have answered."""
-        self.idle: list[int] = []
-        """Services without a request: the next arrival matters only when there is room."""
+        self.asked: list[tuple[int, Any]] = []  # numbers of the services in state ASKED, and their offers
+        self.passed: Any = None  # the offer for which the ANSWERED services have answered
+        self.released = True  # True if capacity was released since all have answered
+        self.idle: list[int] = []  # services without a request: their next arrival matters only when there is room
 
 
 class Index:
-    """Gives devices to services in the order of their oldest requests, by an index.
+    """An index of services that assigns devices by their oldest requests.
 
     For services with one mode each, on whole devices, without data, with policies that leave the order to the
     scheduler.
+
     Cost: O(log services) a batch.
     """
 
     def __init__(self, order: Callable[[Task], Any] | None, counters: Sequence[Counter]):
-        """`order`: None for that of arrivals."""
+        """Create the index; `order`: sort key of requests, None: by arrival."""
         self.order = order
         self.counters = counters
         self.bell: dict[Any, bool] = counters[0].queue.bell
@@ -75,13 +71,13 @@ class Index:
             self._line.append(line)
         self._lines = list(lines.values())
         self._untils: list[tuple[float, int]] = []
+        # services that have named a time, and are called before that time after a release
         self._timed: dict[int, None] = {}
-        """Services that have named a time and are to be asked before if something comes free."""
         self._releases = -1
 
     @staticmethod
     def serves(counters: Sequence[Counter], view: View) -> bool:
-        """Return True if an index can be kept for these services."""
+        """Return True if an index can be used for these services."""
         offers = getattr(view, "offers", None)
         if offers is None or view.items:
             return False
@@ -91,7 +87,7 @@ class Index:
         return all(len(own) == 1 and offers.serves(own[0]) for own in modes)
 
     def schedule(self, view: View) -> Generator[Decision, None, Pause]:
-        """Decisions of this round; the Pause at the end is for the scheduler to yield."""
+        """Yield the decisions of this round; return the Pause that the scheduler yields."""
         self._hear(view)
         offers: Any = view.offers  # type: ignore[attr-defined]
         while True:
@@ -126,7 +122,6 @@ class Index:
     # What has happened ----------------------------------------------------------------------------------------
 
     def _hear(self, view: View) -> None:
-        """Take note of changes of queues, those that are due, and what has come free."""
         for queue, again in self.bell.items():
             number = self._number[queue]
             counter, waiting = self.counters[number], len(queue)
@@ -135,7 +130,7 @@ class Index:
             if not waiting or again or wanted or state < ANSWERED or (not counter.ended and queue.over):
                 self._look(number, waiting)
             elif state == ANSWERED:
-                self._enter(number, ANSWERED)  # its oldest request may be another one
+                self._enter(number, ANSWERED)  # its oldest request may have changed
         self.bell.clear()
         if self._releases != view.changes.releases:
             self._releases = view.changes.releases
@@ -154,7 +149,7 @@ class Index:
                 self._look(number, len(self.counters[number].queue))
 
     def _look(self, number: int, waiting: int) -> None:
-        """A service is to be asked as soon as there is room, if anything waits there."""
+        """Mark a service to be called as soon as there is room, if a request waits."""
         counter = self.counters[number]
         if counter.until < math.inf:
             self._timed.pop(number, None)
@@ -165,7 +160,7 @@ class Index:
         self._stand(number, waiting)
 
     def _stand(self, number: int, waiting: int) -> None:
-        """Put a service with those to be asked, or with the idle ones."""
+        """Mark a service as due for a call if requests wait, else as idle."""
         if waiting:
             self._enter(number, FRESH)
             return
@@ -182,7 +177,7 @@ class Index:
         heappush(self._line[number].heaps[state], (key, number, self._version[number]))
 
     def _arm(self, line: LikeServices) -> None:
-        """Wake idle services of this line: queue them, or wait for their next request."""
+        """Queue idle services that have a request; let the others wait for an arrival."""
         idle, line.idle = line.idle, []
         for number in idle:
             if self._state[number] == IDLE:
@@ -194,7 +189,6 @@ class Index:
                     counter.queue.want(1)
 
     def _delay(self, number: int, line: LikeServices, offer: Any) -> None:
-        """Record that the service's policy has answered: not now."""
         counter = self.counters[number]
         counter.queue.want(counter.count or 0)
         if counter.until < math.inf:
@@ -209,7 +203,6 @@ class Index:
             line.asked.append((number, offer))
 
     def _until(self) -> float:
-        """The next time that a policy has named."""
         untils = self._untils
         while untils and self.counters[untils[0][1]].until != untils[0][0]:
             heappop(untils)
@@ -218,7 +211,7 @@ class Index:
     # The next service -----------------------------------------------------------------------------------------
 
     def _next(self, line: LikeServices, offer: Any) -> QueuedService | None:
-        """The service of a line to be asked about an offer; None if all have answered."""
+        """Return the service to call about an offer; None if all have answered."""
         fresh = self._head(line.heaps[FRESH])
         again = line.released and offer != line.passed
         answered = self._head(line.heaps[ANSWERED]) if again else None
@@ -234,7 +227,7 @@ class Index:
         return answered
 
     def _settled(self, line: LikeServices, number: int, offer: Any) -> bool:
-        """Return True if the answer holds as long as that of the others."""
+        """Set ANSWERED if the answer was for the last offer; return True if not ASKED."""
         if self._state[number] == ASKED and offer == line.passed:
             self._enter(number, ANSWERED)
         return self._state[number] != ASKED
@@ -250,24 +243,23 @@ class Index:
 
 
 class Dispatcher:
-    """Gives devices to services, for schedulers that order by oldest request.
+    """Assigns devices to services, for schedulers that order by oldest request.
 
     A service that may start is offered the device of its fastest mode with the fewest launches in flight.
-    Cost: O(services) a round, and O(devices) a batch where there are several; O(log) where an index can be kept
-    (`hetsim.policy.dispatch`).
+
+    Cost: O(services) a round, and O(devices) a batch if there are several; O(log) if an `Index` can be used.
     """
 
     def __init__(self, order: Callable[[Task], Any], counters: Sequence[Counter], by_arrival: bool = False):
-        """`by_arrival`: the order is that of arrivals."""
+        """Create the dispatcher; `by_arrival`: `order` is the order of arrival."""
         self.order = order
         self.counters = list(counters)
         self.by_arrival = by_arrival
-        self._index: Any = None
-        """Of many services; False if none can be kept."""
+        self._index: Any = None  # index of many services; False if none can be used
 
     def schedule(self, view: View) -> Generator[Decision, None, Pause]:
-        """Decisions of this round; the Wait at the end is for the scheduler to yield."""
-        if len(self.counters) == 1:  # nearly always: two lists less a round
+        """Yield the decisions of this round; return the Pause that the scheduler yields."""
+        if len(self.counters) == 1:  # the usual case: saves two lists a round
             counter = self.counters[0]
             if counter.due(view.now, view.changes.releases):
                 while (decision := self._step(counter, view)) is not None:
@@ -294,7 +286,7 @@ class Dispatcher:
     def _first_due(self, due: list[Counter], view: View) -> Counter:
         def urgency(counter: Counter) -> Any:
             if not len(counter.queue):
-                return (-1, 0)  # all has been taken this round: its step sees to that
+                return (-1, 0)  # no request is left in this round: `_step` handles that
             if (placement := self.place(counter, view)) is not None:
                 value = counter.batching.urgency(counter.queue, placement, view)
                 if value is not None:
@@ -304,13 +296,12 @@ class Dispatcher:
         return min(due, key=urgency)
 
     def _step(self, counter: Counter, view: View) -> Decision | None:
-        """Ask the service's policy once: a decision, or None."""
         queue = counter.queue
         counter.asked, counter.releases, counter.ended = True, view.changes.releases, queue.over
         counter.until, counter.count = math.inf, None
         if not len(queue):
             counter.asked = False
-            if not self._full(counter, view):  # else the next arrival changes nothing before a release does
+            if not self._full(counter, view):  # if it is full, an arrival changes nothing before the next release
                 counter.count = 1
             return None
         placement = self.place(counter, view)
@@ -318,13 +309,13 @@ class Dispatcher:
 
     @staticmethod
     def _full(counter: Counter, view: View) -> bool:
-        """Return True if there is surely no room for the next request."""
+        """Return True if there is certainly no room for the next request."""
         modes = counter.queue.service.shape.modes
         return len(modes) == 1 and view.first(modes[0], by="load") is None
 
     @staticmethod
     def place(counter: Counter, view: View) -> Placement | None:
-        """The device of the fastest mode with room and the fewest launches."""
+        """Return a placement of the fastest mode with room, on its least loaded device."""
         modes = counter.queue.service.shape.modes
         data = view.items
         if len(modes) == 1 and not data:

@@ -1,6 +1,7 @@
-"""A scheduler in a process of its own: its command, and the exchange with it.
+"""A scheduler in an external process: its command, and the exchange with it.
 
-The command comes from the command line or from Python, and never from a scenario: a stranger's file starts nothing.
+The command comes from the command line or from Python, never from a scenario, so that a scenario file cannot start a
+program.
 """
 
 import hashlib
@@ -22,14 +23,14 @@ from hetsim.errors import UsageError
 
 GRACE = 2.0  # seconds that a process has to exit by itself before it is killed
 LONGEST = 64 << 20  # bytes of an answer
-_WATCH = ("/bin/sh", "-c", 'read -r _; kill -s KILL -- "-$0"')  # ends a group when its own input does: hetsim is gone
+_WATCH = ("/bin/sh", "-c", 'read -r _; kill -s KILL -- "-$0"')  # kills the process group when its input ends
 
 
 @dataclass(frozen=True)
 class ExternalProgram:
-    """The command of a scheduler, and a folder of exchanges; these alone are replayed.
+    """The command of an external scheduler, and a folder of logs to write or replay.
 
-    scenario: what tells the exchanges of several scenarios apart.
+    scenario: name that distinguishes the logs of several scenarios.
     """
 
     command: tuple[str, ...]
@@ -38,7 +39,7 @@ class ExternalProgram:
 
     @classmethod
     def given(cls, command: str | Sequence[str] | None, folder: str | Path | None = None) -> "ExternalProgram | None":
-        """The program that two options name, if any; UsageError if it is not there."""
+        """Return the program given by two options, or None; UsageError if not found."""
         try:
             words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(map(str, command or ()))
         except (TypeError, ValueError) as error:
@@ -49,7 +50,10 @@ class ExternalProgram:
         return None if command is folder is None else cls(words, None if folder is None else str(folder))
 
     def inputs(self, unknown: str) -> dict[str, str]:
-        """Digests of the command and its files, or of exchanges; `unknown`: of a reason."""
+        """Return digests of the command and its files, or of the logs to replay.
+
+        unknown: prefix of the name of a reason why digests are incomplete.
+        """
         first = shutil.which(self.command[0]) if self.command else None
         words = [first or "", *self.command[1:]] if self.command else [*Path(self.folder or "").glob("*.jsonl")]
         texts = {str(word): Path(word).read_bytes() for word in words if os.path.isfile(word)}
@@ -61,10 +65,10 @@ class ExternalProgram:
 
 
 class Exchange:
-    """The exchange of lines in one run, with a process or with a log."""
+    """Exchange of lines with a scheduler's process, or its replay from a log."""
 
     def __init__(self, program: ExternalProgram, name: str, timeout: float, wrong: Callable[[str], Exception]):
-        """`name`: of the log, the run's own; `wrong`: makes the error of no answer."""
+        """Start a process or open a log; `wrong` makes the error for a bad answer."""
         self._timeout, self._wrong, self.in_order = timeout, wrong, False
         self._path = Path(program.folder or "") / f"{name}.jsonl"
         self._log: Any = None
@@ -125,12 +129,12 @@ class Exchange:
         return bytes(answer)
 
     def _wait(self, poll: select.poll, end: float, begun: bool) -> None:
-        seconds = end - monotonic()  # an answer that lay there while hetsim was stopped counts
+        seconds = end - monotonic()  # an answer that arrived while hetsim was suspended counts
         if (begun and seconds < 0.0) or not poll.poll(max(0.0, seconds) * 1000):
             raise self._wrong(f"did not answer within {self._timeout:g} s (`timeout`)")
 
     def close(self) -> None:
-        """End the process; the log stays `.part` unless the run ended in order."""
+        """End the process; the log keeps its name `.part` unless the run ended normally."""
         if self._process is not None:
             self._process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
@@ -143,7 +147,6 @@ class Exchange:
 
 
 def _kill(process: subprocess.Popen[bytes], watch: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it has started."""
     with suppress(ProcessLookupError, PermissionError), watch, process:
         watch.kill()
         os.killpg(process.pid, 9)

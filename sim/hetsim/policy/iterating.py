@@ -1,11 +1,11 @@
-"""Continuous batching: policies of services that generate by tokens.
+"""Continuous batching: policies of language models that batch step by step.
 
-A replica goes from step to step.  At a boundary the engine asks its batching policy in this order, and carries each
-answer out before the next question: which sequence is preempted (as long as the sequences that decode lack KV blocks
-for their next tokens), which request joins (as long as the head of the waiting requests may), and what the step does.
-Steps that only decode are all alike: the policy is not asked again before a sequence ends, a request arrives that may
-join, or blocks run out, and one step after a preemption if the head may fit then.  It never sees how long an answer
-will be.  Between two boundaries a replica shows what the steps that are over have left.
+A replica runs step by step.  At a boundary between steps the engine calls its batching policy in this order, and
+applies each answer before the next call: which sequence is preempted (while decoding sequences lack KV blocks for their
+next tokens), which request joins (while the first waiting request may join), and what the step does.  Decode-only steps
+are alike: the policy is not called again before a sequence ends, a request arrives that may join, or blocks run out,
+and one step after a preemption if the first waiting request may fit then.  It never sees the length of an answer.
+Between two boundaries a replica shows its state after the last complete step.
 """
 
 import math
@@ -17,12 +17,10 @@ from hetsim.policy.routing import RoutedReplica, RoutedRequest
 
 
 class Generation(RoutedRequest, Protocol):
-    """A request as the policies of its service see it."""
+    """A request as seen by the policies of its service."""
 
-    prompt: int
-    """Tokens of the prompt."""
-    longest: int
-    """Tokens of the longest answer that it announces (`max_output_tokens` of the service); 0: it announces none."""
+    prompt: int  # tokens of the prompt
+    longest: int  # maximum tokens of the answer that it announces (`max_output_tokens` of the service); 0: none
 
     @property
     def produced(self) -> int:
@@ -30,25 +28,22 @@ class Generation(RoutedRequest, Protocol):
 
     @property
     def to_prefill(self) -> int:
-        """Tokens to prefill before decoding; after preemption all that it had."""
+        """Tokens to prefill before decoding; after a preemption, all its tokens."""
 
 
 class Foreseen(NamedTuple):
-    """Estimated joins, first tokens and leaves of a replica's requests, by row.
+    """Estimated times at which a replica's requests join, have a token, and leave.
 
-    As far as estimates tell, if no others come. A request leaves with its last token or, where prefill is apart, with
-    its prompt read.
-
-    An answer is as long as the estimate of its request says, and one that has become longer
-    ends with the next token; steps, joins and preemptions are those that the batching policy will want.  Of a request
-    that has joined already, or has its first token, no time of that is there; what cannot be told is not there either.
+    By row, from estimates, if no other requests arrive.  A request leaves with its last token or, on a prefill replica,
+    when its prompt is prefilled.  An answer has the estimated length, and one that is already longer ends with the next
+    token; steps, joins and preemptions are those of the batching policy.  A request that has joined already, or has its
+    first token, has no such time here; neither has one whose time cannot be estimated.
     """
 
     starts: Mapping[int, float]
     first_tokens: Mapping[int, float]
     ends: Mapping[int, float]
-    rests: float
-    """When nothing is left to do there; inf: that cannot be told."""
+    rests: float  # when the replica has no work left; inf: unknown
 
     @property
     def first_end(self) -> float:
@@ -61,15 +56,14 @@ class Replica(RoutedReplica, Protocol):
 
     service: LanguageService
 
-    blocks: int
-    """KV blocks that it has; replicas of a service on unlike devices may have unlike numbers."""
+    blocks: int  # KV blocks that it has; replicas of a service on different device types may differ
 
     @property
     def now(self) -> float: ...
 
     @property
     def size(self) -> int:
-        """Number of members, and of requests whose keys and values are on their way."""
+        """Number of members, and of requests whose KV cache is being transferred."""
 
     @property
     def members(self) -> Sequence[Any]:
@@ -96,64 +90,56 @@ class Replica(RoutedReplica, Protocol):
         """Number of free KV blocks."""
 
     def blocks_for(self, request: Any) -> int:
-        """Free KV blocks that a waiting request would take, idle prefixes too."""
+        """Return the free KV blocks that a waiting request would use, with idle prefixes."""
 
     def cached(self, request: Any) -> int:
-        """Tokens at the beginning of its prompt that are in the prefix cache here."""
+        """Return the length of its prompt's prefix in the prefix cache, in tokens."""
 
     def foresee(self, request: Any = None) -> Foreseen:
-        """Forecast its requests (and `request`), if no others come.
+        """Forecast its requests (and `request`), if no others arrive.
 
-        For routers, and not for batching policies at a boundary of the same replica: it is found by asking those.
-        Cost: linear in the requests that are here; once for all questions until something happens here.
+        For routers, not for batching policies at a boundary of the same replica, which the forecast itself calls.
+
+        Cost: linear in the requests of the replica; cached until the replica changes.
         """
 
 
 class BatchStep(NamedTuple):
-    """A step: numbers of tokens to prefill by member, and whether the others decode."""
+    """A step: tokens to prefill for each member, and whether the others decode."""
 
     prefill: Iterable[tuple[Any, int]] = ()
     decode: bool = True
 
 
 class IterationPolicy:
-    """Base of continuous batching policies.  There is one object for each service."""
+    """Base of continuous batching policies; one object per service."""
 
     policy_kind: ClassVar[str] = "batching"
-    iterates: ClassVar[bool] = True
-    """It batches by iterations, so it is for language models; policies that form whole batches are not."""
+    iterates: ClassVar[bool] = True  # True: it is for language models; policies that form whole batches are not
 
     reserves: bool = False
-    """True if it admits by the longest answers that requests announce.
+    """True if it admits by the longest answers that requests announce.  A service with requests that announce no length
+    is then refused, and a request that never fits is rejected."""
 
-    A service with requests that announce none is then refused, and a request that never fits is rejected.
-    """
+    by_client: bool = False  # True if requests wait in one queue per client, and `turn` names the next client
 
-    by_client: bool = False
-    """True if requests wait in one queue per client, and `turn` names the next client."""
+    follows: bool = False  # True if its hooks for requests that join, decode and leave a replica are called
 
-    follows: bool = False
-    """True if its hooks for requests that join, decode and leave a replica are called."""
-
-    changes: bool = False
-    """True if its answers may change while a replica only decodes, with the same members.
-
-    Then it says when (`steady`).
-    """
+    changes: bool = False  # True if its answers may change while the same members only decode: see `steady`
 
     def key(self, request: Generation) -> Any:
-        """Sort key of waiting requests, lowest first; constant while waiting."""
+        """Return the sort key of a waiting request, lowest first; constant while it waits."""
         return request.arrival
 
     def turn(self, replica: Replica) -> str:
-        """Choose the client, one of `heads`, whose request joins next."""
+        """Return the client, one of `heads`, whose request joins next."""
         raise NotImplementedError
 
     def queued(self, replica: Replica, request: Generation) -> None:
-        """Hook: a request will wait; not yet among `heads` (`by_client` only)."""
+        """Hook: a request will wait; it is not yet among `heads` (`by_client` only)."""
 
     def joined(self, replica: Replica, request: Generation) -> None:
-        """Hook: a request joins the replica, or its data are on their way."""
+        """Hook: a request joins the replica, or its data are being transferred."""
 
     def decodes(self, replica: Replica, request: Generation) -> None:
         """Hook: a request decodes in each decoding step from now on."""
@@ -166,16 +152,16 @@ class IterationPolicy:
         return True
 
     def steady(self, replica: Replica, request: Generation, steps: int) -> int:
-        """Number of decode-only steps before the next call (`changes` only).
+        """Return the number of decode-only steps before the next call (`changes` only).
 
-        request: the head of the waiting requests, which may not join now.  At least one; too few costs time only.
+        request: the first waiting request, which may not join now.  At least 1; too small a number costs only time.
         """
         return steps
 
     def step(self, replica: Replica) -> BatchStep:
-        """Decide the next step; at least one member prefills or decodes."""
+        """Return the next step; at least one member prefills or decodes."""
         raise NotImplementedError
 
     def victim(self, replica: Replica) -> Generation:
-        """Choose the member to preempt when blocks run out."""
+        """Return the member to preempt when blocks run out."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""List scheduling: an order, a placement, and a discipline for blocked heads."""
+"""List scheduling: an order, a placement rule, and a discipline for blocked heads."""
 
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -34,8 +34,7 @@ AnyDiscipline = Literal["block", "skip", "keep", "keep_backfill"]
 
 _EMPTY = TaskQueue()
 
-DECLINED_DEPTH = 64
-"""Tasks of a shape that a placement rule is asked about in one round after it declined the first."""
+DECLINED_DEPTH = 64  # tasks of a shape tried in one round after the placement rule declined the first
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,7 +55,7 @@ def arrival_order(task: Task) -> float:
     """First come, first served: the order of arrival.
 
     Reference: the yardstick of all queueing theory; e.g. Kleinrock, Queueing Systems I (1975).  No task starves, and
-    among orders blind to sizes its response times vary least.  Weakness: short tasks wait behind long ones (its mean
+    among orders that ignore sizes its response times vary least.  Weakness: short tasks wait behind long ones (its mean
     wait grows with the square of the sizes' variation), and a wide head leaves devices empty.
     """
     return task.arrival
@@ -65,18 +64,21 @@ def arrival_order(task: Task) -> float:
 class ListScheduler(Scheduler):
     """Start waiting tasks in the order of a key, placed by a rule.
 
-    order: key of a task, constant while it waits; the least goes first, ties by arrival.
-    placement: where a task goes; None takes its fastest mode that fits now, on the first devices.
-    discipline: "block": nothing passes a head that does not fit, on any node of its partition; "skip": whatever fits
-    may start; "keep": as block, and a head once chosen stays the head until it has started, even if a task with a
-    smaller key arrives; "keep_backfill": as keep, but tasks that are expected to end before the head could start, as
-    estimated when it was chosen, may pass it in the order of arrival.
-    drop_expired: a task that comes to the head of its queue when its deadline has passed expires.
+    order: key of a task, constant while it waits; the lowest goes first, ties by arrival.
+    placement: rule that places a task; None: its fastest mode that fits now, on the first devices.
+    discipline: whether tasks may pass a head that does not fit: block, skip, keep or keep_backfill.
+    drop_expired: a task whose deadline has passed when it becomes the head of its queue expires.
 
-    Under "block" there is one queue, or one for each partition, merged at their heads.  Under "skip" tasks with equal
-    demands share a shape and a queue, merged likewise; a shape that does not fit is dropped for the round, so nothing
+    Disciplines: "block": no task passes the head on any node of its partition; "skip": any task that fits may start;
+    "keep": like block, and a chosen head remains the head until it has started, even if a task with a smaller key
+    arrives; "keep_backfill": like keep, but tasks that are expected to end before the head could start, as estimated
+    when it was chosen, may pass it in the order of arrival.
+
+    With "block" there is one queue, or one for each partition, merged at their heads.  With "skip" tasks with equal
+    demands share a shape and a queue, merged likewise; a shape that does not fit is dropped for the round, so no demand
     is tried twice.
-    Cost: O(log n) a task and, under "skip", O(shapes) a round; under "block" O(partitions) a start.
+
+    Cost: O(log n) a task and, with "skip", O(shapes) a round; with "block" O(partitions) a start.
     """
 
     def __init__(
@@ -88,26 +90,25 @@ class ListScheduler(Scheduler):
     ):
         self.order = order
         self.placement = placement
-        self._counts = getattr(placement, "counts_waiting", False)  # what fits depends on how many wait
+        self._counts = getattr(placement, "counts_waiting", False)  # depends on the number of waiting tasks
         self.discipline = discipline
         self.drop_expired = self.rejects = drop_expired
         self.queue = TaskQueue()
+        # with "block": queues of tasks bound to a partition; all others are in `queue`
         self.of_partition: dict[Partition, TaskQueue] = {}
-        """Under "block": those bound to a partition; all others are in `queue`."""
+        # queues by demand: a shape, with its allowed modes if admission restricts them
         self.by_shape: dict[Shape | tuple[Shape, tuple[int, ...]], TaskQueue] = {}
-        """A queue for each demand: a shape, and where admission ties tasks to some of its modes these besides."""
-        self.dispatcher: Dispatcher | None = None
-        """Where there are services: gives them devices."""
+        self.dispatcher: Dispatcher | None = None  # assigns devices to services, if there are services
         self._alone = False
+        # demands that fit nowhere since the last release
         self._blocked: dict[Shape | tuple[Shape, tuple[int, ...]], None] = {}
-        """Demands that fit nowhere since the last release."""
         self._releases = -1
+        # tasks held back by a limit of their partition, by row, until the next release
         self._aside: dict[int, Task] = {}
-        """By row: tasks passed over since a limit of their partition keeps them, until something comes free."""
         self._aside_since = -1
         self._pause: Pause | None = None
+        # with "keep": chosen head of each partition, which is in no queue, and its expected start
         self._kept: dict[Partition | None, tuple[Task, float]] = {}
-        """Under "keep": the chosen head of each partition, which is in no queue, and when it was expected to start."""
 
     def serve(self, counters: Sequence[Counter], alone: bool) -> None:
         self.dispatcher = Dispatcher(self.order, counters, self.order is arrival_order)
@@ -125,7 +126,7 @@ class ListScheduler(Scheduler):
         queue.push(key, task)
 
     def _line(self, task: Task) -> TaskQueue:
-        """Under disciplines other than "skip": where it waits."""
+        """Return the queue in which a task waits, with disciplines other than "skip"."""
         if (partition := partition_of(task)) is None:
             return self.queue
         if (line := self.of_partition.get(partition)) is None:
@@ -133,7 +134,7 @@ class ListScheduler(Scheduler):
         return line
 
     def queues(self) -> list[TaskQueue]:
-        """Queues with heads that may start: under "skip" by shape, else by partition."""
+        """Return the queues whose heads may start: by shape ("skip") or by partition."""
         return [self.queue, *self.of_partition.values()] if self.discipline != "skip" else list(self.by_shape.values())
 
     def schedule(self, view: View) -> Iterator[Decision]:
@@ -168,15 +169,15 @@ class ListScheduler(Scheduler):
         if not closed:
             yield WAIT_FOR_READY
         else:
-            # Behind a blocked head a newcomer cannot help, unless it can become the head itself or goes elsewhere.
+            # Behind a blocked head a new task cannot start, unless it becomes the head or uses other nodes.
             hopeless = closed == EVERYWHERE and self.order is arrival_order and not self._counts
             yield WAIT_FOR_RELEASE if hopeless else self._until_something_fits(view)
 
     def _until_something_fits(self, view: View) -> Pause:
-        """After a round in which nothing more could start: when to be asked again.
+        """Return the Pause after a round in which no more tasks could start.
 
-        Only what fits can start.  A rule may change its mind while time goes on, and a subclass of the list scheduler
-        may do more than start what fits: these are asked at any change.
+        Only tasks that fit can start.  A placement rule may change its answer over time, and a subclass may do more
+        than start tasks that fit; both are called at any change.
         """
         if self._pause is None:
             plain = self.placement is None and not self.drop_expired and not view.items
@@ -186,12 +187,11 @@ class ListScheduler(Scheduler):
         return self._pause
 
     def start_in_order(self, view: View, closed: int = 0) -> Generator[Decision, None, Task | None]:
-        """Start tasks in order; return the first that does not fit.
+        """Start tasks in order; return the first that does not fit, or None.
 
-        None: no task is left to try.  closed: what blocked heads wait for (`claims_of`); tasks that compete for any of
-        that are passed over.  So where partitions do not compete each has a head, and calls until None return them
-        all.  A task that is held back by a limit of its partition does not block the tasks behind it, and is looked at
-        again when something has come free.
+        closed: what blocked heads wait for (`claims_of`); tasks that compete for any of that are skipped.  So
+        partitions that do not compete each have a head, and calls until None return all heads.  A task that is held
+        back by a limit of its partition does not block the tasks behind it, and is tried again after the next release.
         """
         if self._aside:
             self._bring_back(view)
@@ -204,9 +204,9 @@ class ListScheduler(Scheduler):
         return None
 
     def _next_in_order(self, view: View, closed: int) -> Start | Reject | Annotate | Task | None:
-        """Decision about the head on open nodes, the head, or None.
+        """Return a decision about the first head outside `closed`, that head, or None.
 
-        Not a generator: one inside another is resumed twice for each decision.
+        Not a generator: a nested generator is resumed twice for each decision.
         """
         queue = self._first_open(closed) if self.of_partition else self.queue
         if (task := queue.head()) is None:
@@ -222,7 +222,7 @@ class ListScheduler(Scheduler):
         return self.set_aside(task, view) if view.over_limit(task) else task
 
     def _first_open(self, closed: int) -> TaskQueue:
-        """The queue for open nodes whose head goes first, or an empty one."""
+        """Return the queue outside `closed` whose head goes first, or an empty queue."""
         best, first = _EMPTY, None
         if not closed:
             best, first = self.queue, self.queue.head_entry()
@@ -234,14 +234,14 @@ class ListScheduler(Scheduler):
         return best
 
     def set_aside(self, task: Task, view: View) -> Annotate:
-        """Take a task held by its partition's limit out of its queue."""
+        """Remove a task that is held back by its partition's limit from its queue."""
         self.queue.remove(task)
         self._aside_since = view.changes.releases
         self._aside[task.index] = task
         return Annotate(task, "quota")
 
     def _bring_back(self, view: View) -> None:
-        """Queue those that were set aside, if something has come free since."""
+        """Return tasks held back by limits to their queues, after a release."""
         if view.changes.releases != self._aside_since:
             for kept in self._aside.values():
                 if kept.state == WAITING:
@@ -249,7 +249,7 @@ class ListScheduler(Scheduler):
             self._aside.clear()
 
     def behind(self, head: Task, depth: int | None = None) -> list[Task]:
-        """Under "block", at most `depth` tasks behind a head, in order."""
+        """Return at most `depth` tasks behind a head, in order (with "block")."""
         lines = [list(line) if depth is None else line.first(depth + 1) for line in self.queues()]
         tasks = [task for line in lines for task in line if task is not head]
         if self.of_partition:
@@ -257,7 +257,7 @@ class ListScheduler(Scheduler):
         return tasks[:depth]
 
     def _keeping(self, view: View) -> Iterator[Decision]:
-        """Start in order; a head that does not fit is kept, but for backfilling."""
+        """Start in order with "keep" or "keep_backfill": a blocked head remains the head."""
         self._bring_back(view)
         every: list[Partition | None] = [None, *self.of_partition]
         lines = dict(zip(every, self.queues(), strict=True))
@@ -272,14 +272,14 @@ class ListScheduler(Scheduler):
         if not closed:
             yield WAIT_FOR_READY
         elif self.discipline == "keep":
-            # The head is chosen: an arrival cannot help on its nodes, but may start on the others.
+            # The head is chosen: an arrival cannot start on its nodes, but may start on others.
             yield WAIT_FOR_RELEASE if closed == EVERYWHERE and not self._counts else WAIT_FOR_CHANGE
         else:
             yield from self._behind_kept(view)
             yield WAIT_FOR_CHANGE
 
     def _next_line(self, lines: dict[Partition | None, TaskQueue], closed: int) -> tuple[Partition | None] | None:
-        """The line on open nodes with a waiting kept head, else the first head, or None."""
+        """Return the partition whose head goes next, a kept head first; None if none."""
         best, first = None, None
         for partition, queue in lines.items():
             if (EVERYWHERE if partition is None else partition.claims) & closed:
@@ -293,7 +293,7 @@ class ListScheduler(Scheduler):
     def _start_kept(
         self, partition: Partition | None, line: TaskQueue, view: View
     ) -> Generator[Decision, None, Task | None]:
-        """Start the kept head of a line and its tasks; returns a new head."""
+        """Start a queue's kept head and its tasks; return the new head, if any."""
         kept = self._kept.pop(partition, None)
         while True:
             task = kept[0] if kept is not None and kept[0].state == WAITING else line.head()
@@ -330,7 +330,7 @@ class ListScheduler(Scheduler):
                 yield Start(task, placement)
 
     def _skipping(self, view: View) -> Iterator[Decision]:
-        if view.changes.releases != self._releases:  # capacity has come free: what was blocked may fit
+        if view.changes.releases != self._releases:  # capacity was released: blocked demands may fit
             self._releases = view.changes.releases
             self._blocked.clear()
         blocked = self._blocked
@@ -361,16 +361,16 @@ class ListScheduler(Scheduler):
                 continue
             heappop(heads)
             if not any(view.fits(task.modes[position]) for position in task.modes_by_speed()):
-                blocked[shape] = None  # starts free nothing, nor do arrivals: not again before a release
+                blocked[shape] = None  # neither starts nor arrivals free capacity: not again before a release
             elif self.placement is not None:
                 yield from self._others(queue, task, view)
-        # What is blocked needs a release, but a newcomer with other demands may fit at once.
+        # Blocked demands need a release, but a new task with another demand may fit at once.
         yield self._until_something_fits(view)
 
     def _others(self, queue: TaskQueue, declined: Task, view: View) -> Iterator[Decision]:
-        """Other tasks of a shape, as the rule declined one that would fit.
+        """Start other tasks of a shape after the rule declined one that would fit.
 
-        Only the next few are asked, or a long queue would be walked through in every round.
+        Only the next few are tried, so that a long queue is not walked through in every round.
         """
         for task in queue.first(DECLINED_DEPTH):
             if task is not declined and (placement := self.place(task, view)) is not None:

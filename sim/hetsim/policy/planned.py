@@ -17,56 +17,47 @@ from hetsim.policy.contract import Decision, Drop, Fetch, PlanProblem, Scheduler
 
 
 class PlannedScheduler(Scheduler):
-    """Base of static policies: `plan` once before the run, then follow.
+    """Base of static policies: `plan` once before the run, then follow the plan.
 
-    A task starts when it heads the queues of all its devices, they are free and its predecessors are done.
-    Frequencies that the plan gives are set in the first round, before anything starts.  Items that it brings to
-    accelerators, or drops, are copied in the round of the moment that it names, after the start that is part of it.
-    Steps of one launch (`Step.launch`) start as one kernel, as soon as each of their tasks waits, or waits only for
-    those before it in the launch; tasks that will never run are left out of it.
-    A plan that is impossible (`Plan.problems`: cycles, devices that do not exist, ...) is refused before anything
-    runs.  Cost: O(devices of the step) a task; a head behind a running step is looked at again when that has ended,
-    one that does not fit for another reason (host memory, a device that is down, ...) in every round.
+    A task starts when it is first in the queues of all its devices, the devices are free and its predecessors have
+    completed. Frequencies in the plan are set in the first round, before any start.  Items that the plan copies to
+    accelerators, or drops, are copied in the round of the moment that it names, after the start that belongs to that
+    moment.  Steps of one launch (`Step.launch`) start as one kernel, as soon as each of their tasks waits, or waits
+    only for tasks before it in the launch; tasks that will never run are left out of it.
+
+    A plan that is impossible (`Plan.problems`: cycles, unknown devices, ...) is refused before the run.  Cost:
+    O(devices of the step) a task; a head behind a running step is checked again when that step has ended, one that does
+    not fit for another reason (host memory, a device that is down, ...) in every round.
     """
 
     spreads = frozenset()
 
     def __init__(self) -> None:
-        self.made: Plan | None = None
-        """The plan that is followed."""
+        self.made: Plan | None = None  # the plan that is followed
         self._steps: list[Step] = []
         self._number: dict[int, int] = {}
         self._placements: list[Placement] = []
         self._queues: dict[str, deque[int]] = {}
         self._waiting: dict[int, Task] = {}
         self._started: set[int] = set()
-        self._frequencies: list[tuple[Device, float]] = []
-        """Still to be set."""
+        self._frequencies: list[tuple[Device, float]] = []  # frequencies still to be set
+        # heap of steps to try, in plan order; the task of each waits and heads all its devices' queues
         self._due: list[int] = []
-        """Steps to try, as a heap in the order of the plan.
-
-        The task of each waits and heads the queues of all its devices.
-        """
-        self._alone: list[bool] = []
-        """True if nothing else fits on the devices of a step while it runs."""
+        self._alone: list[bool] = []  # by step: True if nothing else fits on its devices while it runs
+        # devices on which such a step runs, and the head that was tried there since
         self._taken: dict[str, int | None] = {}
-        """Devices on which such a step runs, and the head that was tried there since."""
+        # prefetches and drops still to come, by task and moment
         self._copies: dict[tuple[int | None, Moment], list[Copy]] = {}
-        """Prefetches and drops still to come, by what they wait for."""
-        self._copying: list[Copy] = []
-        """Copies that are due."""
+        self._copying: list[Copy] = []  # copies that are due
+        # rows of the tasks of a fused launch that are still to start, by its first step
         self._fused: dict[int, list[int]] = {}
-        """Rows of the tasks of a launch of several that are still to start, by its first step."""
-        self._modes: dict[int, Mode] = {}
-        """The mode of each of these tasks by itself."""
-        self._last_arrival: dict[int, float] = {}
-        """When the last task of each of these launches arrives."""
-        self._sizes: list[int] = []
-        """Bytes of each item."""
+        self._modes: dict[int, Mode] = {}  # mode of each of these tasks by itself
+        self._last_arrival: dict[int, float] = {}  # last arrival of a task of each of these launches
+        self._sizes: list[int] = []  # bytes of each item
         self._devices: dict[str, Device] = {}
 
     def plan(self, problem: PlanProblem) -> Plan:
-        """Make the plan for these tasks on this cluster."""
+        """Return the plan for these tasks on this cluster."""
         raise NotImplementedError
 
     def prepare(self, problem: PlanProblem) -> None:
@@ -81,7 +72,7 @@ class PlannedScheduler(Scheduler):
         self.follow(plan, problem.tasks, problem.cluster)
 
     def follow(self, plan: Plan, tasks: Tasks, cluster: Cluster) -> None:
-        """Follow this plan, which has no problems, from now on."""
+        """Follow this plan, which must have no problems, from now on."""
         self.made = plan
         self._steps = plan.steps
         self._placements = [placement_of(step, tasks, cluster) for step in plan.steps]
@@ -89,7 +80,7 @@ class PlannedScheduler(Scheduler):
         self._queues = {device: deque(numbers) for device, numbers in plan.queues().items()}
         self._number = {step.task: number for number, step in enumerate(plan.steps)}
         self._fused, self._last_arrival, self._modes = {}, {}, {}
-        for first, *others in plan.fused:  # the launch stands in the queue as its first step
+        for first, *others in plan.fused:  # its first step represents the launch in the queue
             self._fused[first] = rows = [plan.steps[number].task for number in (first, *others)]
             self._modes.update({plan.steps[n].task: self._placements[n].mode for n in (first, *others)})
             self._last_arrival[first] = float(tasks.arrival[rows].max())
@@ -108,7 +99,7 @@ class PlannedScheduler(Scheduler):
     def ready(self, task: Task) -> None:
         number = self._number[task.index]
         self._reach(task.index, "ready")
-        if number in self._started:  # it was stopped (a device failed): it goes on before what comes after it
+        if number in self._started:  # it was stopped (a device failed): it returns to the front of its queues
             self._started.discard(number)
             self._leave(number)
             for device in self._steps[number].devices:
@@ -120,7 +111,7 @@ class PlannedScheduler(Scheduler):
         number = self._number[task.index]
         if (rows := self._fused.get(number)) is not None:
             rows.remove(task.index)
-            if rows:  # the others may be able to go on without it
+            if rows:  # the other tasks of the launch may now be able to start
                 self._look_at(number)
                 return
         self._waiting.pop(number, None)
@@ -177,7 +168,7 @@ class PlannedScheduler(Scheduler):
             yield Wait(arrives)
 
     def _as_one(self, number: int, tasks: tuple[Task, ...]) -> tuple[Task | tuple[Task, ...], Placement]:
-        """Tasks of a launch and their placement; of a single one that is left its own."""
+        """Return the tasks of a fused launch with their placement."""
         device = self._placements[number].devices
         cores = self._placements[number].cores
         own = [self._modes[task.index] for task in tasks]
@@ -186,12 +177,11 @@ class PlannedScheduler(Scheduler):
         return tasks, Placement(fused_mode(own), device, cores)
 
     def _reach(self, task: int | None, moment: Moment) -> None:
-        """Copies that wait for this moment may be made now."""
         if self._copies:
             self._copying += self._copies.pop((task, moment), ())
 
     def _copied(self, view: View) -> Iterator[Decision]:
-        """Prefetches and drops that are due, where they are possible; the others stay."""
+        """Yield prefetches and drops that are due and possible; the others remain."""
         waiting = []
         for copy in self._copying:
             device, holders = self._devices[copy.device], view.holders(copy.item)
@@ -213,13 +203,13 @@ class PlannedScheduler(Scheduler):
             heappush(self._due, number)
 
     def _leave(self, number: int) -> None:
-        """A step runs no longer: whatever waits for one of its devices may be tried."""
+        """Retry the steps that waited for a device of an ended step."""
         for device in self._steps[number].devices:
             if (head := self._taken.pop(device, None)) is not None:
                 heappush(self._due, head)
 
     def _remove(self, number: int) -> None:
-        """Take a step out of its queues: others may head them now."""
+        """Remove a step from its device queues, and try the next steps there."""
         for device in self._steps[number].devices:
             queue = self._queues[device]
             queue.remove(number)
@@ -247,7 +237,7 @@ class Following(PlannedScheduler):
 
 
 def placement_of(step: Step, tasks: Tasks, cluster: Cluster) -> Placement:
-    """The placement of a step; core lanes become cores of their node."""
+    """Return the placement of a step; CPU lanes become cores of their node."""
     mode = tasks.shapes[tasks.shape[step.task]].modes[step.mode]
     if not mode.on_cpu:
         return Placement(mode, tuple(cluster.by_name[name] for name in step.devices))

@@ -1,4 +1,4 @@
-"""A scheduler around another: the base of what watches, gates or leads a policy."""
+"""A scheduler around another: the base of policies that observe or control one."""
 
 from collections.abc import Sequence
 

@@ -1,8 +1,8 @@
-"""The rest of a run as a planning problem: tasks not started yet, as known by now.
+"""The remainder of a run as a planning problem: tasks not started yet.
 
-A policy that plans again in mid-run keeps a `Progress`, tells it what its own hooks are told, and asks it for `rest`.
-Only estimates go in: the expected finish of running tasks, the estimated time of others.  A plan of it can be tried out
-in a fork of the run (`PlanProblem.simulate`).
+A policy that plans again in mid-run has a `Progress`, forwards its own hooks to it, and calls `rest`.  Only estimates
+are used: the expected finish of running tasks, the estimated time of others.  A plan can be tried in a fork of the run
+(`PlanProblem.simulate`).
 """
 
 import math
@@ -28,25 +28,23 @@ class RemainingProblem:
 
     problem: PlanProblem
     rows: list[int]
-    left_out: list[int]
-    """Rows that no lane can run which is up, and those that wait for them."""
+    left_out: list[int]  # rows that no available lane can run, and rows that wait for them
 
     def steps(self, plan: Plan) -> list[Step]:
-        """Steps of a plan of the remaining problem, with rows of the whole."""
+        """Convert a plan of the remaining problem to steps with rows of the whole."""
         return [Step(self.rows[step.task], step.mode, step.devices) for step in plan.steps]
 
 
 class Progress:
     """The progress of the tasks of a problem so far.
 
-    Cost: O(1) a hook; `rest` is linear in the tasks that have not ended and what they read.
+    Cost: O(1) a hook; `rest` is linear in the tasks that have not ended and the items that they read.
     """
 
     def __init__(self, problem: PlanProblem) -> None:
         self.problem = problem
         self.lanes = lane_names(problem.cluster)
-        self._tasks: dict[int, Task] = {}
-        """Tasks that have been ready and have not ended."""
+        self._tasks: dict[int, Task] = {}  # tasks that have been ready and have not ended
         self._left = dict.fromkeys(range(len(problem.tasks)))
         self._down: dict[int, Device] = {}
 
@@ -54,7 +52,7 @@ class Progress:
         self._tasks[task.index] = task
 
     def ended(self, task: Task) -> None:
-        """Note an ended task; serves as `finished` and `gone`."""
+        """Record an ended task; serves as `finished` and `gone`."""
         self._tasks.pop(task.index, None)
         self._left.pop(task.index, None)
 
@@ -80,13 +78,16 @@ class Progress:
         finish: Callable[[Task], float] | None = None,
         wanted: Callable[[int], bool] | None = None,
     ) -> RemainingProblem:
-        """The tasks that have not started, as a plan problem.
+        """Return the tasks that have not started as a plan problem.
 
-        Running tasks occupy their lanes until they end, when the tasks that wait for them arrive; stopped ones come
-        with the part that they have left.
-        foresight: with the tasks that arrive later?
-        finish: when a running task will end; None: as the view expects.
-        wanted: rows that the planner can plan; rows that wait for other rows are left out.
+        Running tasks occupy their lanes until they end, at which time the tasks that wait for them arrive; stopped
+        tasks have their remaining work.
+
+        foresight: include the tasks that arrive later.
+
+        finish: function of a running task that returns its end; None: the estimate of the view.
+
+        wanted: function of a row, True if the planner can plan it; rows that wait for other rows are left out.
         """
         now = view.now
         arrival = self.problem.tasks.arrival
@@ -120,14 +121,13 @@ class Progress:
         return RemainingProblem(problem, rows, list(left_out))
 
     def _can_run(self, row: int, up: Container[DeviceType]) -> bool:
-        """Return True if a row has a mode that is allowed on one of these types."""
         modes = self.problem.tasks.shapes[self.problem.tasks.shape[row]].modes
         task = self._tasks.get(row)
         allowed = range(len(modes)) if task is None or task.allowed is None else task.allowed
         return any(modes[i].type in up for i in allowed)
 
     def _closed(self, rows: list[int], running: dict[int, Task]) -> list[int]:
-        """The rows with all predecessors ended, running or among them: others must wait."""
+        """Remove rows that wait for a predecessor neither running nor among the rows."""
         if (before := self.problem.tasks.predecessors) is None:
             return rows
         seen = dict.fromkeys(rows)
@@ -140,7 +140,7 @@ class Progress:
                 del seen[row]
 
     def _occupy(self, free_at: dict[str, float], running: dict[int, Task], ends: dict[int, float], view: View) -> None:
-        """Until when running tasks hold their lanes."""
+        """Set until when running tasks occupy their lanes."""
         cores: dict[Device, list[float]] = {}
         for row, task in running.items():
             if (placement := view.launch_of(task).placement) is None:
@@ -156,12 +156,12 @@ class Progress:
                 else:
                     count = max(1, -(-placement.mode.millicores // MILLI))
                     cores.setdefault(device, []).extend([ends[row]] * count)
-        for device, times in cores.items():  # on cores without names: any that are not taken
+        for device, times in cores.items():  # launches without named cores: any free cores
             names = [name for name, owner in self.lanes.items() if owner is device and name not in free_at]
             free_at.update(zip(names, times, strict=False))
 
     def _table(self, rows: list[int], since: Sequence[float]) -> Tasks:
-        """The rows as a table with the work left and the costs of going on."""
+        """Return a table of the rows with their remaining work and resume costs."""
         tasks = self.problem.tasks
         chosen = np.array(rows, dtype=np.int64)
         time = np.array(tasks.time[chosen], dtype=float)
@@ -183,7 +183,7 @@ class Progress:
                        bytes_in=size if size.any() else None)  # fmt: skip
 
     def _data(self, rows: list[int], running: dict[int, Task], view: View) -> dict[int, Sequence[Device | int]]:
-        """Locations of items still to be read, now or once running tasks have ended."""
+        """Return where the items still to be read will be after running tasks end."""
         if (reads := self.problem.tasks.reads) is None:
             return {}
         places: dict[int, Sequence[Device | int]] = {}
@@ -205,7 +205,7 @@ def in_mid_run(
     data: Mapping[int, Sequence[Device | int]] | None = None,
     simulate: Callable[[Plan], float] | None = None,
 ) -> PlanProblem:
-    """The plan problem of these tasks on the same cluster, in mid-run."""
+    """Return a plan problem of these tasks on the same cluster, starting in mid-run."""
     return replace(
         problem, tasks=tasks, now=now, free_at=free_at or {}, data=data or {}, in_mid_run=True,
         simulate=simulate or _not_in_mid_run, rehearse=_not_rehearsed,
@@ -213,7 +213,7 @@ def in_mid_run(
 
 
 class Resumed(PlannedScheduler):
-    """Follows a plan for some tasks of a run that is under way."""
+    """Follows a plan for some tasks of a run in progress."""
 
     def __init__(self, plan: Plan, tasks: Tasks, cluster: Cluster) -> None:
         super().__init__()
@@ -244,7 +244,7 @@ class Trials:
         self._rows = list(rows)
 
     def simulate(self, plan: Plan) -> float:
-        """Estimated makespan of a plan from now on; inf if not all complete."""
+        """Return the estimated makespan of a plan from now on; inf if not all complete."""
         full = self._whole(plan)
         record = self._view.fork(Resumed(full, self._problem.tasks, self._problem.cluster)).run()
         planned = [step.task for step in full.steps]
@@ -255,7 +255,6 @@ class Trials:
         return float(record.finish[planned].max()) - self._view.now
 
     def _whole(self, plan: Plan) -> Plan:
-        """The plan with the rows of the whole run."""
         rows = self._rows
         copies = [one if one.after is None else replace(one, after=rows[one.after]) for one in plan.copies]
         steps = [Step(rows[step.task], step.mode, step.devices) for step in plan.steps]
@@ -263,7 +262,7 @@ class Trials:
 
 
 def rows_of(tasks: Tasks, rows: Sequence[int] | np.ndarray, arrival: np.ndarray | None = None) -> Tasks:
-    """Some rows of a table, with other ascending arrivals if given."""
+    """Return a table of some rows; `arrival`: other arrival times, ascending."""
     chosen = np.array(rows, dtype=np.int64)
     kept: list[int] = chosen.tolist()
     number = {row: position for position, row in enumerate(kept)}

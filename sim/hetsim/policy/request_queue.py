@@ -1,4 +1,4 @@
-"""The waiting requests of a service, as policies see them."""
+"""The waiting requests of a service, as seen by policies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +12,9 @@ from hetsim.model.tasks import BatchTimes
 
 @dataclass(repr=False, eq=False, slots=True)
 class Requests:
-    """Some waiting requests of a service: the oldest `count`, or those named.
+    """Some waiting requests of a service: the oldest `count`, or those in `tasks`.
 
-    Made by the queue (`first`, `chosen`).  `size` is the number as which they are launched: more than `count` where
-    batches are padded.  `tasks` is None where the oldest are meant.
+    Made by the queue (`first`, `chosen`).  `size` is the launched batch size: more than `count` if the batch is padded.
     """
 
     queue: Any
@@ -32,40 +31,40 @@ class RequestQueue(Protocol):
 
     service: Service
     wanted: int
+    # shared by all services: queues with changes, and whether their policies must be called again
     bell: dict[Any, bool]
-    """For all services: queues with changes, and whether their policies must be asked again."""
 
     def __len__(self) -> int:
-        """Number of requests that wait now."""
+        """Return the number of requests that wait now."""
 
     @property
     def over(self) -> bool:
-        """Return True if the last request of the stream has arrived."""
+        """True if the last request of the stream has arrived."""
 
     @property
     def arrived(self) -> int:
         """Number of requests that have joined the queue so far."""
 
     def arrival(self, position: int) -> float:
-        """Arrival time of the request at a position."""
+        """Return the arrival time of the request at a position."""
 
     def deadline(self, position: int) -> float:
-        """Latest end of a batch for the request's deadline; inf without."""
+        """Return the latest end of a batch that meets the request's deadline; inf: none."""
 
     def recent(self, seconds: float) -> int:
-        """Number of requests that joined in the last `seconds`."""
+        """Return the number of requests that joined in the last `seconds`."""
 
     def stages(self, size: int, placement: Placement) -> BatchTimes:
-        """Estimated stage times of a batch of this size at a placement."""
+        """Return the estimated stage times of a batch of this size at a placement."""
 
     def first(self, count: int, size: int | None = None) -> Requests:
-        """The oldest `count` requests, launched at `size` (padding)."""
+        """Return the oldest `count` requests, to launch as `size` (padding)."""
 
     def tasks(self) -> Sequence[Task]:
-        """The requests as objects, made when first used; linear."""
+        """Return the requests as objects, made on first use; linear."""
 
     def chosen(self, tasks: Sequence[Task], size: int | None = None) -> Requests:
-        """The requests of these tasks, out of `tasks()`."""
+        """Return the requests of these tasks, which are some of `tasks()`."""
 
     @property
     def head(self) -> Task:
@@ -76,4 +75,4 @@ class RequestQueue(Protocol):
         """Arrival time of the oldest request at the front end."""
 
     def want(self, count: int) -> None:
-        """Ask the policy again when `count` wait or the stream has ended; 0: do not."""
+        """Call the policy when `count` requests wait or the stream ends; 0: never."""

@@ -1,1 +1,1 @@
-"""Events of a run: arrivals, decisions, ends, interrupts, faults."""
+"""Events of a run: arrivals, decisions, completions, interruptions, faults."""

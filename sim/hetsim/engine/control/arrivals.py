@@ -1,4 +1,4 @@
-"""Arrivals: admission, then waiting for predecessors or for a device."""
+"""Arrivals of tasks: admission, then waiting for predecessors or for a device."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from hetsim.policy.contract import Accept, Defer, Reject
 
 @dataclass(eq=False)
 class Arrivals:
-    """The path of a task from its arrival until it waits for a device."""
+    """Handles a task from its arrival until it waits for a device."""
 
     state: RunState
     rounds: Rounds
@@ -35,11 +35,11 @@ class Arrivals:
         self._refused = state.tasks.refused
         asked = state.input.admission
         self._ask: Any = None if asked is None else asked.admit
+        # `WholeRequests` if requests of several tasks are admitted as one, else None
         self._whole: Any = self.completion.whole
-        """Requests of several tasks (`WholeRequests`), if admission decides about any; else None."""
 
     def admit(self, task: Task) -> None:
-        """Ask the admission policy, then let the task wait for predecessors or a device."""
+        """Query the admission policy, then let the task wait for predecessors or a device."""
         state = self.state
         if self._refused and task.index in self._refused:
             self.completion.end_task(task, REJECTED, self._refused[task.index])
@@ -49,7 +49,7 @@ class Arrivals:
             return
         if self._ask is not None:
             if self._whole is not None:
-                self._whole.begun(task)  # before it is asked: it may be refused at once
+                self._whole.begun(task)  # before the query: the answer may end the task at once
             answer = call(state, self._ask, task, self.view)
             if isinstance(answer, Accept):
                 if answer.modes is not None:
@@ -66,7 +66,7 @@ class Arrivals:
         self._admitted(task)
 
     def _follow(self, task: Task) -> None:
-        """A later task of a request: the answer for the first one is its own."""
+        """Give a later task of a request the admission decision of its first task."""
         if (deferred := self._whole.deferred.get(self._whole.first[task.index])) is not None:
             task.state = FUTURE
             self.state.deferred += 1
@@ -79,7 +79,6 @@ class Arrivals:
             self._admitted(task)
 
     def _admitted(self, task: Task) -> None:
-        """A task that may wait for its predecessors or for a device."""
         state = self.state
         if state.patience is not None:
             state.patience.watch(task.index, task.expires)
@@ -97,7 +96,7 @@ class Arrivals:
         self.waiting.make_ready(task)
 
     def _defer(self, task: Task, until: float) -> None:
-        """Defer a task.  This is not progress, or waiting for it could never end."""
+        """Defer a task; it does not count as progress, so that deadlocks are detected."""
         if not self.state.clock._now < until < math.inf:
             what = f"must defer {task} to a later, finite time; got t = {until:g} s"
             raise illegal(self.state, what)
@@ -132,7 +131,7 @@ class Arrivals:
         task.allowed = positions  # `Starts` refuses any other mode from now on
 
     def expect_expiry(self) -> None:
-        """Watch the patience of requests that arrive at known times."""
+        """Register the ends of patience of requests whose arrival times are known."""
         tasks, deadlines = self.state.tasks, self.state.patience
         ends = [(one.service.rows, one.column.times) for one in self.state.queues if one.column is not None]
         if ends and deadlines is not None and tasks.expires is not None:
@@ -140,9 +139,9 @@ class Arrivals:
             deadlines.expect(rows, np.maximum(tasks.expires[rows], there))
 
     def may_expire(self, row: int) -> bool:
-        """Return True if a task may still wait when its patience ends."""
+        """Return True if the task may still be waiting when its patience ends."""
         queues, tasks = self.state.queues, self.state.tasks
-        if queues and queues[0].total == len(tasks):  # nothing but its requests
+        if queues and queues[0].total == len(tasks):  # the run has only requests of this queue
             return bool(queues[0].may_wait(row))
         queue = self.state.queue_of.get(tasks.shapes[tasks.shape.item(row)])
         return queue is None or queue.may_wait(row)

@@ -1,6 +1,6 @@
-"""Invariants of `--check`, recounted in full at the end of every round: slow.
+"""Invariants of `--check`: recounts the engine's state after every round (slow).
 
-Each is an assertion, and its message says what does not hold.
+Each invariant is an assertion whose message says what does not hold.
 """
 
 import math
@@ -19,7 +19,7 @@ from hetsim.model.task import RUNNING, WAITING
 
 @dataclass(eq=False)
 class Checker:
-    """Recounts what the engine keeps incrementally and compares."""
+    """Recounts the state that the engine updates incrementally, and compares them."""
 
     state: RunState
     serving: Serving
@@ -41,13 +41,13 @@ class Checker:
             self._items(now)
             defects = self.serving.defects()
             assert not defects, defects[0]
-            if self.checks % 64 == 1:  # linear in all tasks: now and then
+            if self.checks % 64 == 1:  # linear in all tasks, so only every 64th time
                 self._columns()
         except AssertionError as error:
             raise InvariantError(f"t = {now:g} s: {error}") from error
 
     def _tasks(self) -> None:
-        """Every task that has arrived is in exactly one place."""
+        """Check that every arrived task is in exactly one state and one container."""
         state = self.state
         in_launches = state.iterating
         seen: set[int] = set()
@@ -74,12 +74,12 @@ class Checker:
             deferred -= len(state.waiting) + in_launches + blocked
             assert deferred >= 0, "more tasks in the system than have arrived"
             assert sent == state.ended + len(state.waiting) + in_launches + blocked + deferred, "a task was lost"
-            # A policy that defers does so for as many as it likes; else only travelers are nowhere.
+            # Only an admission policy defers tasks; else the missing tasks are requests in transit.
             somewhere = deferred in (0, state.deferred) or state.input.admission is not None
             assert somewhere, "a task is neither here nor there"
 
     def _requests(self, running: set[int]) -> None:
-        """Count each request once: it waits, is in a batch, or is to come by the clock."""
+        """Check that each request is counted once: waiting, in a batch, or yet to arrive."""
         state = self.state
         counted = sum(launch.count for launch in state.running.values() if launch.terms is not None)
         for queue in state.queues:
@@ -91,17 +91,16 @@ class Checker:
             counted += len(rows) + (0 if queue.column is None else queue.column.total - queue.arrived)
         answering = any(queue.service.response_delay for queue in state.queues)
         requests_left = state.requests_left
-        # Answers on their way back are counted as left, and stand in no list.
+        # Answers in transit are in `requests_left` but in no list.
         assert counted == requests_left or (answering and counted < requests_left), "a request was lost"
 
     def _residents(self) -> None:
-        """Requests in steps of a replica run, and know it."""
         for resident in self.state.residents.values():
             for task in resident.tasks:
                 assert task.state == RUNNING and task._launch is resident, f"{task} does not know its replica"
 
     def _capacity(self) -> None:
-        """Check that free amounts and those of launches add up to the capacity."""
+        """Check that free and occupied amounts add up to the capacity of each node."""
         state = self.state
         capacity = state.capacity
         cpu = [node.node.cpus * 1000 for node in capacity.nodes]
@@ -130,9 +129,9 @@ class Checker:
             self._index(node, share)
 
     def _partitions(self, used: dict[Partition, Budget]) -> None:
-        """Each partition's count is what its launches hold, within its limits."""
+        """Check the recorded usage of each partition against its launches and limits."""
         for partition, budget in self.state.capacity.budgets.items():
-            counted = used.get(partition, Budget(partition))  # a partition that nothing uses has an empty one
+            counted = used.get(partition, Budget(partition))  # no launch uses the partition
             same = (counted.gpus, counted.cpus, counted.on) == (budget.gpus, budget.cpus, budget.on)
             assert same, f"{partition} does not add up"
             limits = (budget.gpus, budget.max_gpus), (budget.cpus, budget.max_cpus), (len(budget.on), budget.max_nodes)
@@ -140,7 +139,7 @@ class Checker:
             assert within, f"jobs of partition {partition} hold more than it allows"
 
     def _index(self, node: NodeState, share: dict[int, int]) -> None:
-        """Check the shares of a node's devices by launch, and the index over them."""
+        """Check the free shares of a node's devices and its bitmasks of open devices."""
         open_masks = [0] * len(node.open)
         for gpu in node.gpus:
             device = gpu.device
@@ -172,7 +171,7 @@ class Checker:
             if isinstance(gpu, GpuState):
                 lane = gpu.lane
                 if lane.flights or lane.uploads or lane.downloads or lane.group is not None:
-                    self._lane(gpu, now)  # else nothing is there to be counted, on most devices of a large cluster
+                    self._lane(gpu, now)  # most devices of a large cluster are idle
 
     def _lane(self, gpu: GpuState, now: float) -> None:
         lane = gpu.lane
@@ -182,7 +181,7 @@ class Checker:
             computing = [launch for launch in lane.flights if launch.table.joined and not launch.table.computed]
         share = sum(launch.placement.mode.share for launch in computing)
         assert lane.group is None or share == lane.group.share, f"compute shares of {gpu.device} do not add up"
-        # One that ends at this instant, or has nothing to compute, may not have left yet when the next one begins.
+        # A launch that ends now, or computes for 0 s, may still be in the list when the next one begins.
         share -= sum(launch.placement.mode.share for launch in computing if launch.table.finish_at <= now)
         assert lane.sliced or share <= WHOLE, f"the compute engine of {gpu.device} is oversubscribed"
         over = [launch for launch in lane.flights if launch.number not in self.state.running]
@@ -193,7 +192,7 @@ class Checker:
             assert len(parts) <= owners, f"a copy engine of {gpu.device} serves a ghost"
 
     def _items(self, now: float) -> None:
-        """Check memory of accelerators: held + pinned + free is capacity, and items fit."""
+        """Check GPU memory: occupied + pinned + free is the capacity, and all items fit."""
         state = self.state
         places = state.places
         if not places.items:
@@ -204,7 +203,7 @@ class Checker:
             here = places.on(gpu.device)
             occupied = sum(launch.placement.mode.gpu_memory for launch in launches_on(state, gpu.device))
             if any(gpu.device in launch.placement.devices for launch in state.residents.values()):
-                continue  # all of its memory is the replica's
+                continue  # a replica owns the whole GPU memory
             pinned = sum(places.items[item].size for item in here.pins)
             lying = sum(places.items[item].size for item in here.resident if item not in here.pins)
             assert occupied + pinned + gpu.room == gpu.device.type.memory, f"memory of {gpu.device} does not add up"
@@ -226,14 +225,13 @@ class Checker:
             for device in launch.placement.devices:
                 for task in launch.tasks:
                     for item in () if task._done == 1.0 else task.reads:
-                        # A task that rewrites an item voids the copies on which others still compute.
+                        # A task that rewrites an item invalidates the copies that running tasks still use.
                         first = 1 if places.made[item] and places.items[item].home is None else 0
                         void = not places.where[item] or places.version[item] > first
                         there = places.present(item, device) or void
                         assert there, f"{task} computes without {places.items[item].name} on {device}"
 
     def _columns(self) -> None:
-        """Causality: nothing starts before it is ready or ends before it starts."""
         state = self.state
         if state.queues:
             return  # these columns are written at the end of the run

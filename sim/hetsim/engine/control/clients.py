@@ -1,9 +1,9 @@
-"""Clients: they time out, give up, and send their calls again, or hedge them.
+"""Clients: they time out, give up, retry their calls, or hedge them.
 
-Time-outs and hedges to be sent stand in the run's one heap of deadlines, next to those of patience.  The first attempt
-and each retry is a try, to which hedges are added while it is awaited.  The first answer ends the call; a try of which
-every attempt has ended badly ends it too, or leads to the next one.  In a chain the server of an attempt is a client
-itself: once it has done its own work it makes a call of the next stage, and it answers when that is answered.
+A client sends a call as one attempt; after a failure it may retry, and while it waits it may send hedges (duplicate
+attempts).  The first answer completes the call; when all attempts of a try have failed, the client retries or gives up.
+In a chain of services the server of an attempt is itself a client: after its own work it calls the next stage, and it
+answers when that call is answered.  Time-outs and planned hedges are in the run's heap of deadlines, with patience.
 """
 
 import math
@@ -26,19 +26,18 @@ from hetsim.model.task import ENDED, FUTURE, WAITING, Task
 class Clients:
     """The clients of all entries: which attempts they await, and what they do next.
 
-    `awaited`: attempts for which a client waits, by row; `left`: when others were left, or failed for the call that
-    they made; `end`: when a call was answered or given up, by its first row; `tokens`: retries and hedges that each
-    budget allows by now; `rivals`: by the first row of a call that may be hedged, the attempts of its try that are
-    awaited or sent at this instant; `hedges`: likewise the row of its next hedge; `silent`: they no longer do anything,
-    as in what a policy imagines.
+    `awaited`: attempts for which a client waits, by row; `left`: time at which the client stopped waiting for an
+    attempt, or the call that the attempt made failed; `end`: time at which a call was answered or given up, by its
+    first row; `tokens`: retries and hedges that each retry budget allows now; `rivals`: attempts of the current try
+    that are awaited or being sent, by the first row of their call (only calls that may be hedged); `hedges`: row of the
+    next hedge, by the same key; `silent`: True in a fork, in which clients do nothing.
     """
 
     state: RunState
     signals: Signals
     arrivals: Arrivals
     calls: Calls
-    forward: Callable[[Task], None]
-    """Where a task goes that has been sent."""
+    forward: Callable[[Task], None]  # called with each task that has been sent
 
     def __post_init__(self) -> None:
         calls = self.calls
@@ -61,7 +60,7 @@ class Clients:
         return clients.timeout if drawn is None else drawn.item(row)
 
     def deliver(self, task: Task) -> None:
-        """Deliver a task; if it is an attempt, its client waits from now on."""
+        """Pass a task on to the service; the client of an attempt starts to wait for it."""
         row, calls = task.index, self.calls
         whose = self._whose(row)
         if whose >= 0:
@@ -85,11 +84,11 @@ class Clients:
         self.forward(task)
 
     def _plan_hedges(self, row: int, first: int, clients: Behavior) -> list[int]:
-        """Plan the next hedge of an attempt; return those that are sent at once."""
+        """Plan the next hedge of an attempt; return the rows to send immediately."""
         calls, hedge, rivals = self.calls, clients.hedge, self.rivals.setdefault(first, [])
         assert hedge is not None and self.state.patience is not None
         if row in rivals:
-            return []  # sent at once itself
+            return []  # this attempt is one of those sent at once
         rivals.append(row)
         number = calls.number.item(row) % clients.copies
         if hedge.after == 0:
@@ -105,11 +104,11 @@ class Clients:
         return []
 
     def _is_late(self, row: int, time: float, clients: Behavior) -> bool:
-        """Return True if the call of an attempt is given up by then."""
+        """Return True if the client gives up the call of this attempt by `time`."""
         return time >= self.state.tasks.arrival.item(self.calls.root.item(row)) + clients.give_up_after
 
     def _pays(self, row: int, clients: Behavior) -> bool:
-        """Take one more attempt from the budget of a call; False if it is spent."""
+        """Take one token from the retry budget; return False if none is left."""
         if clients.retry is None or clients.retry.budget is None:
             return True
         bucket, tokens = self.calls.bucket.item(row), self.tokens[self._whose(row)]
@@ -119,7 +118,7 @@ class Clients:
         return True
 
     def awaits(self, row: int) -> bool:
-        """Return True if a deadline of this row is still to be watched."""
+        """Return True if a deadline of this row must still be handled."""
         if row in self.awaited:
             return True
         if self._whose(row) < 0:
@@ -127,7 +126,7 @@ class Clients:
         return bool(self.hedges) and self.hedges.get(self.calls.attempt_of.item(row)) == row
 
     def due(self, row: int) -> None:
-        """Handle a deadline that has come: patience, a hedge, or a time-out."""
+        """Handle an expired deadline: the end of patience, a hedge, or a time-out."""
         whose = self._whose(row)
         if whose < 0:
             self.arrivals.expire(row)
@@ -141,7 +140,7 @@ class Clients:
             if self.clock._now < self.state.tasks.arrival.item(row) + timeout:
                 reason = f"its call was given up after {clients.give_up_after:g} s"
             task = self._leave(row, reason)
-            self._lost(row, "timeout")  # first: the run is not over if it is sent again
+            self._lost(row, "timeout")  # before `_cancel`: the run is not over if the call is retried
             if clients.at_timeout != "leave":
                 self._cancel(task, reason)
         else:
@@ -152,12 +151,12 @@ class Clients:
                 self._send(row)
 
     def _leave(self, row: int, reason: str) -> Task:
-        """Await an attempt no longer."""
+        """Stop waiting for an attempt, and record the time and reason."""
         self.left[row], self.state.recorder.reasons[row] = self.clock._now, reason
         return self.awaited.pop(row)
 
     def _cancel(self, task: Task, reason: str) -> None:
-        """Have the server stop an attempt, as far as it can."""
+        """Make the server stop an attempt if it can be stopped."""
         launch, fleet, state = task._launch, self.fleets.get(task.shape), task.state
         if state == FUTURE or (state == WAITING and fleet is None):
             self.state.deferred -= state == FUTURE
@@ -167,15 +166,15 @@ class Clients:
         elif fleet is not None:
             fleet.abort(task)
         elif launch is not None and launch.terms is None and launch.count == 1 and task.shape.preemptible:
-            self.signals.kill(launch, reason, ABORTED)  # any other is served with its batch, or runs on
+            self.signals.kill(launch, reason, ABORTED)  # a batched or non-preemptible attempt continues
 
     def _abandon(self, row: int, reason: str) -> None:
-        """Leave the call that an attempt has made, as its own client has left it."""
+        """Give up the call that an attempt has made, since its own client has left."""
         calls = self.calls
         one = -1 if calls.child is None else calls.child.item(row)
         if one < 0 or not math.isnan(self.end[one]):
             return
-        self.end[one] = self.clock._now  # what is to be sent of it is not any more
+        self.end[one] = self.clock._now  # `_send` then skips the attempts of this call
         self.rivals.pop(one, None)
         self.hedges.pop(one, None)
         while one >= 0:
@@ -184,18 +183,17 @@ class Clients:
             one = calls.following.item(one)
 
     def ended(self, task: Task, status: int) -> None:
-        """Handle the end of a task at the server, which may call the next stage."""
+        """Handle the end of a task at its server, which may call the next stage."""
         row, calls = task.index, self.calls
         if calls.child is not None and status == COMPLETED and not self.silent and row < self.total:
             child, is_left = calls.child.item(row), not math.isnan(self.left[row])
             if child >= 0 and not (is_left and calls.clients[self._whose(row)].at_timeout != "leave"):
                 self.state.sources.thinking += 1
-                self.clock.at(self.clock._now, ARRIVAL, Later(self._send, child))  # the end of a launch is under way
+                self.clock.at(self.clock._now, ARRIVAL, Later(self._send, child))  # as an event: a launch is ending
                 return
         self._over(row, status)
 
     def _over(self, row: int, status: int) -> None:
-        """An attempt is over, with the call that it made, if any."""
         if self.awaited.pop(row, None) is None:
             if self._whose(row) < 0:
                 self.state.sources.answered(row)
@@ -205,7 +203,7 @@ class Clients:
             self._lost(row, "failed" if status == FAILED else "rejected")
 
     def _lost(self, row: int, cause: Cause) -> None:
-        """After an attempt that ended badly: await its rivals, retry or close."""
+        """Handle a failed attempt: wait for its hedges, retry, or close the call."""
         calls, first, following = self.calls, self.calls.attempt_of.item(row), row
         clients = calls.clients[self._whose(row)]
         if clients.hedge is not None:
@@ -222,10 +220,10 @@ class Clients:
             self._close(row, False)
             return
         time = self.clock._now + retry.wait.seconds(tries, calls.drawn.item(following))
-        if self._is_late(row, time, clients) or not self._pays(row, clients):  # as it is decided, not as it is sent
+        if self._is_late(row, time, clients) or not self._pays(row, clients):  # at the decision
             self._close(row, False)
             return
-        self.state.sources.thinking += 1  # the run goes on until it has sent
+        self.state.sources.thinking += 1  # the run is not over before the retry is sent
         self.clock.at(time, ARRIVAL, Later(self._send, following))
 
     def _send(self, row: int) -> None:
@@ -240,7 +238,7 @@ class Clients:
         state.sources.send(row, self.clock._now)
 
     def _close(self, row: int, answered: bool) -> None:
-        """A call is over: answered by this attempt, or given up after it."""
+        """Close a call: it is answered by this attempt, or given up after it."""
         state, calls, first = self.state, self.calls, self.calls.attempt_of.item(row)
         self.end[first] = self.clock._now
         if first in self.rivals:
@@ -260,7 +258,7 @@ class Clients:
             state.sources.answered(first)
 
     def _leave_rivals(self, row: int, first: int) -> None:
-        """After the answer to an attempt: leave the others of its call."""
+        """Stop waiting for the other attempts of an answered call, and cancel them."""
         self.hedges.pop(first, None)
         cancel = self.calls.clients[self._whose(row)].at_timeout != "leave" and not self.silent
         for rival in self.rivals.pop(first):
@@ -274,11 +272,11 @@ class Clients:
         left_at, status, calls = np.array(self.left), record.status, self.calls
         in_vain = ~np.isnan(left_at)
         if record.first_token is not None:
-            record.first_token[record.first_token > left_at] = math.nan  # no client has seen it
+            record.first_token[record.first_token > left_at] = math.nan  # the client had left before the first token
         if calls.parent is not None:
             by = np.where(calls.attempt_of < 0, -1, calls.parent[calls.attempt_of])
             while (further := (by >= 0) & in_vain[by] & ~in_vain).any():
-                in_vain |= further  # what was done for an attempt in vain was so too
+                in_vain |= further  # a call made for an abandoned attempt is wasted too
             for row in np.flatnonzero(in_vain & np.isin(status, (UNFINISHED, COMPLETED))).tolist():
                 record.reasons.setdefault(row, "the client of its call has left")
         status[in_vain & (status == COMPLETED)] = ABORTED

@@ -1,4 +1,4 @@
-"""Ends: launches that complete, or that a policy, a fault or a time limit ends."""
+"""Ends of launches, by completion or by a policy, a fault or a time limit."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ FATES = {REJECTED: "was rejected", EXPIRED: "expired", FAILED: "failed", ABORTED
 
 @dataclass(eq=False)
 class Completion:
-    """Ends of launches and tasks: how each task gets its one status."""
+    """Ends launches and tasks, and assigns each task its one final status."""
 
     state: RunState
     rounds: Rounds
@@ -35,8 +35,7 @@ class Completion:
     stops: Stops
     limits: TimeLimits | None
     serving: Serving
-    linked: bool
-    """True if the end of a task concerns others (successors, clients, readers)."""
+    linked: bool  # True if the end of a task affects others (successors, clients, readers of its data)
 
     def __post_init__(self) -> None:
         state = self.state
@@ -47,14 +46,14 @@ class Completion:
         self._listens = [type(policy).ended is not Batching.ended for policy in state.input.batching]
         self._on_finished: Any = None
         self._admitted_finished: Any = None
-        self._told = self.linked  # does anyone want to hear of each task that completes?
+        self._told = self.linked  # True if each completed task must be reported
         self._admitted_gone: Any = None
         staged = state.tasks.staged
+        # requests of several tasks that admission decides on as one
         self.whole = None if staged is None or state.input.admission is None else WholeRequests(state, staged)
-        """Requests of several tasks, of which admission decides as one."""
 
     def hooks(self) -> None:
-        """Look again which hooks the policy overrides; the others are not called."""
+        """Determine which policy hooks are overridden, since only these are called."""
         scheduler, asked = self.state.scheduler, self.state.input.admission
         self._on_finished = None if type(scheduler).finished is Scheduler.finished else scheduler.finished
         self._admitted_finished = None if asked is None or inert(asked, "finished") else asked.finished
@@ -89,9 +88,9 @@ class Completion:
         self.completed(task)
 
     def launch_completed(self, launch: Launch, times: tuple[float, ...]) -> None:
-        """Complete a launch with a timetable."""
+        """Complete a launch that has a timetable."""
         terms = launch.terms
-        del self.state.running[launch.number]  # first: no hook may find it among the running
+        del self.state.running[launch.number]  # before any hook, which must not see it as running
         if self.limits is not None:
             self.limits.over(launch, keep=False)
         if terms is not None:
@@ -114,14 +113,14 @@ class Completion:
         assert terms is not None
         requests = terms.requests
         queue = requests.queue
-        queue.ring(True)  # its policy is asked again: a device is free
+        queue.ring(True)  # call its policy again: a device is free
         if self._listens[queue.number]:
             hook = state.input.batching[queue.number].ended
             call(state, hook, _report(launch, times, self.clock._now), queue)
         if queue.cache is not None:
             for row in terms.rows:
                 queue.cache.add(queue.input_of(row))
-        # Made into objects only if anything is to hear of them.
+        # Requests become objects only if a hook or another task needs them.
         tasks = launch.tasks if self.linked or self._admitted_finished is not None else launch._tasks or ()
         for task in tasks:
             task.state = ENDED
@@ -130,21 +129,21 @@ class Completion:
             self.clock.round_due = True
         back = queue.service.response_delay
         if back:
-            # Its devices are free already: only the answer travels.
+            # Its devices are free already; only the answer is in transit.
             self.clock.at(self.clock._now + back, FINISH, Later(self._answered, requests.count, tasks))
         else:
             self._answered(requests.count, tasks)
 
     def _answered(self, count: int, tasks: tuple[Task, ...]) -> None:
-        """End the requests of a batch; `tasks`: those that are objects, all if observed.
+        """End the requests of a batch whose answers have arrived.
 
-        Their columns are written at the end of the run.
+        `tasks` has the requests that are task objects.  The columns of the others are written at the end of the run.
         """
         self.state.requests_left -= count
         self._served(count, tasks)
 
     def generated(self, task: Task) -> None:
-        """A request to a language model has its last token."""
+        """Complete a request to a language model whose last token was generated."""
         task.state = ENDED
         self._served(1, (task,))
 
@@ -163,7 +162,7 @@ class Completion:
     # Tasks --------------------------------------------------------------------------------------------------
 
     def completed(self, task: Task, more: bool = False) -> None:
-        """Complete a task; `more`: others of its launch end now too and release later."""
+        """Complete a task; `more`: other tasks of its launch complete at the same instant."""
         state = self.state
         task.state = ENDED
         task._launch = None
@@ -175,13 +174,13 @@ class Completion:
                 call(state, self._admitted_finished, task)
             if self.linked:
                 self._after(task)
-        if state.wake_on != "ready":  # an end is a change, and a release
+        if state.wake_on != "ready":  # an end is both a change and a release
             self.clock.round_due = True
         if not state.running and not state.waiting and not more:
             self.rounds.look_whether_drained()
 
     def _after(self, task: Task) -> None:
-        """Release what waited for a task's end: items, successors, a client of a loop."""
+        """Release what waited for a task's end: data items, successors, clients."""
         state = self.state
         if state.places.items:
             state.places.ended(task)
@@ -193,7 +192,7 @@ class Completion:
             state.sources.answered(task.index)
 
     def end_task(self, task: Task, status: int, reason: str) -> None:
-        """End a task as rejected, expired or failed, and its successors with it."""
+        """End a task as rejected, expired, failed or aborted, and fail its successors."""
         state = self.state
         # Each task is ended before those that wait for it, which find it so; and each only once, as it leaves
         # `blocked`.
@@ -238,27 +237,27 @@ class Completion:
     # Before their time ----------------------------------------------------------------------------------------
 
     def lose(self, launches: Iterable[Launch]) -> None:
-        """End launches that lost a device or input; tasks go back to checkpoints."""
+        """Stop launches that lost a device or input; tasks resume from checkpoints."""
         for launch in launches:
             self._stop(launch, keep=True, fault=True)
-        self.stops.follow()  # after all of them: none takes the turn of another
+        self.stops.follow()  # after all have stopped: no lost launch gets the turn of another
 
     def stop(self, launch: Launch, keep: bool) -> None:
-        """Stop a launch; its tasks wait again."""
+        """Stop a launch on a policy's decision; its tasks wait again."""
         if not all(task.shape.preemptible for task in launch.tasks):
             raise illegal(self.state, f"stopped {launch.task}, but it is not preemptible")
         self._stop(launch, keep)
 
     def _stop(self, launch: Launch, keep: bool, fault: bool = False) -> None:
-        tasks = launch.tasks  # it loses them as it ends
+        tasks = launch.tasks  # saved first: `end_early` empties `launch.tasks`
         self.end_early(launch, keep and launch.fusion is None, fault)
         self.waiting.wait_again(tasks)
         self.rounds.changed("release")
 
     def kill(self, launch: Launch, reason: str, status: int = FAILED) -> None:
-        """End a launch and its tasks, as failed or otherwise; their work is wasted.
+        """End a launch and its tasks with a status (failed by default), losing the work.
 
-        To the policy it looks like a stop and, at the same instant, the end of a waiting task.
+        The policy is notified of a stop and, at the same instant, of the end of a waiting task.
         """
         tasks = launch.tasks
         self.end_early(launch, keep=False, killed=True)
@@ -268,12 +267,12 @@ class Completion:
         for task in tasks:
             if not fused:
                 self.waiting.make_ready(task, killed=True)
-            if task.state != ENDED:  # with the one that it waited for
+            if task.state != ENDED:  # it may have failed with its predecessor above
                 self.end_task(task, status, reason)
         self.rounds.changed("release")
 
     def end_early(self, launch: Launch, keep: bool, fault: bool = False, **how: Any) -> None:
-        """Stop a launch, and drop it so that no stale event keeps it or its tasks."""
+        """Stop a launch and detach its tasks, so that stale events do not keep them alive."""
         note_start(self.state, launch, self.stops.stop(launch, keep, fault=fault, **how))
         if self.limits is not None:
             self.limits.over(launch, keep and not fault)
@@ -285,33 +284,31 @@ class Completion:
 
 
 class WholeRequests:
-    """Admission of requests with stages: the decision on the first holds for all."""
+    """Admission of requests of several tasks: the decision on the first task is final."""
 
     def __init__(self, state: RunState, staged: StagedRequests):
         self.state = state
         self.first: list[int] = staged.first.tolist()
         self.size: list[int] = np.bincount(staged.first, minlength=len(self.first)).tolist()
-        self.deferred: dict[int, list[Task]] = {}
-        """Tasks that came while the answer for their request was deferred, by the row of its first task."""
-        self.heads: dict[int, Task] = {}
-        """The first tasks of requests that have not ended, where the policy is told of the end."""
+        self.deferred: dict[int, list[Task]] = {}  # later tasks of deferred requests, by the row of the first task
+        self.heads: dict[int, Task] = {}  # first tasks of unfinished requests, if the policy has a hook for their end
         self.left: dict[int, int] = {}  # tasks of a request that have not ended, if others of it have
         self.failed: dict[int, None] = {}  # requests of which a task ended badly, and others have not ended
         self.on_finished: Any = None
         self.on_gone: Any = None  # the policy's hooks that are called; None where it has none
 
     def begun(self, task: Task) -> None:
-        """Ask the policy at the first task of a request; it hears of the end later."""
+        """Store the first task of a request, which is passed to the hooks at its end."""
         if self.on_finished is not None or self.on_gone is not None:
             self.heads[task.index] = task
 
     def gone(self, task: Task) -> None:
-        """Note a task that has ended without completing."""
+        """Record a task that ended without completing."""
         self.failed[self.first[task.index]] = None
         self.finished(task)
 
     def finished(self, task: Task) -> None:
-        """Note the end of a task; with a request's last one, tell the policy."""
+        """Record the end of a task; after a request's last task, call the policy's hook."""
         row = self.first[task.index]
         tasks_left = self.left.pop(row, self.size[row]) - 1  # an entry only while some have ended, and some not
         if tasks_left:
@@ -326,12 +323,11 @@ class WholeRequests:
 
 
 def inert(policy: Any, hook: str) -> bool:
-    """Return True if no admission policy is set, or its hook does nothing."""
+    """Return True if the policy does not override the hook of `Admission`."""
     return getattr(type(policy), hook, None) in (None, getattr(Admission, hook))
 
 
 def _report(launch: Launch, times: tuple[float, ...], now: float) -> BatchReport:
-    """Tell the batching policy of a launch that has ended."""
     terms = launch.terms
     assert terms is not None
     _, up, uploaded, began, computed, down = times
@@ -343,7 +339,7 @@ def _report(launch: Launch, times: tuple[float, ...], now: float) -> BatchReport
 
 
 def note_start(state: RunState, launch: Launch, start: float) -> None:
-    """Note a task's first start: the first stage of its first launch ends the wait."""
+    """Record the first start of each task of a launch, unless it started before."""
     starts = state.recorder.start
     if start == start:
         for task in launch.tasks:
@@ -352,10 +348,10 @@ def note_start(state: RunState, launch: Launch, start: float) -> None:
 
 
 def note_place(state: RunState, task: Task, launch: Launch) -> None:
-    """Note where a task ran last, and in which mode."""
+    """Record the placement and mode in which a task last ran."""
     recorder = state.recorder
     recorder.place[task.index] = recorder.place_code(launch.placement, launch.cores)
     mode = launch.placement.mode
     if mode.parts:
-        mode = mode.parts[launch.tasks.index(task)]  # of tasks launched as one, each has a mode of its own
+        mode = mode.parts[launch.tasks.index(task)]  # each task of a fused launch has its own mode
     recorder.mode[task.index] = task.shape.position[mode]

@@ -1,4 +1,4 @@
-"""Decisions: `apply` validates one and carries it out."""
+"""Decisions of policies: validate and apply them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -49,18 +49,18 @@ class Decisions:
     start: Callable[[Start], None] = field(init=False)
 
     def hooks(self) -> None:
-        """Ask admission about coming starts only if the policy has such a hook."""
+        """Query admission before each start only if the policy overrides `leaving`."""
         asked = self.state.input.admission
         self.asks = asked is not None and not inert(asked, "leaving")
         self.start = self._start_asked if self.asks else self.starts.start
 
     def apply(self, decision: Decision) -> None:
-        """Validate and carry out one decision; an illegal one raises PolicyError."""
+        """Validate and carry out one decision; raise PolicyError if it is illegal."""
         state, kind = self.state, decision.__class__
         state.decisions = made_so_far = state.decisions + 1
         if kind is Start:
             self.start(decision)  # type: ignore[arg-type]
-            return  # tasks that start are no longer there to be started: this alone goes in no circle
+            return  # starts cannot loop, since a started task no longer waits
         if kind is Pause or kind is Wait:
             self.rounds.wait(decision)  # type: ignore[arg-type]
         else:
@@ -71,11 +71,11 @@ class Decisions:
             self.rounds.look_for_loop()
 
     def _start_asked(self, decision: Start) -> None:
-        """Start what admission does not drop of it."""
+        """Start the tasks of a decision, except those that admission drops."""
         tasks, placement = decision.tasks, decision.placement
         if isinstance(tasks, Requests) and tasks.tasks is None:
             queue, count = tasks.queue, 0
-            # A dropped request has left the queue, and the next one has its place: the number grows by those kept.
+            # A dropped request has left the queue, so the next one is at its position; `count` is the number kept.
             while count < min(tasks.count, len(queue)):
                 count += not self.dropped(queue.at(queue.waiting_rows(count + 1)[-1]))
             kept: Any = queue.first(count, tasks.size if tasks.size > tasks.count else None)
@@ -89,7 +89,7 @@ class Decisions:
             self.starts.start(Start(kept[0] if isinstance(tasks, Task) else kept, placement))
 
     def dropped(self, task: Task) -> bool:
-        """Ask admission about a task that is about to start, and end it if it is dropped."""
+        """Query admission about a task that is about to start; end it if it is dropped."""
         answer = None
         if task.state == WAITING:
             answer = call(self.state, self.state.input.admission.leaving, task, self.view)
@@ -114,7 +114,7 @@ class Decisions:
         position_in(self.state, task, placement.mode, "moved")
         if not task.shape.preemptible:
             raise illegal(self.state, f"moved {task}, but it is not preemptible")
-        # First: it may move to devices that it has now.
+        # Before the start: it may move to devices that it occupies now.
         self.completion.end_early(launch, keep=True, outcome=LAUNCH_MOVED)
         self.starts.launch((task,), placement, "moved")
         self.rounds.changed("release")
@@ -129,7 +129,7 @@ class Decisions:
 
     def _reject(self, decision: Reject) -> None:
         task = decision.task
-        given: Any = decision  # its reason need not be a text: nothing checks the types of a user's policy
+        given: Any = decision  # its reason may not be a text: types of user policies are not checked
         status, reason = EXPIRED if decision.expired else REJECTED, str(given.reason)
         if isinstance(task, Requests):
             self._discard(task, status, reason)
@@ -140,7 +140,6 @@ class Decisions:
         self.completion.end_task(task, status, reason)
 
     def _discard(self, requests: Requests, status: int, reason: str) -> None:
-        """Waiting requests end without having run."""
         state, queue = self.state, requests.queue
         waiting = len(queue)
         if state.queues[queue.number] is not queue or not 1 <= requests.count <= waiting:
@@ -164,7 +163,7 @@ class Decisions:
         if task.state != WAITING or cause not in ("quota", "reservation", "choice"):
             meant = "the task must wait, and the cause must be quota, reservation or choice"
             raise illegal(self.state, f"annotates {task} with the cause {cause!r}; {meant}")
-        if self.state.wait_causes.get(task.index) != cause:  # a row for each change only
+        if self.state.wait_causes.get(task.index) != cause:  # one row per change of the cause
             self.state.wait_causes[task.index] = cause
             self.state.recorder.holds.append((self.state.clock._now, task.index, cause))
 
@@ -173,7 +172,7 @@ class Decisions:
 
     def _fetch(self, decision: Fetch) -> None:
         self.devices.state(decision.device)
-        self.state.last_launch = number = self.state.last_launch + 1  # a place in the start order of the upload engine
+        self.state.last_launch = number = self.state.last_launch + 1  # its place in the engine's start order
         then = partial(self.rounds.changed, "change")
         problem = fetch(self.launches.transfers, decision.item, decision.device, number=number, then=then)
         if problem is not None:

@@ -1,4 +1,4 @@
-"""Devices in mid-run: frequency, sleep, slowdown, failure and repair."""
+"""Changes of devices in mid-run: frequency, sleep, slowdown, failure and repair."""
 
 import math
 from collections.abc import Sequence
@@ -21,15 +21,15 @@ from hetsim.model.task import BLOCKED, WAITING
 
 @dataclass(eq=False)
 class Devices:
-    """Changes of the state of devices in one run."""
+    """Changes the state of devices in one run."""
 
     run: RunState
     rounds: Rounds
     launches: Launches
     completion: Completion
     serving: Residents
+    # timers of devices that are waking up and accept no launch until then
     waking: dict[int, Timer] = field(default_factory=dict)
-    """Timers for the end of waking of devices that take no launch before."""
 
     def state(self, device: Device) -> Any:
         states = self.run.capacity.of
@@ -38,9 +38,9 @@ class Devices:
         return states[device.index]
 
     def set(self, device: Device, wanted: Any) -> None:
-        """Carry out a policy's Set: a frequency, or "off", "on" or "wake"."""
+        """Carry out a policy's Set: a frequency, "off", "on" or "wake"."""
         run, state = self.run, self.state(device)
-        run.steady = False  # from now on an end may move
+        run.steady = False  # ends of launches may change from now on
         now = run.clock._now
         log = run.recorder.device_log
         if wanted == "off":
@@ -54,7 +54,7 @@ class Devices:
                 run.clock.cancel(waking)
             elif state.sleeping:
                 return
-            if state.ready_at > now:  # it was waking, and will not be awake then after all
+            if state.ready_at > now:  # it was waking: remove the future entry of the log
                 log.remove((state.ready_at, device.index, "awake", 0.0))
                 state.ready_at = now
             log.append((now, device.index, "sleep", 0.0))
@@ -81,7 +81,7 @@ class Devices:
                 self._set_pace(device, float(wanted), state.slowdown)
 
     def _set_asleep(self, device: Device, asleep: bool) -> None:
-        """A device may be given no launches from now on, or may again."""
+        """Close a sleeping device to launches, or open it again, and notify the policy."""
         run, state = self.run, self.state(device)
         state.sleeping = asleep
         self._close(state, 0)
@@ -93,7 +93,7 @@ class Devices:
         self.rounds.changed("release")
 
     def partition(self, device: Device, layout: Any) -> None:
-        """Cut a GPU into a layout and keep it; None: starts choose the layout again."""
+        """Set the MIG layout of a GPU; None: later starts choose the layout."""
         run, state = self.run, self.state(device)
         if (slices := state.slices) is None:
             raise illegal(run, f"partitions {device}, which is not a MIG GPU (sharing: mig)")
@@ -110,7 +110,7 @@ class Devices:
         run.capacity.changed(state)
 
     def stop_replica(self, device: Device) -> None:
-        """Carry out a policy's Stop of a launch that keeps its device."""
+        """Carry out a policy's Stop of the replica on a device."""
         run = self.run
         self.state(device)
         replica = next((one for one in launches_on(run, device) if isinstance(one, Resident)), None)
@@ -123,7 +123,7 @@ class Devices:
         self.rounds.changed("release")
 
     def set_slowdown(self, device: Device, factor: float) -> None:
-        """Make a straggler: all on the device runs `factor` times slower from now on."""
+        """Make all launches on the device run `factor` times slower from now on."""
         self.run.steady = False
         self._set_pace(device, self.state(device).frequency, factor * (1.0 + device.type.preemption.overhead))
         self.rounds.changed("change")
@@ -131,13 +131,13 @@ class Devices:
     def _set_pace(self, device: Device, frequency: float, slowdown: float) -> None:
         state, launches = self.state(device), launches_on(self.run, device)
         for launch in launches:
-            self.launches.materialize(launch)  # at the old pace, which changes below
+            self.launches.materialize(launch)  # at the old speed, which changes below
         state.frequency, state.slowdown = frequency, slowdown  # after `materialize`, before `retime`
         state.normal = False
         self.launches.retime(state, launches)  # replicas among them: their steps change, too
 
     def close(self, device: Device, closed: bool) -> None:
-        """Close a device to new launches (before a maintenance), or open it again."""
+        """Close a device to new launches (before maintenance), or open it again."""
         run, state = self.run, self.state(device)
         run.steady = False
         states = [state]
@@ -148,7 +148,7 @@ class Devices:
         self.rounds.changed("change" if closed else "release")
 
     def _close(self, state: Any, more: int) -> None:
-        """Open a device unless it sleeps or one of `more` maintenances has closed it."""
+        """Add `more` to the count of maintenances of a device; update whether it is open."""
         state.closed += more
         state.asleep = state.sleeping or state.closed > 0
         state.normal = False
@@ -157,12 +157,12 @@ class Devices:
     def set_up(self, device: Device, up: bool) -> None:
         """Mark a device as failed (launches fall back to checkpoints) or as repaired.
 
-        The cores of a node stand for its host: without them its accelerators cannot be used either.
+        A failed CPU device means that its node failed: the accelerators of the node cannot be used either.
         """
         run, state = self.run, self.state(device)
         if state.up == up:
             return
-        run.steady = False  # from here on ends may move: forecasts look at every launch
+        run.steady = False  # ends may change from now on, so forecasts must check every launch
         state.up = up
         if not up:
             state.normal = False
@@ -170,12 +170,12 @@ class Devices:
         lost = [device] if device.type.kind != "cpu" else [device, *run.input.cluster.nodes[device.node].accelerators]
         for one in lost if not up else ():
             self.state(one).failed_at = run.clock._now  # by which `History.look` sees that saved data are gone
-        # A gang may be on several: once.
+        # A gang on several of the devices is listed once.
         there = list({launch.number: launch for one in lost for launch in launches_on(run, one)}.values())
         if not up and self.completion.stops.kept_in_memory:  # launches elsewhere may fetch their state from here
             there += [one for one in run.running.values() if one not in there and self._fetches(one, lost)]
         residents = [launch for launch in there if isinstance(launch, Resident)]
-        # Before the data: they have these pinned.
+        # Before `_lose_data`: these launches have pinned the items.
         self.completion.lose(launch for launch in there if not launch.resident)
         if not up and run.places.items:
             for one in lost:
@@ -189,10 +189,10 @@ class Devices:
         self.rounds.changed("release" if up else "change")
 
     def _lose_data(self, device: Device) -> None:
-        """Drop the copies on a failed device; a task without any copy of its input fails.
+        """Drop the data copies on a failed device; fail tasks whose input is lost.
 
-        A launch that is already uploading such an item is stopped, and its task fails; other tasks fail when they
-        arrive or wait.
+        A launch that is already uploading a lost item is stopped, and its task fails; other tasks fail when they arrive
+        or wait.
         """
         run = self.run
         if device.type.kind == "cpu":
@@ -211,7 +211,7 @@ class Devices:
                 self.completion.end_task(task, FAILED, f"its input {lost} was lost with {device}")
 
     def _fetches(self, launch: Launch, devices: Sequence[Device]) -> bool:
-        """Return True if a launch brings data from the memory of these devices."""
+        """Return True if a launch must still restore state from these devices' memory."""
         table, kept = launch.own_table, [task._history for task in launch._tasks or () if task._history is not None]
         if table is None or not kept or table.stage(self.run.clock._now) >= RESTORE:
             return False

@@ -1,9 +1,9 @@
-"""Faults in a run: devices fail, are repaired, slow down, go into maintenance.
+"""Faults in a run: devices fail, are repaired, slow down, or undergo maintenance.
 
-They happen in the order of FAULT: after what finishes at the same instant, before what arrives.  Each device and link
-has a list of reasons for which it is down or slow, and its state follows from the list: it is up when no reason is a
-failure, and its slowdowns multiply.  Faults neither prolong a run nor stretch its makespan: when nothing waits, runs
-or is to come the run ends, whatever is still to break.
+At one instant, faults come after completions and before arrivals.  Each device and link has a list of reasons for which
+it is down or slow.  It is up if no reason is a failure, and the slowdowns of its reasons multiply.  Faults do not
+prolong a run or its makespan: the run ends when no task waits, runs or is to arrive, even if faults are still
+scheduled.
 """
 
 import math
@@ -22,20 +22,17 @@ from hetsim.engine.language.llm_service import Serving
 from hetsim.model.exchange import link_names
 from hetsim.model.faults import FaultEvent, FaultProcess, Faults, Maintenance
 
-BLOCK = 16
-"""Times drawn at once: devices fail rarely."""
+BLOCK = 16  # random times drawn at once; small, since faults are rare
 
-IDLE_LIMIT = 10_000
-"""Faults while nothing runs and nothing else is to come, after which what waits waits for ever."""
+IDLE_LIMIT = 10_000  # faults in a row with no other event possible; more are reported as a deadlock
 
 
-Reason = tuple[int | str, float]
-"""Which source of faults it is, and by how many times it slows a device or link; inf: it is down."""
+Reason = tuple[int | str, float]  # the source of the fault, and its slowdown factor; inf: the device or link is down
 
 
 @dataclass(eq=False)
 class Ailing:
-    """A device with a process of faults and random numbers of its own."""
+    """A device or link with a fault process and its own random stream."""
 
     process: FaultProcess
     source: int
@@ -51,7 +48,7 @@ class Ailing:
 
 @dataclass(eq=False)
 class FaultInjector:
-    """Injects the faults of a run."""
+    """Schedules and applies the faults of a run."""
 
     run: RunState
     rounds: Rounds
@@ -73,7 +70,7 @@ class FaultInjector:
                 self._at(fault.end, self._turn, fault, [(source, math.inf)], [])
 
     def _at(self, time: float, action: Callable[..., None], *arguments: Any) -> None:
-        # What lies in the past is due now.
+        # A fault with a time in the past happens now.
         self.run.clock.at(max(time, self.run.clock._now), FAULT, Later(self._fire, action, arguments))
 
     def _fire(self, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -87,7 +84,6 @@ class FaultInjector:
         action(*arguments)
 
     def _more_to_come(self) -> bool:
-        """Return True if anything else than faults will happen; closed loops only wait."""
         run = self.run
         if not (run.sources.to_come or run.deferred or run.requests_left):
             return False
@@ -104,7 +100,7 @@ class FaultInjector:
         for index in process.devices:
             name = devices[index].name if index < count else links[index - count]
             random = self.run.input.random.stream("faults", process.name, name)
-            self._next(Ailing(process, source, index, random))  # by name of the device: others do not shift its numbers
+            self._next(Ailing(process, source, index, random))  # by device name: others do not shift its numbers
 
     def _next(self, ailing: Ailing) -> None:
         self._at(self.run.clock._now + ailing.between(), self._strike, ailing)
@@ -127,7 +123,7 @@ class FaultInjector:
     # Single events --------------------------------------------------------------------------------------------
 
     def _event(self, event: FaultEvent) -> None:
-        """Apply a row of a file: the speed of a device from now on; failures are counted."""
+        """Apply a fault from a file: a failure, a repair or a speed."""
         down = event.source, math.inf
         if event.what == "slow":
             slower = [one for one in self._reasons.get(event.device, ()) if one[0] == event.source and one != down]
@@ -154,7 +150,7 @@ class FaultInjector:
     # What is in effect ----------------------------------------------------------------------------------------
 
     def _change(self, index: int, ended: list[Reason], begun: list[Reason]) -> None:
-        """Replace reasons of a device or link, and apply what follows from its list."""
+        """Replace fault reasons of a device or link, and apply the resulting state."""
         reasons = self._reasons.setdefault(index, [])
         was_up, before = _in_effect(reasons)  # read before the list, which is the same object, changes
         for reason in ended:
@@ -174,7 +170,7 @@ class FaultInjector:
 
 
 def _in_effect(reasons: list[Reason]) -> tuple[bool, float]:
-    """Return whether a device or link is up under these reasons, and its slowdown."""
+    """Return whether these fault reasons leave a device up, and its slowdown."""
     factors = [factor for _, factor in reasons if factor < math.inf]
     # From the list each time: factors that end leave no rounding behind.
     return len(factors) == len(reasons), math.prod(factors, start=1.0)

@@ -1,4 +1,4 @@
-"""Starts: a policy's Start is validated and becomes a launch."""
+"""Starts of launches: a policy's Start decision is validated and becomes a launch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,15 +23,14 @@ from hetsim.policy.contract import Requests, Start
 
 @dataclass(eq=False)
 class Starts:
-    """Starts launches."""
+    """Validates and starts launches."""
 
     state: RunState
     signals: Signals
     launches: Launches
     waiting: Waiting
     limits: TimeLimits | None
-    finish_quick: Callable[[Launch], None]
-    """Called at the end of a launch in one of the `quick` modes."""
+    finish_quick: Callable[[Launch], None]  # called at the end of a launch in one of the `quick` modes
     quick: frozenset[Mode]
 
     def __post_init__(self) -> None:
@@ -39,21 +38,20 @@ class Starts:
         self._starts = self.state.recorder.start
         run, quick = self.state.input, self.quick
         asked = {*(service.shape for service in run.services), *(service.shape for service in run.language)}
+        # by mode without data items, MIG and requests: True if compute-only
         self._simple = {} if run.tasks.items else {
             mode: mode in quick for shape in run.tasks.shapes for mode in shape.modes
             if mode.type.sharing.kind != "mig" and shape not in asked
         }  # fmt: skip
-        """Modes of tasks that are no requests, if a start need not look at data items or slices of accelerators: is
-        it quick?"""
+        # shapes of tasks that cost nothing to stop and resume
         self._free = frozenset(shape for shape in run.tasks.shapes if shape.stopping == Stopping())
-        """Shapes of tasks that cost nothing to stop and resume."""
         self._generated = {service.shape: service for service in run.language}
 
     def start(self, decision: Start) -> None:
-        """Start tasks: validate the placement, take the devices, launch.
+        """Start tasks: validate the placement, occupy the devices, create the launch.
 
-        The usual case, one task on one device or one node in its normal state, is validated and done at once.
-        Everything else, errors included, is looked at more closely.
+        The usual case (one task on one device or node in its normal state) is validated and started directly.  All
+        other cases, errors included, go to `start_fully`.
         """
         task, placement = decision.tasks, decision.placement
         mode = placement.mode
@@ -91,7 +89,7 @@ class Starts:
         self.start_fully(decision)
 
     def start_fully(self, decision: Start) -> None:
-        """Start a task, a batch, requests of a queue, or kernels launched as one."""
+        """Start a task, a batch, requests of a queue, or several tasks as one kernel."""
         tasks, placement = decision.tasks, decision.placement
         if isinstance(tasks, Requests):
             self._start_requests(tasks, placement)
@@ -108,7 +106,7 @@ class Starts:
             self.launch(batch, placement)
 
     def _check(self, batch: tuple[Task, ...], placement: Placement, limit: int) -> None:
-        """PolicyError unless all tasks of a batch wait and may run in its mode."""
+        """Raise PolicyError unless all tasks of a batch wait and may run in its mode."""
         mode = placement.mode
         if not batch or len({task.index for task in batch}) != len(batch):  # a task must not end twice
             raise illegal(self.state, f"started a batch of {len(batch)} tasks on {placement}, empty or one task twice")
@@ -122,11 +120,11 @@ class Starts:
             if task.state != WAITING:
                 raise illegal(self.state, f"started {task} on {placement}, but it {STATES[task.state]}")
             its_own = task.shape.position.get(mode)
-            if its_own is None or (task.allowed is not None and its_own not in task.allowed):  # no call: hot
+            if its_own is None or (task.allowed is not None and its_own not in task.allowed):  # inlined: hot path
                 position_in(self.state, task, mode, "started")
 
     def _start_fused(self, batch: tuple[Task, ...], placement: Placement) -> None:
-        """Launch as one kernel tasks that wait for nothing but those before them in it."""
+        """Launch tasks as one kernel; each may wait only for tasks of the same launch."""
         mode, names = placement.mode, ", ".join(str(task) for task in batch[:5])
         if len(mode.parts) != len(batch) or not _as_fused(mode):
             raise illegal(self.state, f"started {names} in mode {mode}, which is not the mode of their fused launch")
@@ -147,7 +145,6 @@ class Starts:
         self._begin(launch)
 
     def _start_requests(self, requests: Requests, placement: Placement) -> None:
-        """Launch requests as one batch, and take them off their queue."""
         queue, mode, count = requests.queue, placement.mode, requests.count
         position: int | None = queue.service.shape.position.get(mode)
         if self.state.queues[queue.number] is not queue or position is None:
@@ -175,26 +172,26 @@ class Starts:
         if tasks is not None and terms.first < 0:  # not always in order of arrival
             terms.oldest = min([task.arrival for task in tasks]) + queue.service.request_delay
         terms.fresh = not (self.state.places.items or mode.on_cpu or (tasks and queue.started_before(tasks)))
-        launch._tasks = tasks  # as far as they are objects
+        launch._tasks = tasks  # only requests that exist as objects
         self._run(launch)
         self._begin(launch)
 
     def _seat(self, launch: Launch, what: Any, verb: str = "started") -> None:
-        """Check and occupy the placement of a launch, which has its number from then on."""
+        """Check and occupy the placement of a launch, and assign its number."""
         placement, cores = launch.placement, -1
         if not self.state.places.items and placement.mode.type.sharing.kind != "mig":
             cores = self.state.capacity.quick_take(placement)
         if cores < 0 and (refusal := self.state.capacity.refusal(placement)) is not None:
             to = "to" if verb == "moved" else "on"
             raise illegal(self.state, f"{verb} {what} {to} {placement}, but {refusal}")
-        # Before `take`: its number is its hash, by which slices are kept.
+        # Before `take`: the launch is a key of the slices, and its hash is its number.
         self.state.last_launch = launch.number = self.state.last_launch + 1
         launch.cores = self.state.capacity.take(placement, launch) if cores < 0 else cores
 
     def _run(self, launch: Launch) -> None:
         self.state.running[launch.number] = launch
         for task in launch._tasks or ():
-            self.state.waiting.pop(task.index, None)  # one that moves, or was blocked, is not there
+            self.state.waiting.pop(task.index, None)  # a moved or blocked task is not in `waiting`
             task.state = RUNNING
             task._launch = launch
 
@@ -212,7 +209,7 @@ class Starts:
                     break
             else:
                 if again:
-                    launch.then = self.launches.end_resumed  # its row adds to those of earlier launches
+                    launch.then = self.launches.end_resumed  # its row is added to those of earlier launches
                 else:
                     self._starts[task.index] = now
                 self.state.clock.at(now + work(launch), FINISH, launch)
@@ -224,14 +221,14 @@ class Starts:
             self.signals.materialized(launch)
 
     def _begin(self, launch: Launch) -> None:
-        """Begin where devices become ready, data move, or engines are shared."""
+        """Start the stages of a launch, after checking that its data items fit."""
         transfers, items = self.launches.transfers, self.state.places.items
         # Its own memory is taken by now (`_seat`): 0 bytes more.
         if items and (refusal := transfers.items_refusal(launch.tasks, launch.placement, 0)) is not None:
             raise illegal(self.state, f"started {launch.task} on {launch.placement}, but {refusal}")
         launch.then = self._boundary  # it may have stages, whatever its mode
         now = self.state.clock._now
-        for device in launch.placement.devices:  # those that were unusual and are so no longer are normal from now on
+        for device in launch.placement.devices:  # a device whose special state has ended is normal again
             state = self.state.capacity.of[device.index]
             if state.normal:
                 continue
@@ -244,7 +241,7 @@ class Starts:
 
 
 def compute_only(tasks: Tasks) -> frozenset[Mode]:
-    """Return modes without transfers on devices that serve one launch at a time."""
+    """Return the modes without transfers on devices that serve one launch at a time."""
     if not tasks.plain or tasks.items:
         return frozenset()
     ready_modes = set()
@@ -261,13 +258,13 @@ def compute_only(tasks: Tasks) -> frozenset[Mode]:
 
 
 def all_steady(tasks: Tasks, quick: frozenset[Mode]) -> bool:
-    """Return True if every launch computes at nominal rate until a device changes."""
+    """Return True if every launch computes at its nominal rate until a device changes."""
     free = all(shape.stopping == Stopping() for shape in tasks.shapes)  # nothing is saved or restored
     return free and all(mode in quick for mode in tasks.modes)
 
 
 def _as_fused(mode: Mode) -> bool:
-    """Return True if the mode of tasks launched as one holds what it must."""
+    """Return True if a mode equals the fused mode that its parts require."""
     if fusible(mode.parts) is not None:
         return False
     due = fused_mode(mode.parts)

@@ -1,4 +1,4 @@
-"""Waiting tasks: for a device, in the queue of a service, or on their way there."""
+"""Waiting tasks: for a device, in the queue of a service, or in transit to a node."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,13 +21,12 @@ from hetsim.policy.contract import Scheduler
 
 @dataclass(eq=False)
 class Waiting:
-    """The path of a task from when it is ready until it no longer waits."""
+    """Handles a task from the time it is ready until it no longer waits."""
 
     state: RunState
     signals: Signals
     serving: Serving
-    linked: bool
-    """True if the end of a task may concern others, so its ready time is kept."""
+    linked: bool  # True if the end of a task may affect others, so ready times are recorded
 
     def __post_init__(self) -> None:
         state = self.state
@@ -37,21 +36,21 @@ class Waiting:
         if self.linked or state.input.admission is not None:  # a column of its own: it can differ from the arrival
             self._ready = recorder.ready = rows_of("d", math.nan, len(recorder.status))
             for queue in state.queues:
-                if queue.column is not None:  # nothing happens when one of these comes
+                if queue.column is not None:  # the arrival of such a request is no event
                     rows = queue.service.rows
                     np.asarray(self._ready)[rows] = state.tasks.arrival[rows]
         self._starts, self._finishes, self._status = recorder.start, recorder.finish, recorder.status
         self._on_ready: Any = None
+        # True if all tasks are ready as they arrive
         self._by_itself = not state.queues and not self.serving.fleets and self._ready is None
-        """True if all tasks are ready as they arrive."""
 
     def hooks(self) -> None:
-        """Look again which hooks the policy overrides; the others are not called."""
+        """Determine which policy hooks are overridden, since only these are called."""
         scheduler = self.state.scheduler
         self._on_ready = None if type(scheduler).ready is Scheduler.ready else scheduler.ready
 
     def make_ready(self, task: Task, killed: bool = False) -> None:
-        """Let a task wait for a device; `killed`: it ends now, a cache hit aside."""
+        """Let a task wait for a device; `killed`: it ends next, so no cache answers it."""
         state = self.state
         task.state = WAITING
         queue = None
@@ -68,7 +67,7 @@ class Waiting:
                 return
             queue = state.queue_of.get(task.shape)
         if queue is not None:
-            # It comes by itself, or was in a batch.
+            # A request that arrives one by one, or returns from a stopped batch.
             again = task._history is not None
             if not killed and queue.cache is not None and queue.cache.holds(queue.input_of(task.index)):
                 self._answer(task, queue, again)
@@ -89,7 +88,7 @@ class Waiting:
                 except Exception as error:
                     raise raised(state, error, "ready") from error
         on = state.wake_on
-        # A policy that waits for a release, or for a task that fits, is not asked in vain.
+        # No round if the policy waits for a release, or for a task that fits.
         if on == "release" or (
             on == "fit" and self.clock._now <= state.certain and not state.capacity.has_room(task.shape.modes)
         ):
@@ -97,7 +96,7 @@ class Waiting:
         self.clock.round_due = True
 
     def ready_inside(self, task: Task) -> None:
-        """Note when a task was ready that waited only for others of its launch."""
+        """Record the ready time of a task that waited only for tasks of its own launch."""
         ready = self._ready
         if ready is None or ready[task.index] == ready[task.index]:
             return
@@ -108,11 +107,11 @@ class Waiting:
         ready[task.index] = task.ready = last
 
     def wait_again(self, tasks: Sequence[Task]) -> None:
-        """Let tasks of a stopped launch wait for each other again."""
+        """Let the tasks of a stopped fused launch wait for each other again."""
         graph = self.state.graph
         for task in tasks:
             if graph.missing.get(task.index, 0) > 0:
-                task.state = BLOCKED  # all before any hook is called, which sees the others, too
+                task.state = BLOCKED  # all states are set before a hook is called, which may read them
                 graph.blocked[task.index] = task
         for task in tasks:
             if task.state != BLOCKED:
@@ -121,8 +120,8 @@ class Waiting:
     # Requests -----------------------------------------------------------------------------------------------
 
     def travel(self, task: Task, seconds: float, then: Callable[..., None], *arguments: Any) -> None:
-        """Delay a request or response by its way between front end and node."""
-        task.state = FUTURE  # neither waiting nor running as it travels
+        """Delay a request by its transfer time from the front end to the node."""
+        task.state = FUTURE  # neither waiting nor running while in transit
         self.state.deferred += 1
         self.clock.at(self.clock._now + seconds, ARRIVAL, Later(self._there, then, arguments))
 
@@ -132,7 +131,7 @@ class Waiting:
             then(*arguments)
 
     def _at_replicas(self, task: Task, fleet: Fleet) -> None:
-        """A request to a language model has reached its replicas."""
+        """Pass a request that has arrived at the node to its replicas, unless it expired."""
         task.state = WAITING
         if task.expires <= self.clock._now:
             self.signals.task_ended(task, EXPIRED, "patience ended")
@@ -140,17 +139,17 @@ class Waiting:
             fleet.arrived(task)
 
     def _arrive(self, task: Task, queue: Queue) -> None:
-        """A request is at the node that may serve it."""
+        """Put a request that has arrived at the node into its queue, unless it expired."""
         task.state = WAITING
         if self.state.patience is not None and task.expires <= self.clock._now:
             self.signals.task_ended(task, EXPIRED, "patience ended")
             return
         queue.join(task)
-        self.state.requests_left += 1  # counted from here, as nothing announced it
+        self.state.requests_left += 1  # counted from now on: `requests_left` did not include it
         queue.came()
 
     def _answer(self, task: Task, queue: Queue, again: bool) -> None:
-        """The result of a request is in the cache: it needs no device."""
+        """Answer a request from the cache of its service, without a device."""
         assert queue.service.cache is not None
         if again:
             self.state.requests_left -= 1
@@ -168,5 +167,5 @@ class Waiting:
         self._status[row] = COMPLETED
         detail = self.state.recorder.detail
         detail("compute")[row] = now - self._starts[row]
-        detail("upload"), detail("download")  # the three columns are there together
+        detail("upload"), detail("download")  # create the other two stage columns as well
         self.signals.task_completed(task)

@@ -1,1 +1,1 @@
-"""The state of a run, its record, its rounds, and the errors of its policies."""
+"""The state of a run, its record, its decision rounds, and policy errors."""

@@ -1,4 +1,4 @@
-"""Cycles of a scheduler whose decisions take time (`policy.decisions`)."""
+"""Decision cycles of a scheduler whose decisions take time (`policy.decisions`)."""
 
 import math
 
@@ -6,40 +6,39 @@ from hetsim.model.record import DecisionTime
 
 
 class Pacing:
-    """The scheduler as a server of one cycle at a time; plain data that forks copy."""
+    """The scheduler as a server of one decision cycle at a time; forks copy it."""
 
     def __init__(self, time: DecisionTime):
         self.time = time
-        self.asked = -1.0  # since when a cycle is wanted; negative: none is
-        self.begins_at = -1.0  # when the cycle that is wanted begins; negative: no cycle is wanted
-        self.decides_at = -1.0  # end of the cycle under way; negative: none is under way
+        self.asked = -1.0  # time from which a cycle is wanted; negative: no cycle is wanted
+        self.begins_at = -1.0  # begin of the wanted cycle; negative: no cycle is wanted
+        self.decides_at = -1.0  # end of the cycle in progress; negative: no cycle is in progress
         self.free_at = 0.0  # when the last cycle ended
         self.tick = -1  # the last multiple of `cycle` at which a cycle began
         self.bound_until = 0.0  # when the last start so far takes effect
         self.starts_left = math.inf
-        self.cycles: list[tuple[float, float]] = []
-        """When each cycle was wanted, and when the scheduler decided, where these differ."""
+        self.cycles: list[tuple[float, float]] = []  # request time and decision time of each cycle, where they differ
 
     def next_time(self, now: float, waiting: int) -> float:
-        """The time of the scheduler's next step; the present if it decides now.
+        """Return the time of the scheduler's next step; `now` if it decides now.
 
-        A step is the begin of a cycle, or the decision at its end.  This is called whenever a round is due.  Rounds in
-        which no task waits take no time, and are none of its cycles.
+        A step is the begin of a decision cycle, or the decision at its end.  This is called whenever a round is due.
+        Rounds in which no task waits take no time and do not count as cycles.
         """
-        if not waiting and self.decides_at < 0:  # a cycle under way ends even if all tasks have left meanwhile
+        if not waiting and self.decides_at < 0:  # a cycle in progress ends even if no task waits any more
             self.starts_left = math.inf
             return now
         if self.begins_at < 0:  # the first round since the last cycle asks for the next one
             self.asked, self.begins_at = now, max(now, self.free_at if self.time.overlap else self.bound_until)
             if self.time.cycle:
-                # Never two cycles at one multiple, not even at one instant.
+                # At most one cycle begins at each multiple of `cycle`.
                 self.tick = max(math.ceil(self.begins_at / self.time.cycle), self.tick + 1)
-                # The product may be rounded to before that time.
+                # The product may be rounded to a time before `begins_at`.
                 self.begins_at = max(self.begins_at, self.tick * self.time.cycle)
         if self.decides_at < 0:
             if now < self.begins_at:  # too early: the timer of the cycle asks again then
                 return self.begins_at
-            # Tasks that come later do not prolong it.
+            # Tasks that arrive later do not prolong the cycle.
             self.decides_at = now + self.time.per_cycle + self.time.per_waiting * waiting
         if now < self.decides_at:
             return self.decides_at
@@ -51,7 +50,7 @@ class Pacing:
         return now
 
     def effective(self, now: float) -> float:
-        """Time at which a start that is decided now takes effect."""
+        """Return the time at which a start that is decided now takes effect."""
         self.starts_left -= 1
         if self.time.per_start:
             self.bound_until = max(self.bound_until, now) + self.time.per_start  # starts take effect one by one

@@ -1,4 +1,4 @@
-"""Errors of policies, as sentences with policy, task, device and time."""
+"""Errors of policies: messages with policy, task, device and time."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -12,18 +12,17 @@ from hetsim.model.task import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Task
 from hetsim.model.tasks import Mode
 from hetsim.policy.contract import Annotate, Drop, Fetch, Move, Partition, Reject, Set, Start, Stop, Wait
 
-ASKED_IN_VAIN = 100_000
-"""Questions between two decisions after which a policy is reported as looping."""
+ASKED_IN_VAIN = 100_000  # queries of a policy without a decision between them; more are reported as a loop
 
+# the state of a task, to end a sentence that begins with the task
 STATES = {
     FUTURE: "has not been admitted yet", BLOCKED: "waits for its predecessors", WAITING: "is waiting",
     RUNNING: "is running already", ENDED: "has ended",
 }  # fmt: skip
-"""The state of a task, to end a sentence that begins with the task."""
 
 
 def call(run: RunState, hook: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a policy's hook; an exception becomes an error that names the place."""
+    """Call a policy's hook; turn an exception into an error that names the hook."""
     try:
         return hook(*arguments)
     except HetsimError:  # it says already what is wrong, and where
@@ -38,7 +37,7 @@ def illegal(run: RunState, what: str) -> PolicyError:
 
 
 def raised(run: RunState, error: Exception, where: str) -> PolicyError:
-    """Return the error for a policy's own exception, with the innermost line."""
+    """Return the error for an exception inside a policy, with its innermost line."""
     return PolicyError(
         f'policy "{run.input.policy}" raised {type(error).__name__} in {where} at t = {run.clock._now:g} s '
         f"({line_of(error)}): {error}"
@@ -46,7 +45,7 @@ def raised(run: RunState, error: Exception, where: str) -> PolicyError:
 
 
 def position_in(run: RunState, task: Task, mode: Mode, verb: str) -> int:
-    """Return the position of a named mode; PolicyError if the task lacks it."""
+    """Return the position of a mode in a task; raise PolicyError if the task lacks it."""
     position = task.shape.position.get(mode)
     if position is None or (task.allowed is not None and position not in task.allowed):
         may_not = "lacks" if position is None else "may not use"
@@ -55,9 +54,9 @@ def position_in(run: RunState, task: Task, mode: Mode, verb: str) -> int:
 
 
 def deadlock(run: RunState) -> RunError:
-    """Return the error for tasks that wait for ever: which, and whether they fit.
+    """Return the error for tasks that can never start, with the reason for each.
 
-    A PolicyError, unless all of them wait for devices that replicas of language models keep.
+    It is a PolicyError, unless all of the tasks wait for devices that replicas of language models occupy.
     """
     if not run.waiting and not any(len(queue) for queue in run.queues):
         return PolicyError(
@@ -113,12 +112,12 @@ def _lack_of_memory(run: RunState, task: Task, mode: Mode) -> str | None:
 
 
 def _kept_by_replicas(run: RunState, modes: Iterable[Mode]) -> set[Mode]:
-    """Modes that would fit if replicas of language models released their devices."""
+    """Return the modes that would fit if replicas released their devices."""
     residents, capacity = list(run.residents.values()), run.capacity
     if not residents:
         return set()
     for launch in residents:
-        capacity.give(launch.placement, launch, launch.cores)  # for the question only: taken again below
+        capacity.give(launch.placement, launch, launch.cores)  # released only for the check below, then occupied again
     fitting = {mode for mode in modes if capacity.first(mode) is not None}
     for launch in residents:
         launch.cores = capacity.take(launch.placement, launch)
@@ -126,7 +125,7 @@ def _kept_by_replicas(run: RunState, modes: Iterable[Mode]) -> set[Mode]:
 
 
 def _held_by_replicas(run: RunState, modes: set[Mode]) -> str:
-    """Name the replicas that hold devices these modes are for, with their counts."""
+    """Describe the replicas on devices that these modes need, with device counts."""
     parts = []
     for kind in dict.fromkeys(device.type for device in run.input.cluster.devices):
         holders: Counter[str] = Counter()
@@ -138,14 +137,14 @@ def _held_by_replicas(run: RunState, modes: set[Mode]) -> str:
 
 
 class Questions:
-    """Stops a policy that keeps asking about tasks and never decides."""
+    """Detects a policy that queries the view endlessly without deciding."""
 
     def __init__(self, run: RunState):
         self._run = run
         self._decisions = self._asked = 0
 
     def count(self) -> None:
-        """Count one more question; PolicyError if there are too many without a decision."""
+        """Count a query; raise PolicyError after too many without a decision."""
         run = self._run
         if run.decisions != self._decisions:
             self._decisions, self._asked = run.decisions, 0  # any decision is progress, whatever it does
@@ -156,9 +155,9 @@ class Questions:
 
 
 def malformed(run: RunState, decision: Any) -> str | None:
-    """Return the error in the form of a decision (not its legality), or None.
+    """Return what is wrong with a decision's form (not its legality), or None.
 
-    Called only after carrying it out raised, to tell an error of the policy from a defect of the engine.
+    Called only after applying the decision raised, to tell an error of the policy from a defect of the engine.
     """
     if isinstance(decision, Start | Move):
         if not isinstance(decision.placement, Placement):
@@ -187,7 +186,6 @@ def malformed(run: RunState, decision: Any) -> str | None:
 
 
 def is_own_device(run: RunState, device: Any) -> bool:
-    """Return True if this is one of the cluster's own devices."""
     devices = run.input.cluster.devices
-    # The very object: a device of another cluster may be its equal.
+    # By identity: a device of another cluster may compare equal.
     return isinstance(device, Device) and 0 <= device.index < len(devices) and devices[device.index] is device

@@ -1,8 +1,7 @@
-"""The record of a run: columns written as it goes on.
+"""The record of a run: columns that are written as the run proceeds.
 
-A task that only computed, in one launch, costs five array stores; everything else goes through `launch`.
+A task that only computes, in one launch, costs five array stores; all other launches are written as rows by `launch`.
 """
-
 import math
 from array import array
 from collections.abc import Callable, Iterator
@@ -29,11 +28,11 @@ from hetsim.model.record import (
 )
 from hetsim.model.tasks import Mode, Tasks
 
+# columns of a row of equal LLM steps that were one event: two times, then integers
 STEPS = (
     "start", "end", "replica", "steps", "sequences", "prompt_tokens", "context", "free", "taken", "cached", "running",
     "waiting", "fresh",
 )  # fmt: skip
-"""A row of the steps of a language model that are one event: two times, and whole numbers."""
 pack_steps = Struct("2d11q").pack
 
 
@@ -44,7 +43,7 @@ def step_columns(rows: bytearray) -> dict[str, np.ndarray]:
 
 
 def per_mode(tasks: Tasks, rows: np.ndarray, mode: np.ndarray, value: Callable[[Mode], float]) -> np.ndarray:
-    """A value of each row, computed from the row's mode."""
+    """Return `value(mode)` for each row, with the mode of the row."""
     max_modes = max(len(shape.modes) for shape in tasks.shapes)
     table = np.zeros((len(tasks.shapes), max_modes))
     for shape in tasks.shapes:
@@ -54,38 +53,37 @@ def per_mode(tasks: Tasks, rows: np.ndarray, mode: np.ndarray, value: Callable[[
 
 
 def width(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
-    """Devices (GPUs or cores) busy while a row's task computes."""
+    """Return the number of devices (GPUs or cores) busy in the mode of each row."""
     return per_mode(tasks, rows, mode, lambda m: m.width)
 
 
 def watts(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
-    """Watts above idle of one device of each row's mode."""
+    """Return the power above idle of one device of each row's mode, in watts."""
     return per_mode(tasks, rows, mode, lambda m: m.type.power.busy - m.type.power.idle)
 
 
 def rows_of(kind: str, nothing: int | float, count: int) -> Any:
-    """Make a column with one row per task, faster to write by row than an array."""
+    """Create a column with one row per task, which is fast to write row by row."""
     return memoryview(array(kind, [nothing]) * count)
 
 
-KNOWN_GANGS = 20_000
-"""Maximum number of gangs' placements for which the code is remembered by identity."""
+KNOWN_GANGS = 20_000  # maximum number of gang placements whose code is cached by object identity
 
 
 class PlacementCodes:
-    """Small integers for placements: each device, each core, then gangs as they come."""
+    """Integer codes of placements: devices, then cores, then gangs as they occur."""
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
-        # Where the cores of each node begin; behind the last one, codes of gangs do.
+        # First code of each node's cores; the last value is the first code of gangs.
         self.core_base = list(accumulate((node.cpus for node in cluster.nodes), initial=len(cluster.devices)))
         self._base = self.core_base.pop()
         self._more: dict[tuple[tuple[int, ...], int], int] = {}
+        # codes by id of the placement; the entry keeps the placement alive
         self._known: dict[int, tuple[Placement, int]] = {}
-        """The same by identity of the placement, which is kept so that nothing else can have it."""
 
     def code(self, placement: Placement, cores: int) -> int:
-        """The number of a placement on these cores (a bitmask; 0: none are named)."""
+        """Return the code of a placement on these cores (a bitmask; 0: none are named)."""
         devices = placement.devices
         if len(devices) == 1:
             if not cores:
@@ -103,7 +101,7 @@ class PlacementCodes:
 
     def _gang(self, devices: tuple[Device, ...], cores: int) -> int:
         key = (tuple(device.index for device in devices), cores)
-        # Its length before the insertion, so that codes have no gaps.
+        # `len` is evaluated before the insertion, so that codes have no gaps.
         return self._more.setdefault(key, self._base + len(self._more))
 
     def table(self) -> list[tuple[tuple[int, ...], tuple[int, ...] | None]]:
@@ -120,17 +118,16 @@ LAUNCH_TIMES = (
     "decided", "start", "upload_start", "upload_end", "compute_start", "compute_end", "download_start", "end",
 )  # fmt: skip
 
+# columns of a launch that was not both plain and complete; the first six are integers
 ROW = ("launch", "task", "members", "mode", "place", "outcome", *LAUNCH_TIMES, "busy", "energy", "lost")
-"""A launch that was not both plain and complete; the first six are whole numbers."""
 WIDTH = len(ROW)
 _AS_ROW, _NUMBER = Struct(f"={WIDTH}d"), Struct("=d")
 BUSY, ENERGY, LOST = (ROW.index(name) for name in ("busy", "energy", "lost"))
 
-EMPTY: dict[str, Any] = {"batch": -1, "first_token": NAN}
-"""What columns of details hold for a task of which nothing was noted, where that is not 0."""
+EMPTY: dict[str, Any] = {"batch": -1, "first_token": NAN}  # initial value of a detail column where it is not 0
 
+# detail columns that the record receives unchanged, if they were written
 DETAILS = ("upload", "compute", "download", STOPS, MOVES, "cached_tokens", "first_token", "received")
-"""Columns of tasks that stand in the record as they are, if anything asked for them."""
 
 
 class Recorder:
@@ -149,34 +146,31 @@ class Recorder:
         self.holds: list[tuple[float, int, str]] = []
         self.device_log: list[tuple[float, int, str, float]] = []
         self.batched = False
+        # by number of a fused launch: task rows, and saved memory traffic in bytes
         self.fused: dict[int, tuple[tuple[int, ...], tuple[float, ...]]] = {}
-        """Launches of several tasks as one kernel, by number: rows, and bytes of memory traffic saved."""
         self._staged_by: memoryview[float] | None = None
         self._detail: dict[str, memoryview[float]] = {}
-        self.steps = bytearray()
-        """Steps of replicas of language models, row after row (STEPS); packed, as columns of numbers take four times as
-        long to write."""
+        self.steps = bytearray()  # rows of LLM steps (STEPS); packed, since columns take four times as long to write
+        # token gaps that do not follow from `steps`: time of the second token, and the gap in s
         self._gaps = array("d")
-        """Gaps between two tokens that do not follow from these rows: when the second came, and how long it took."""
+        # service, number, KV blocks and placement code of each replica
         self._replicas: list[tuple[str, int, int, int]] = []
-        """For each replica its service, number, KV blocks and place."""
         self._rows = bytearray()  # launches, row after row (ROW); packed, as `steps`
         self._launches: dict[str, np.ndarray] = {}  # the same and batches as columns, at the end of the run
         self._batches = bytearray()  # launches of requests, row after row (ROW, but for the task)
+        # by batch: queue number and position of its first request; -1: a batch of task objects
         self._slices = array("q")
-        """By batch: the queue and the position of its first request there; -1: batches of objects."""
         self._members = array("q")  # rows of the requests of batches made of request objects, one batch after the other
+        # rows of the tasks of each launch of several tasks, by the launch's row
         self._groups: dict[int, tuple[int, ...]] = {}
-        """Tasks of launches that are not of one task, by row of the launch."""
+        # requests rejected as a slice: queue, first, count, status, time, reason
         self.discarded: list[tuple[int, int, int, int, float, str]] = []
-        """Requests that were discarded as a slice: queue, first, count, status, time, reason."""
-        self._lean = False
-        """True if all launches are batches, so that the stages of tasks need no columns (`Record.stage`)."""
+        self._lean = False  # True if all launches are batches: tasks then need no stage columns (`Record.stage`)
         self._places = PlacementCodes(run.cluster)
         self.place_code = self._places.code
 
     def longer(self, count: int) -> dict[int, Any]:
-        """Copies of the columns, extended by rows for imagined tasks."""
+        """Return copies of the columns, extended by `count` rows for imagined tasks."""
         columns: list[tuple[Any, Any]] = [
             (self.start, NAN), (self.finish, NAN), (self.mode, -1), (self.place, -1), (self.status, NOT_ARRIVED),
             (self.ready, NAN), *((column, EMPTY.get(name, 0)) for name, column in self._detail.items()),
@@ -185,12 +179,12 @@ class Recorder:
         for column, nothing in columns:
             if column is not None:
                 more: Any = array(column.format, [nothing]) * count
-                # By `id`: a fork meets these in place of the run's own columns.
+                # By `id`: a fork uses these copies in place of the run's columns.
                 copies[id(column)] = memoryview(array(column.format, column.tobytes()) + more)
         return copies
 
     def detail(self, name: str) -> "memoryview[float]":
-        """A per-task column that most runs do not need; zeros at first (`EMPTY`)."""
+        """Return an optional per-task column; it is created with initial values (`EMPTY`)."""
         if (column := self._detail.get(name)) is None:
             kind = "i" if name.startswith(STOPS) or name in (MOVES, "batch") else "d"
             column = self._detail[name] = rows_of(kind, EMPTY.get(name, 0), len(self.status))
@@ -201,11 +195,11 @@ class Recorder:
         return "batch" in self._detail and self._detail["batch"][row] >= 0
 
     def computed(self) -> Iterator[tuple[int, float]]:
-        """Rows of tasks, and device-seconds that their written launches computed."""
+        """Yield the row of each task in written launches, with its device-seconds."""
         for number, row in enumerate(_AS_ROW.iter_unpack(self._rows)):
             for member in self._groups.get(number, (int(row[1]),)):
                 yield member, row[BUSY] / row[2]  # members of a launch share its device-seconds equally
-        members = iter(self._members)  # of all batches without a slice, in the order of their rows
+        members = iter(self._members)  # rows of all batches without a slice, in the order of the batches
         for row, queue, first in zip(_AS_ROW.iter_unpack(self._batches), self._slices[::2], self._slices[1::2],
                                      strict=True):  # fmt: skip
             count = int(row[2])
@@ -214,7 +208,7 @@ class Recorder:
                 yield member, row[BUSY] / count
 
     def lose(self, rows: list[int]) -> None:
-        """Take back what these launches computed: it has been lost."""
+        """Mark the work of these launches as lost."""
         for row in rows:
             first = row * _AS_ROW.size
             (busy,) = _NUMBER.unpack_from(self._rows, first + BUSY * _NUMBER.size)
@@ -224,9 +218,9 @@ class Recorder:
         self, launch: Any, outcome: int, times: tuple[float, ...], end: float, busy: float, energy: float,
         lost: float = 0.0,
     ) -> int:  # fmt: skip
-        """Write a row of a launch that is not plain and complete; return its number.
+        """Write a row for a launch that is not plain and complete; return its number.
 
-        times: its start, upload, compute and the start of its download, NaN where they were not.
+        `times`: its start, the bounds of upload and compute, and the download's start; NaN where a stage did not occur.
         """
         tasks = launch.tasks
         self._rows += _AS_ROW.pack(
@@ -264,13 +258,13 @@ class Recorder:
         self._staged_by[row] = number
 
     def energy_of_launches(self, first: int) -> array:
-        """Joules above idle of the launch rows from `first` on."""
+        """Return the energy above idle (J) of the launch rows from `first` on."""
         return array("d", bytes(self._rows[first * _AS_ROW.size :]))[ENERGY::WIDTH]
 
     def batch(
         self, launch: Any, outcome: int, times: tuple[float, ...], end: float, busy: float, energy: float
     ) -> None:
-        """Write a row for a completed batch; the rows of its requests follow from it."""
+        """Write a row for a completed batch; the rows of its requests are derived later."""
         terms = launch.terms
         requests = terms.requests
         place = self.place_code(launch.placement, launch.cores)
@@ -290,21 +284,21 @@ class Recorder:
         busy: float, energy: float,
     ) -> None:  # fmt: skip
         """Write a busy period of a replica; `times` are those of LAUNCH_TIMES."""
-        self._groups[len(self._rows) // _AS_ROW.size] = ()  # what its requests received is counted by itself
+        self._groups[len(self._rows) // _AS_ROW.size] = ()  # the attained service of its requests is counted separately
         self._rows += _AS_ROW.pack(number, task, members, mode, place, outcome, *times, busy, energy, 0.0)
         self.batched = True
 
     def replica(self, service: str, number: int, blocks: int, placement: Placement) -> int:
-        """Return the number of a new replica for the rows of its steps."""
+        """Register a new replica; return its number in the rows of steps."""
         self._replicas.append((service, number, blocks, self.place_code(placement, 0)))
         return len(self._replicas) - 1
 
     def token_gap(self, time: float, before: float) -> None:
-        """Note a token whose gap differs from those of the other sequences."""
+        """Record a token whose gap differs from the gaps of the other sequences."""
         self._gaps.extend((time, time - before))
 
     def _write_batches(self) -> None:
-        """Columns of launches, and the rows of requests that follow from their batches."""
+        """Write the columns of launches, and those of requests served in batches."""
         services = self.run.services
         for queue, first, count, status, time, reason in self.discarded:
             rows = services[queue].rows[first : first + count]
@@ -346,17 +340,16 @@ class Recorder:
             self._launches[name] = np.concatenate([column, batch[name]])
 
     def _fill(self, batch: dict[str, np.ndarray], queue: np.ndarray, rows: np.ndarray, whose: np.ndarray) -> None:
-        """Columns of requests from those of their batches."""
         ended = batch["outcome"] == LAUNCH_COMPLETED
         done, row_of = rows[ended[whose]], whose[ended[whose]]
         start = np.asarray(self.start)
-        start[rows] = np.where(np.isnan(start[rows]), batch["start"][whose], start[rows])  # a stopped one has started
+        start[rows] = np.where(np.isnan(start[rows]), batch["start"][whose], start[rows])  # stopped ones keep theirs
         np.asarray(self.mode)[rows] = batch["mode"][whose]
         np.asarray(self.place)[rows] = batch["place"][whose]
         np.asarray(self.detail("batch"))[rows] = batch["launch"][whose]
         back = np.array([service.response_delay for service in self.run.services])[queue]
         finish = (batch["end"] + back)[row_of]
-        # An answer that would come at the horizon, or later, has not come.
+        # An answer that would arrive at the horizon, or later, does not count.
         np.asarray(self.status)[done] = np.where(finish < self.run.horizon, COMPLETED, UNFINISHED)
         np.asarray(self.finish)[done] = np.where(finish < self.run.horizon, finish, NAN)
         if self._lean:
@@ -366,7 +359,7 @@ class Recorder:
             np.asarray(self.detail(name))[done] += np.nan_to_num(batch[until] - batch[since])[row_of]
 
     def record(self, end: float, stats: dict[str, float]) -> Record:
-        """Return everything as arrays; called once, after the run."""
+        """Return all columns as arrays; called once, after the run."""
         run = self.run
         tasks = run.tasks
         self._write_batches()
@@ -377,7 +370,7 @@ class Recorder:
             ready = np.where(status == NOT_ARRIVED, NAN, ready)
         asked: list[Any] = [*run.services, *run.language]
         for service in asked:
-            if service.request_delay:  # a request is ready when it has come to the node
+            if service.request_delay:  # a request is ready when it has arrived at the node
                 ready = ready.copy()  # it may be the arrival column of the input
                 ready[service.rows] += service.request_delay
         if len(self._launches["launch"]):
@@ -386,7 +379,7 @@ class Recorder:
         detail = {name: np.asarray(column) for name, column in self._detail.items()}
         as_they_are: dict[str, Any] = {name: detail.get(name) for name in DETAILS}
         launches, energy = None, detail.get("energy")
-        if energy is not None:  # the column adds up what launches with rows took
+        if energy is not None:  # the column has the energy of launches with rows
             # A task without a row, and not from a cache, computed at nominal rate from start to finish.
             plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0) & (place >= 0))
             seconds = (finish - start)[plain]
@@ -407,7 +400,7 @@ class Recorder:
         )  # fmt: skip
 
     def _merged_launches(self, batch: np.ndarray, end: float) -> dict[str, np.ndarray]:
-        """The written rows, and one for each task that ran plainly and has none."""
+        """Return the written launch rows, and a row for each plain launch without one."""
         rows, tasks = self._launches, self.run.tasks
         start, finish = np.asarray(self.start), np.asarray(self.finish)
         mode, place, status = np.asarray(self.mode), np.asarray(self.place), np.asarray(self.status)
@@ -415,7 +408,7 @@ class Recorder:
         running = (status == UNFINISHED) & (place >= 0) & (batch < 0)
         for service in self.run.language:  # a request that has lost its replica waits for another one
             running[service.rows] = False
-        # What has no place was answered from a cache.
+        # A task without a place was answered from a cache.
         plain = np.flatnonzero(((status == COMPLETED) & (batch < 0) & (place >= 0)) | running)
         began = start[plain]
         over = np.where(running[plain], end, finish[plain])
@@ -432,7 +425,7 @@ class Recorder:
         }
         first = len(rows["energy"])
         merged["energy"][first:] = merged["busy"][first:] * watts(tasks, plain, mode)
-        order = np.lexsort((merged["task"], merged["decided"]))  # one order, however rows were written
+        order = np.lexsort((merged["task"], merged["decided"]))  # a fixed order, independent of the order of writing
         return {name: column[order] for name, column in merged.items()}
 
 

@@ -1,4 +1,4 @@
-"""When the policy is asked, and when a run is over."""
+"""Decision rounds: when the policy is called, and when a run is over."""
 
 import math
 
@@ -9,12 +9,11 @@ from hetsim.policy.contract import Wait
 
 INF = math.inf
 
-LOOP_LIMIT = 10_000
-"""Rounds, or decisions, at one instant without any task ending, after which a policy is reported as looping."""
+LOOP_LIMIT = 10_000  # rounds or decisions at one instant without a task's end; more are reported as a policy's loop
 
 
 class Rounds:
-    """Rounds of decisions: what makes one due, and whether a policy loops."""
+    """Decision rounds: which events make one due, and whether a policy loops."""
 
     def __init__(self, state: RunState, signals: Signals):
         self.state = state
@@ -25,9 +24,9 @@ class Rounds:
         self._idle_wakes = 0
 
     def advance(self) -> bool:
-        """Go to the next round, in which the policy is asked; False when the run is over.
+        """Advance to the next round, in which the policy is called; False at the end.
 
-        Until the policy says otherwise it is asked after every change.
+        The policy is called after every change until it says otherwise (`Wait`).
         """
         state, clock = self.state, self.clock
         if not clock.advance():
@@ -37,38 +36,38 @@ class Rounds:
             clock.again(at, TIMER, self._cycle)
             if not clock.advance():
                 return False
-        clock.round_due = False  # what the policy decides now may make one due
+        clock.round_due = False  # decisions in this round may make the next one due
         state.rounds += 1
-        state.wake_on = "change"  # a Wait holds for one round: it is said again or forgotten
+        state.wake_on = "change"  # a Wait is valid for one round
         wake = self._wake
         if wake.entry >= 0:
-            clock.cancel(wake)  # it is asked before that time came
+            clock.cancel(wake)  # the policy is called before its timer fired
         if state.wanting:
-            self.signals.offer()  # before the policy, which sees what the replicas left
+            self.signals.offer()  # replicas are placed before the policy is called
         return True
 
     def _cycled(self, _: Timer) -> None:
-        """A cycle of the scheduler begins, or it decides."""
+        """Make a round due, since a decision cycle of the scheduler begins or ends."""
         self.clock.round_due = True
 
     def _waiting(self) -> int:
         return len(self.state.waiting) + sum(len(queue) for queue in self.state.queues)
 
     def changed(self, cause: str) -> None:
-        """Note an event that may make a round due; cause: change, release or ready."""
+        """Record an event that may make a round due; cause: change, release or ready."""
         wake_on = self.state.wake_on
         if wake_on == "change" or wake_on == "fit" or cause == wake_on or cause == "change":
             self.clock.round_due = True
 
     def wait(self, decision: Wait) -> None:
-        """Let the policy wait for a time, or for something to happen."""
+        """Carry out a policy's Wait: no round until a time or an event."""
         state = self.state
         state.wake_on = decision.on
         state.certain = decision.certain  # later arrivals that fit nowhere need no round until then
         if state.capacity.budgets and (state.waiting or state.requests_left):
-            state.wake_on = "change"  # a task that a limit of its partition keeps waits, even where a policy sees none
+            state.wake_on = "change"  # a task held back by a partition limit waits, even if the policy has no queue
         if state.wanting:
-            state.wake_on = "change"  # whatever comes free may be for a replica
+            state.wake_on = "change"  # a released device may be for a replica
         if (until := decision.until) == INF:
             if self._wake.entry >= 0:
                 self.clock.cancel(self._wake)
@@ -80,7 +79,7 @@ class Rounds:
             self.clock.again(until, TIMER, self._wake)
 
     def wake(self, _: Timer | None = None) -> None:
-        """Ask the policy again; it may not wait for timers alone while nothing runs."""
+        """Call the policy again; raise if only its own timers remain and nothing runs."""
         state = self.state
         self.clock.round_due = True
         waits = state.waiting or any(len(queue) for queue in state.queues)
@@ -93,7 +92,7 @@ class Rounds:
             raise deadlock(state)
 
     def look_for_loop(self) -> None:
-        """Raise if a policy loops: many decisions at one instant, no start."""
+        """Raise PolicyError if a policy makes many decisions at one instant in vain."""
         state = self.state
         before, state.settled_at = state.settled_at, (self.clock._now, state.ended)
         if before != state.settled_at:
@@ -104,9 +103,9 @@ class Rounds:
             raise illegal(state, f"made {made:,} decisions at one instant, and no task ended: it loops")
 
     def look_whether_drained(self) -> None:
-        """Note a drained system: later events do not prolong the run.
+        """End the run at this instant if the system is empty and no task is to arrive.
 
-        One with a horizon lasts until then: devices still idle, sleep, fail and take power.
+        A run with a horizon lasts until the horizon: devices still idle, sleep, fail and draw power.
         """
         state = self.state
         if state.input.horizon < math.inf:
@@ -115,6 +114,5 @@ class Rounds:
             self.clock.end = math.nextafter(self.clock._now, math.inf)  # what is due at this very instant still happens
 
     def _here(self) -> bool:
-        """Return True if any task is in the system."""
         state = self.state
         return bool(state.running or state.waiting or state.deferred or state.requests_left or state.iterating)

@@ -1,6 +1,7 @@
-"""The state of a run as data, and the calls upward: what all parts are given.
+"""The state of a run as plain data, and callbacks to upper parts of the engine.
 
-The state has no behavior: copies of it (`hetsim.engine.fork`) run on by themselves.  Each part changes what is its own.
+The state has no behavior, so that copies (`hetsim.engine.fork`) can run independently.  Each part of the engine changes
+only its own fields.
 """
 
 import math
@@ -40,78 +41,57 @@ class RunState:
     places: Places
     recorder: Recorder
     graph: Graph
-    steady: bool
-    """True while every launch computes at nominal rate from its start on; frequencies and failures end it."""
+    steady: bool  # True while every launch computes at its nominal rate; frequencies and failures end it
 
-    network: SharedNetwork | None = None
-    """Links that jobs over several nodes share, where there are such jobs."""
-    pacing: Pacing | None = None
-    """The time that the scheduler itself takes, where it takes any."""
+    network: SharedNetwork | None = None  # links that jobs on several nodes share, if there are such jobs
+    pacing: Pacing | None = None  # decision cycles, if the scheduler's decisions take time
     sources: Sources = field(init=False)
-    patience: Deadlines | None = None
-    """When tasks that have not started expire, and clients leave their attempts."""
-    clients: Any = None
-    """Clients that time out and try again (`hetsim.engine.control.clients`), where there are any."""
-    queues: list[Any] = field(default_factory=list)
-    """Queues of requests, in the order of the services."""
-    queue_of: dict[Any, Any] = field(default_factory=dict)
-    """The same by shape."""
+    patience: Deadlines | None = None  # deadlines of tasks that have not started, and of clients' attempts
+    clients: Any = None  # clients that time out and retry (`hetsim.engine.control.clients`), if any
+    queues: list[Any] = field(default_factory=list)  # queues of requests, in the order of the services
+    queue_of: dict[Any, Any] = field(default_factory=dict)  # queues by the shape of their requests
 
-    running: dict[int, Launch] = field(default_factory=dict)
-    """Launches in flight by number, in the order of their start."""
+    running: dict[int, Launch] = field(default_factory=dict)  # launches in flight by number, in start order
+    # replicas on their devices, by number; not in `running`
     residents: dict[int, Resident] = field(default_factory=dict)
-    """Launches that keep their devices until they are given up, by number; not in `running`."""
+    # waiting tasks by row, in the order in which they became ready
     waiting: dict[int, Task] = field(default_factory=dict)
-    """Tasks that wait, by row, in the order in which they became ready."""
-    lost_items: dict[int, None] = field(default_factory=dict)
-    """Items that had a copy nowhere after a failure."""
+    lost_items: dict[int, None] = field(default_factory=dict)  # items whose last copy was lost in a failure
+    # why the policy keeps a task waiting, by row, if the policy says so
     wait_causes: dict[int, str] = field(default_factory=dict)
-    """Why policies keep tasks waiting, by row, as far as they say."""
 
-    last_launch: int = 0
-    """Number of the last launch (or prefetch), in start order."""
-    wanting: dict[str, int] = field(default_factory=dict)
-    """Language models that lack replicas, by name, and how many."""
-    last_resident: int = 0
-    """Number of the last launch that keeps its devices: they count downward, apart from the others."""
+    last_launch: int = 0  # number of the last launch or prefetch, in start order
+    wanting: dict[str, int] = field(default_factory=dict)  # number of missing replicas by name of the language model
+    last_resident: int = 0  # number of the last replica; they count downward from -1
     ended: int = 0
-    deferred: int = 0
-    """Tasks that will be seen again: deferred by admission, or a request or its response is on its way."""
-    requests_left: int = 0
-    """Requests that wait in queues, are in batches or on their way back, and those to come by the clock."""
-    iterating: int = 0
-    """Requests to language models that have arrived and not ended."""
+    deferred: int = 0  # tasks that return later: deferred by admission, or a request or response in transit
+    requests_left: int = 0  # requests in queues, in batches, in transit back, or with known arrival times to come
+    iterating: int = 0  # requests to language models that have arrived and not ended
 
     rounds: int = 0
     decisions: int = 0
-    settled: int = 0
-    """Decisions made by the last look whether the policy goes in circles that found that it does not."""
-    settled_at: tuple[float, int] = (-1.0, 0)
-    """When it was, and how many tasks had ended."""
-    wake_on: str = "change"
-    """The event, besides time, for which the policy waits: change, fit, release or ready."""
-    certain: float = -math.inf
-    """Until when a policy that waits for `fit` need not be asked about tasks that fit nowhere."""
-    may_strand: bool = False
-    """True if tasks may wait to the end; else the policy forgot them, which is an error."""
+    settled: int = 0  # value of `decisions` when progress was last seen
+    settled_at: tuple[float, int] = (-1.0, 0)  # time of that check, and the number of ended tasks then
+    wake_on: str = "change"  # event for which the policy waits: change, fit, release or ready
+    certain: float = -math.inf  # until this time a policy that waits for `fit` is not called for tasks that fit nowhere
+    may_strand: bool = False  # True if tasks may wait to the end; otherwise that is an error of the policy
     closed: bool = False
-    planning: float = math.nan
-    """Seconds that a planner took before the clock started."""
+    planning: float = math.nan  # seconds that a planner took before the clock started
 
 
 def launches_on(state: RunState, device: Device) -> list[Launch]:
-    """Launches on a device: first those without an end, then the others by start.
+    """Return the launches on a device: replicas first, then the others in start order.
 
-    Linear in what runs; for rare things.
+    Linear in the number of launches in flight; for rare events only.
     """
     everything: list[Launch] = [*state.residents.values(), *state.running.values()]
     return [launch for launch in everything if device in launch.placement.devices]
 
 
 def launches_since(state: RunState, number: int) -> list[Launch]:
-    """Launches in flight that started after the given one, the last first."""
+    """Return launches in flight that started after launch `number`, the latest first."""
     launches = []
-    for launch in reversed(state.running.values()):  # in start order: the first known one ends the walk
+    for launch in reversed(state.running.values()):  # in start order: stop at the first known launch
         if launch.number <= number:
             break
         launches.append(launch)
@@ -119,7 +99,7 @@ def launches_since(state: RunState, number: int) -> list[Launch]:
 
 
 def lost_input(state: RunState, task: Task) -> str | None:
-    """The name of an item that the task reads and of which no copy is left."""
+    """Return the name of an input item of the task that has no copy left, or None."""
     places = state.places
     for item in task.reads:
         # A lost item may have been written again since.
@@ -129,34 +109,22 @@ def lost_input(state: RunState, task: Task) -> str | None:
 
 
 class Signals:
-    """The handler of each event, by which lower parts of the engine call upper ones."""
+    """Callbacks by which lower parts of the engine call upper parts."""
 
+    # a launch with a timetable has completed, with these stage times
     launch_completed: Callable[[Launch, tuple[float, ...]], None]
-    """A launch with a timetable has ended well, at these times."""
-    task_completed: Callable[[Task], None]
-    """A task has been done without a launch of its own."""
-    task_ended: Callable[[Task, int, str], None]
-    """A task does not run (any more): with which status, and why."""
-    generated: Callable[[Task], None]
-    """A request to a language model has its last token."""
-    drops: Callable[[Task], bool] | None
-    """A request to a language model would join; True if admission has dropped it instead.  None: it is not asked."""
-    kill: Callable[..., None]
-    """A launch is to end now, for a reason, and its tasks as failed unless another status is given."""
-    materialized: Callable[[Launch], None] | None
-    """A launch that only computed so far has a timetable from now on."""
-    slowed: Callable[[Launch], None] | None
-    """A launch that only computed so far may end later than it was to."""
-    paced: Callable[[Launch], None]
-    """The devices of a launch that keeps them run at another speed."""
-    offer: Callable[[], None]
-    """A round begins, and language models lack replicas."""
-    place: Callable[[WantedReplica], Placement | None]
-    """Where the policy would have a replica start."""
-    imagine: Callable[..., Any]
-    """A policy wants to see what may come of the run (`View.fork`)."""
-    foresee: Callable[..., Any]
-    """A policy wants to know what becomes of the requests of a replica of a language model."""
+    task_completed: Callable[[Task], None]  # a task has completed without a launch of its own
+    task_ended: Callable[[Task, int, str], None]  # a task ended without completing: status and reason
+    generated: Callable[[Task], None]  # the last token of a request to a language model was generated
+    drops: Callable[[Task], bool] | None  # asks admission about a request that would join a batch; True: it was dropped
+    kill: Callable[..., None]  # ends a launch for a reason; its tasks fail unless another status is given
+    materialized: Callable[[Launch], None] | None  # a compute-only launch now has a timetable
+    slowed: Callable[[Launch], None] | None  # a compute-only launch may end later than planned
+    paced: Callable[[Launch], None]  # the devices of a replica changed their speed
+    offer: Callable[[], None]  # a round begins, and language models lack replicas
+    place: Callable[[WantedReplica], Placement | None]  # returns the policy's placement of a new replica
+    imagine: Callable[..., Any]  # makes a fork of the run for a policy (`View.fork`)
+    foresee: Callable[..., Any]  # forecasts the requests of a replica of a language model for a policy
 
     def __init__(self) -> None:
-        self.materialized = self.slowed = None  # set by those that want to hear, in runs that have them
+        self.materialized = self.slowed = None  # set by listeners, in runs that need them

@@ -1,1 +1,1 @@
-"""A launch in flight: its timetable, transfers and rate, and where its data lie."""
+"""Launches in flight: timetables, transfers, rates, and locations of their data."""

@@ -1,8 +1,9 @@
-"""Links that jobs over several nodes share: load, slowdown and bytes of each job.
+"""Links that jobs on several nodes share: load, slowdown and bytes of each job.
 
-A job is on the links that its step crosses (`hetsim.model.exchange`) while it computes.  When the set of jobs on a link
-changes, the jobs on that link and on the other links of its jobs get new step times from closed forms
-(`hetsim.engine.flight.link_delays`).  One capacity for both directions is an approximation.  No step is an event.
+A job occupies the links that its training step crosses (`hetsim.model.exchange`) while it computes.  When the set of
+jobs on a link changes, the jobs on that link and on the other links of those jobs get new step times from closed forms
+(`hetsim.engine.flight.link_delays`).  One capacity for both directions of a link is an approximation.  Steps are not
+events.
 """
 
 import math
@@ -24,42 +25,37 @@ JOB = (
     "launch", "task", "seconds", "contention", "communication", "bubble", "steps", "bytes", "across", "nominal", "here",
     "peak",
 )  # fmt: skip
-"""A row of a stay on the network: its seconds, and of these the ones that others on its links took, those of
-communication with the links to itself, and those of the bubble; bytes sent to other nodes, and those across racks;
-seconds of as many steps in the best place, here with all links to itself, and of their operations at the GPUs' peak."""
+"""Columns of a row for one stay of a launch on the network.  `seconds`: length of the stay, of which `contention` is
+delay by other jobs, `communication` the time on idle links, and `bubble` the pipeline bubble; `bytes`: sent to other
+nodes, `across`: of these, across racks; `nominal`, `here`, `peak`: seconds of the same steps at the best placement, on
+this placement with idle links, and at the GPUs' peak rate."""
 LINK = ("time", "link", "busy", "jobs")
-"""A row of a link: from this time on so many jobs are on it, and on average `busy` of its rate is used until the
-link's next row."""
+"""Columns of a row for one period of a link.  From `time` to the next row of the same link, `jobs` jobs are on it and
+use the fraction `busy` of its rate on average."""
 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One launch that uses the shared network."""
+    """A launch that uses the shared network."""
 
     launch: Launch
     exchange: Exchange
     profile: TrafficProfile = field(init=False)
+    # nominal seconds of its step (every link idle and healthy), over the seconds that the step takes now
     factor: float = 1.0
-    """Seconds of its step with every link to itself, over those that it takes now."""
-    simple: bool = False
-    """True if it ends when it has computed, with no other launch waiting for its devices."""
-    here: bool = False
-    """True while it is on the network."""
+    simple: bool = False  # True if it ends when it has computed, and no other launch waits for its devices
+    here: bool = False  # True while it is on the network
     stakes: list[Stake] = field(default_factory=list)
+    # its links, and the seconds at full rate that one step occupies each
     carried: list[tuple[ContendingJobs, float]] = field(default_factory=list)
-    """All its links, and the seconds of their full rate that its step takes."""
-    ratio: float = 1.0
-    """How many times as long as alone its step takes for the others on its links."""
-    alone: float = 0.0
-    """Seconds of its step with every link, as fast as it is now, to itself."""
-    longest: float = 0.0
-    """Seconds by which it sends longer, over all its links, if none of them limited the other jobs on another."""
+    ratio: float = 1.0  # its step time with other jobs on its links, over the step time with idle links
+    alone: float = 0.0  # seconds of its step if it had all links, at their present speed, to itself
+    longest: float = 0.0  # first-pass delay (s) of its sending over all its links
     since: float = 0.0
     begun: float = 0.0
     steps: float = 0.0
     flushed: float = 0.0
-    contention: float = 0.0
-    """Seconds that others have taken, and those that faults of links have."""
+    contention: float = 0.0  # seconds lost to other jobs; `degraded`: seconds lost to slow or failed links
     degraded: float = 0.0
 
     def __post_init__(self) -> None:
@@ -72,15 +68,14 @@ class SharedNetwork:
     def __init__(self, clock: Clock, cluster: Cluster, paced: Callable[[Launch], None]):
         self.clock = clock
         self.rule = cluster.fabric.contention
-        self.paced = paced
-        """Called with a launch when its pace on the network has changed: sets its rate, and its times anew."""
+        self.paced = paced  # called with a launch whose network speed has changed: sets its rate and its times again
         self.groups: dict[int, ContendingJobs] = {}
-        self.slow: dict[int, float] = {}  # links slower than they should be, by how many times; inf: down
+        self.slow: dict[int, float] = {}  # slowdown factor of degraded links; inf: down
         self.jobs = array("d")
         self.links = array("d")
 
     def join(self, member: Member, complex_: bool) -> None:
-        """Add a launch that computes; `complex_`: it does more, or shares devices."""
+        """Add a computing launch; `complex_`: it also downloads, has items or shares GPUs."""
         now = self.clock._now
         mode = member.launch.placement.mode
         alone = mode.type.streams == 1 and mode.type.sharing.kind == "exclusive" and mode.share in (0, WHOLE)
@@ -90,7 +85,7 @@ class SharedNetwork:
         member.carried = [(self._group(link), busy) for link, busy in member.profile.busy.items()]
         self._weigh(member)
         for group, _ in member.carried:
-            self._close(group, now)  # its row so far, before the jobs on it change
+            self._close(group, now)  # complete its row before the jobs on the link change
             group.members.append(member)
             self._open(group, now)
         for stake in member.stakes:
@@ -98,7 +93,7 @@ class SharedNetwork:
         self._rerate([stake.group for stake in member.stakes], [member])
 
     def leave(self, member: Member, end: float = math.nan) -> None:
-        """Remove a launch that stops computing; `end`: the run is over, rates stay."""
+        """Remove a launch that stops computing; `end`: time at which the run ended."""
         if not member.here:
             return
         over = end == end
@@ -116,7 +111,7 @@ class SharedNetwork:
             self._rerate([stake.group for stake in member.stakes], [])
 
     def slow_down(self, link: int, factor: float) -> None:
-        """Slow a link by a factor from now on: 1 is full speed, inf is down."""
+        """Set the slowdown of a link from now on: 1 is full speed, inf is down."""
         if factor == 1.0:
             self.slow.pop(link, None)
         else:
@@ -128,7 +123,7 @@ class SharedNetwork:
             self._settle(member, self.clock._now)
             for stake in member.stakes:
                 stake.group.drop(stake)
-                touched[stake.group.link] = stake.group  # links that it left, too: others are freer there
+                touched[stake.group.link] = stake.group  # include links that the job no longer uses
             self._weigh(member)
             for stake in member.stakes:
                 stake.group.add(stake)
@@ -136,15 +131,15 @@ class SharedNetwork:
         self._rerate(list(touched.values()), group.members)
 
     def foresee(self, placement: Placement) -> tuple[float, float]:
-        """See `View.crowding`."""
+        """Return a new job's slowdown and its cost to other jobs (see `View.crowding`)."""
         exchange = placement.mode.exchange
         assert exchange is not None
-        guest = Member(Launch(None, 0, (), placement, 0.0), exchange)  # without an event
+        guest = Member(Launch(None, 0, (), placement, 0.0), exchange)  # a placeholder launch without a clock entry
         self._weigh(guest)
         if guest.alone == INF:
             return INF, 0.0
         near = reached(stake.group for stake in guest.stakes)
-        # Tried out on them, and put back below.
+        # The links are changed for the trial and restored below.
         kept = [(group, group.first, group.kept, group.joint) for group in near]
         for stake in guest.stakes:
             stake.group.add(stake)
@@ -165,7 +160,7 @@ class SharedNetwork:
         return group
 
     def _weigh(self, member: Member) -> None:
-        """The stakes of a job with links as fast as they are now."""
+        """Compute a job's use of each of its links at their present speeds."""
         communication, bubble, spent = member.profile.step(self.slow)
         member.alone = alone = member.profile.compute + communication + bubble
         # A job that waits for a link that is down delays no other job.
@@ -173,32 +168,32 @@ class SharedNetwork:
         member.stakes = [Stake(member, self._group(link), phases) for link, phases in there]
 
     def _rerate(self, groups: list[ContendingJobs], fresh: list[Member]) -> None:
-        """Set step times again for jobs that a change on these links reaches."""
+        """Set the step times of all jobs that a change on these links affects."""
         now = self.clock._now
         ratios = {member.launch.number: (member, 1.0) for member in fresh}
         ratios.update((member.launch.number, (member, ratio)) for member, ratio in delay_ratios(groups))
         for member, ratio in ratios.values():
             if ratio != member.ratio or member in fresh:
                 if member.since != now:
-                    self._settle(member, now)  # up to now at the ratio before
-                member.ratio = ratio  # after `_settle`, which counts by the former one
+                    self._settle(member, now)  # up to now at the previous ratio
+                member.ratio = ratio  # after `_settle`, which uses the previous ratio
                 launch, before = member.launch, member.factor
                 table: Any = launch.table
                 member.factor = factor = member.profile.seconds / (member.alone * ratio)
-                if factor == before:  # equal floats: its seconds are the same
+                if factor == before:  # equal floats: its times do not change
                     continue
                 if not member.simple or before == 0.0:
-                    self.paced(launch)  # others may depend on it, or the rate does not follow from the former one
+                    self.paced(launch)  # other launches may depend on it, or the old rate was 0
                     continue
                 table.settle(now)
                 table.rate = rate = table.rate * factor / before
                 table.compute_end = table.finish_at = table.end = end = now + table.left / rate if rate > 0.0 else INF
-                if end < table.armed:  # too early an entry finds that out (`Launches.boundary`), which is cheaper
+                if end < table.armed:  # an entry that is too early is moved when it fires, which is cheaper
                     table.armed = end
                     self.clock.again(end, FINISH, launch)
 
     def _settle(self, member: Member, now: float) -> None:
-        """Bring its steps and its delay by others up to now."""
+        """Update a job's step count and its delays up to now."""
         if (elapsed := now - member.since) > 0.0:
             own = elapsed / member.ratio
             member.contention += elapsed - own
@@ -209,19 +204,18 @@ class SharedNetwork:
             member.since = now
 
     def _close(self, group: ContendingJobs, now: float) -> None:
-        """The average use of a link since its last row."""
+        """Complete the present row of a link with its average use."""
         for member in group.members:
             if member.since != now:
                 self._settle(member, now)
             if (steps := member.steps - member.flushed):
                 member.flushed = member.steps  # counted for all of its links, and only once
                 for other, busy in member.carried:
-                    other.busy += busy * steps  # bytes follow from steps: nothing of a step is an event
+                    other.busy += busy * steps  # bytes follow from the number of steps, which are not events
         if group.row >= 0 and now > group.since:
             self.links[group.row] = group.busy / (now - group.since)
 
     def _open(self, group: ContendingJobs, now: float) -> None:
-        """A new row of a link."""
         if group.row >= 0 and group.since == now:  # several changes at one instant are one row
             self.links[group.row + 1] = len(group.members)
             return
@@ -239,7 +233,7 @@ class SharedNetwork:
         ))  # fmt: skip
 
     def columns(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """All stays of launches and all links, as columns of the record."""
+        """Return the rows of launches and of links as columns of the record."""
         tables = []
         for names, rows in ((JOB, self.jobs), (LINK, self.links)):
             table = np.frombuffer(rows).reshape(-1, len(names)).T if len(rows) else np.empty((len(names), 0))

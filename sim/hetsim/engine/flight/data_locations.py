@@ -1,9 +1,9 @@
-"""Where copies of data items lie, and what a start must bring, reserve and evict.
+"""Locations of copies of data items; what a start must copy, reserve and evict.
 
-A location is a device index (accelerator memory) or `host(node)`.  Copies in host memory are not limited;
-those in accelerator memory are, and are evicted least recently used first when a launch needs the room.
-An evicted item with no other copy is written back to its host before the first stage of the new launch.
-An item written in the run is dropped everywhere after its last reader.
+A location is a device index (accelerator memory) or `host(node)`.  Copies in host memory are not limited.  Copies in
+accelerator memory are limited, and are evicted least recently used first when a launch needs the space.  An evicted
+item without another copy is written back to its host before the first stage of the new launch.  An item that was
+written during the run is dropped everywhere after its last reader.
 """
 
 from collections import defaultdict
@@ -22,33 +22,32 @@ Way = tuple[Sequence[Pipe], float]
 
 
 def host(node: int) -> int:
-    """The location of a node's host memory."""
+    """Return the number that stands for a node's host memory among locations."""
     return -1 - node
 
 
 @dataclass(slots=True, eq=False)
 class Eviction:
-    """The last copy of an item on its way to the host; its room is taken until then."""
+    """The write-back of an item's last copy to the host; it occupies GPU memory."""
 
     gpu: GpuState
     item: int
     size: int
     version: int
-    waiters: list[Any] = field(default_factory=list)
-    """Launches and prefetches that need its room."""
+    waiters: list[Any] = field(default_factory=list)  # launches and prefetches that need the memory
 
 
 @dataclass(slots=True, eq=False)
 class GpuItems:
     """Items on one accelerator.
 
-    `resident` in order of use (least recent first), `pins` by launches in flight, `leaving` what is written back.
+    `resident`: items in order of use (least recent first); `pins`: number of launches in flight that use an item;
+    `leaving`: evictions that are being written back.
     """
 
     resident: dict[int, None] = field(default_factory=dict)
     pins: dict[int, int] = field(default_factory=dict)
-    unpinned: int = 0
-    """Bytes of residents that may be evicted."""
+    unpinned: int = 0  # bytes of resident items that may be evicted
     leaving: dict[Eviction, None] = field(default_factory=dict)
 
 
@@ -64,8 +63,8 @@ class Places:
         self.made: list[bool] = [False] * len(tasks.items)
         self.readers = [0] * len(tasks.items)  # tasks that read an item and have not ended
         self.writers = [0] * len(tasks.items)
+        # incremented by each write of an item, so that outdated copies in transit are recognized
         self.version = [0] * len(tasks.items)
-        """Grows with every writing, so that bytes under way are not taken for what was written since."""
         for row in tasks.writes or ():
             for index in row:
                 self.made[index] = True
@@ -86,7 +85,7 @@ class Places:
     # Questions ----------------------------------------------------------------------------------------------
 
     def present(self, item: int, device: Device) -> bool:
-        """Return True if a launch on this device would find a valid copy in its place."""
+        """Return True if a launch on this device has a valid local copy of the item."""
         location = host(device.node) if device.type.kind == "cpu" else device.index
         return location in self.where[item]
 
@@ -94,26 +93,27 @@ class Places:
         return [item for item in items if not self.present(item, device)]
 
     def claim(self, items: Iterable[int], device: Device) -> int:
-        """Bytes that pinning these items takes on an accelerator."""
+        """Return the bytes that pinning these items occupies on an accelerator."""
         pins = self.on(device).pins
         return sum(self.items[item].size for item in items if item not in pins)
 
     def source(self, item: int, device: Device) -> int | None:
-        """The location to copy an item from; None if no copy exists.
+        """Return the location to copy an item from; None if no copy exists.
 
-        By preference: this node's host, an accelerator of this node, another node's host, another node's accelerator.
+        Order of preference: this node's host, an accelerator of this node, another node's host, another node's
+        accelerator.
         """
         best, best_rank = None, 4
         for location in self.where[item]:
             on_host = location < 0
             node = -1 - location if on_host else self.cluster.devices[location].node
             rank = (0 if node == device.node else 2) + (not on_host)
-            if rank < best_rank:  # of equals the first: the order of `where` is that of arrival
+            if rank < best_rank:  # among equals the first: `where` is in the order of arrival
                 best, best_rank = location, rank
         return best
 
     def hops(self, source: int, device: Device) -> list[tuple[Way, int]]:
-        """The route from a location to a device, as hops: (path, location reached)."""
+        """Return the route from a location to a device as hops: (path, location reached)."""
         hops: list[tuple[Way, int]] = []
         if source < 0:
             node = -1 - source
@@ -130,7 +130,7 @@ class Places:
     # Changes ------------------------------------------------------------------------------------------------
 
     def pin(self, items: Iterable[int], gpu: GpuState) -> None:
-        """Reserve room on an accelerator for items that a launch reads or writes."""
+        """Reserve memory on an accelerator for items that a launch reads or writes."""
         here = self.on(gpu.device)
         for item in items:
             size = self.items[item].size
@@ -138,14 +138,14 @@ class Places:
                 here.pins[item] += 1
             else:
                 here.pins[item] = 1
-                gpu.room -= size  # the room is promised, whether its bytes are there or not
+                gpu.room -= size  # the memory is reserved even before the bytes arrive
                 if item in here.resident:
                     here.unpinned -= size
             here.resident.pop(item, None)
             here.resident[item] = None  # most recently used
 
     def unpin(self, items: Iterable[int], gpu: GpuState) -> None:
-        """Unpin the items of a launch that is over; valid copies stay, evictable."""
+        """Unpin the items of a launch that is over; valid copies remain, evictable."""
         here = self.on(gpu.device)
         for item in items:
             here.pins[item] -= 1
@@ -157,10 +157,10 @@ class Places:
             if gpu.device.index in self.where[item]:
                 here.unpinned += size  # evictable from now on
             else:
-                here.resident.pop(item, None)  # its copy never came, or was outdated since
+                here.resident.pop(item, None)  # its copy never arrived, or is outdated
 
     def evictable(self, here: GpuItems, lacking: float, spared: Collection[int] = ()) -> list[int]:
-        """Items to evict for these bytes, least recently used first; `spared` stay."""
+        """Return items to evict for `lacking` bytes, except `spared`; oldest use first."""
         chosen: list[int] = []
         for item in here.resident:
             if lacking <= 0:
@@ -171,9 +171,9 @@ class Places:
         return chosen
 
     def evict(self, gpu: GpuState) -> list[int]:
-        """Evict least recently used items until the promised room is free.
+        """Evict least recently used items until the reserved memory is free.
 
-        Returns those that must first be written back because this was their only copy.
+        Return the items that must first be written back because this was their only copy.
         """
         here = self.on(gpu.device)
         back: list[int] = []
@@ -187,35 +187,35 @@ class Places:
         return back
 
     def written_back(self, item: int, gpu: GpuState, version: int) -> None:
-        """Note an evicted copy at the host, unless the item was written again."""
+        """Record that an evicted copy is at the host, unless the item was rewritten."""
         copies = self.where[item]
         if version != self.version[item] or gpu.device.index not in copies:
             return
-        copies[host(gpu.device.node)] = None  # before the copy on the device goes: one is valid at any time
+        copies[host(gpu.device.node)] = None  # before the device's copy is removed, so that one copy is always valid
         if item not in self.on(gpu.device).resident:  # else a launch has claimed it again meanwhile
             del copies[gpu.device.index]
 
     def arrived(self, item: int, location: int, version: int) -> None:
-        """Note a copy at a location (under way or there), unless it is outdated."""
+        """Record a copy at a location, unless the item was written again meanwhile."""
         if version == self.version[item] and self.where[item]:
             self.where[item][location] = None
 
     def keep_only(self, item: int, *locations: int) -> None:
-        """Drop all copies except these, as no others are needed any more."""
+        """Remove all copies of an item except those at these locations."""
         for other in self.where[item]:
             if other >= 0 and other not in locations:
                 self._forget(item, other)
         self.where[item] = dict.fromkeys(locations)  # in this order: `source` takes the first of equals
 
     def final(self, item: int, by: Sequence[Task]) -> bool:
-        """Return True if no task after these (which end now) uses the item again."""
+        """Return True if no task except these, which end now, still uses the item."""
         own_reads = sum(item in task.reads for task in by)
         own_writes = sum(item in task.writes for task in by)
-        # Those of this launch have not been counted as ended.
+        # The tasks of this launch still count as readers and writers.
         return self.readers[item] <= own_reads and self.writers[item] <= own_writes
 
     def ended(self, task: Task) -> None:
-        """End a task: drop items that no other task uses; results at home stay."""
+        """Record the end of a task; drop written items that no other task uses."""
         for item in task.writes:
             self.writers[item] -= 1
         for item in task.reads:
@@ -225,7 +225,7 @@ class Places:
                 self.keep_only(item)
 
     def lose(self, device: Device) -> list[int]:
-        """Drop the copies on a failed device; returns wanted items without a copy."""
+        """Drop the copies on a failed device; return items still needed without a copy."""
         lost = []
         here = self.on(device)
         for item, copies in enumerate(self.where):
@@ -234,11 +234,11 @@ class Places:
                 self._forget(item, device.index)
                 if not copies and self.readers[item]:
                     lost.append(item)  # only if a task still reads it: others need no copy
-        here.leaving.clear()  # nothing comes back from a failed device
+        here.leaving.clear()  # write-backs from a failed device are lost
         return lost
 
     def drop(self, item: int, device: Device) -> str | None:
-        """Carry out a policy's Drop; return why it is refused, or None."""
+        """Carry out a policy's Drop; return the reason if it is refused, else None."""
         if not 0 <= item < len(self.items):
             return "the item does not exist"
         copies = self.where[item]
@@ -255,18 +255,18 @@ class Places:
     def _forget(self, item: int, location: int) -> None:
         here = self._on.get(location)
         if here is None or item not in here.resident or item in here.pins:
-            return  # a pinned copy gives its room back when it is unpinned
+            return  # the memory of a pinned copy is released when it is unpinned
         del here.resident[item]
         here.unpinned -= self.items[item].size
 
 
 def items_of(tasks: Sequence[Task]) -> tuple[int, ...]:
-    """Items that some tasks read or write, each once, in order."""
+    """Return all items that tasks read or write, without duplicates, in order."""
     return tuple({item: None for task in tasks for item in (*task.reads, *task.writes)})
 
 
 def reads(tasks: Sequence[Task]) -> list[int]:
-    """Items that a launch reads, each once, in order."""
+    """Return all items that a launch reads, without duplicates, in order."""
     if len(tasks) == 1:
         return list(tasks[0].reads)
     return list(dict.fromkeys(item for task in tasks for item in task.reads))

@@ -1,4 +1,4 @@
-"""How long a launch computes: by the truth, and by what policies may know."""
+"""Compute time of a launch: the true time, and the estimate known to policies."""
 
 import math
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from hetsim.model.tasks import Mode
 
 
 def work(launch: Launch) -> float:
-    """Compute seconds left to a launch at rate 1: true time, less what is done."""
+    """Return the remaining compute seconds of a launch at rate 1 (true time)."""
     mode, tasks = launch.placement.mode, launch._tasks
-    # As `_seconds`, for most launches.
+    # A fast path of `_seconds` for most launches.
     if launch.terms is None and tasks and len(tasks) == 1 and mode.curve is None and launch.fusion is None:
         task = tasks[0]
         return (mode.single + task._time[launch.position]) * (1.0 - task._done)
@@ -23,7 +23,7 @@ def work(launch: Launch) -> float:
 
 
 def planned(launch: Launch) -> float:
-    """Estimated compute seconds of a launch, as estimated when it started."""
+    """Return the compute seconds of a launch as estimated when it started."""
     table: Timetable | None = launch.table
     if table is None:
         return _seconds(launch, True)
@@ -33,7 +33,7 @@ def planned(launch: Launch) -> float:
 
 
 def _seconds(launch: Launch, estimated: bool) -> float:
-    """Compute seconds of a launch at rate 1: by estimate, or true; less what is done."""
+    """Return the remaining compute seconds of a launch at rate 1, true or estimated."""
     mode, terms, tasks = launch.placement.mode, launch.terms, launch._tasks
     if launch.fusion is not None and tasks:
         return seconds_of(tasks, launch.fusion, mode.parts, estimated)
@@ -41,15 +41,15 @@ def _seconds(launch: Launch, estimated: bool) -> float:
         full_time, done = _of_one(launch, estimated)
         if mode.curve is not None:
             return full_time * mode.curve.seconds_left(layout_of(launch.placement.devices), done)
-        return mode.computing(1, full_time) * (1.0 - done)  # the float that `work` makes for most launches
+        return mode.computing(1, full_time) * (1.0 - done)  # the same float as in `work`
     max_left = 1.0
-    if terms is not None and (tasks is None or (terms.fresh and not estimated)):  # nothing is done of any
+    if terms is not None and (tasks is None or (terms.fresh and not estimated)):  # no request has been computed before
         own = terms.requests.queue.seconds(launch.position, terms, estimated)
     else:
         assert tasks is not None
         parts_left = [1.0 - (task.done if estimated else task._done) for task in tasks]
         times = [(task.estimates if estimated else task._time)[task.shape.position[mode]] for task in tasks]
-        # `fsum` rounds once: the order of the members does not count.
+        # `fsum` rounds once, so the order of the members does not matter.
         own, max_left = math.fsum(time * part for time, part in zip(times, parts_left, strict=True)), max(parts_left)
     if terms is None:
         return mode.computing(len(launch.tasks), own, max_left)
@@ -57,22 +57,21 @@ def _seconds(launch: Launch, estimated: bool) -> float:
 
 
 def _of_one(launch: Launch, estimated: bool) -> tuple[float, float]:
-    """Seconds of the one task of a launch, and what is done of it."""
     task, position = launch.task, launch.position
     return (task.estimates[position], task.done) if estimated else (task._time[position], task._done)
 
 
 def reached(launch: Launch, seconds: float, estimated: bool) -> float:
-    """Work done by a one-task launch after these seconds at rate 1, with a curve."""
+    """Return the finished fraction of a one-task launch after `seconds` at rate 1."""
     mode = launch.placement.mode
     assert mode.curve is not None
     full_time, done = _of_one(launch, estimated)
-    # Of a task without work all is done.
+    # A task without work is finished.
     return mode.curve.reached(layout_of(launch.placement.devices), done, seconds / full_time) if full_time > 0 else 1.0
 
 
 def restore_seconds(task: Task, history: History, placement: Placement) -> float:
-    """Seconds to restore a task's saved state before it computes."""
+    """Return the seconds to restore a task's saved state before it computes."""
     if not history.state_saved:
         return 0.0
     seconds, devices = task.shape.stopping.restore, placement.devices
@@ -83,7 +82,7 @@ def restore_seconds(task: Task, history: History, placement: Placement) -> float
 
 
 def seconds_of(tasks: Sequence[Task], fusion: Fusion, modes: Sequence[Mode], estimated: bool) -> float:
-    """Compute seconds of tasks launched as one kernel."""
+    """Return the compute seconds of tasks launched as one kernel."""
     positions = [task.shape.position[mode] for task, mode in zip(tasks, modes, strict=True)]
     own = [(task.estimates if estimated else task._time)[at] for task, at in zip(tasks, positions, strict=True)]
     parts_left = [1.0 - (task.done if estimated else task._done) for task in tasks]

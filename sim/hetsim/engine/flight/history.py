@@ -1,4 +1,4 @@
-"""The history of a task: what it keeps from launches that were stopped."""
+"""The history of a task: what it retains from launches that were stopped."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,54 +13,49 @@ from hetsim.model.tasks import Stopping
 
 @dataclass(slots=True, eq=False)
 class History:
-    """State and output that a task keeps from its earlier launches."""
+    """State and output that a task retains from its earlier launches."""
 
+    # rows of stopped launches whose work counts (`hetsim.engine.core.recorder`)
     rows: list[int] = field(default_factory=list)
-    """Rows (hetsim.engine.core.recorder) of stopped launches, as far as their work is kept."""
+    # devices on which it last computed; each has an equal part of the state and of the output
     devices: Sequence[Device] = ()
-    """The devices on which it last computed.  Each has an equal part of the state, and of the output."""
-    state_saved: bool = False
-    """Return True if the host of each device has its part of the state."""
-    input_saved: bool = False
-    """True if the task's input is part of that state."""
-    intact: bool = False
-    """True while its data are still in the memory of these devices; a failure loses them."""
-    left_at: float = 0.0
-    """The time at which it left it there."""
-    saved_by: float = 0.0
-    """The time from which that state is there."""
+    state_saved: bool = False  # True if the host of each device has its part of the state
+    input_saved: bool = False  # True if the task's input is part of that state
+    intact: bool = False  # True while its data are still in the memory of these devices; a failure loses them
+    left_at: float = 0.0  # time at which it last stopped on these devices
+    saved_by: float = 0.0  # time at which the saved state becomes available
+    # finished fraction that is safe; of a task that is not running, the whole finished fraction
     checkpoint: float = 0.0
-    """The finished fraction that is safe; of a task that is not running what is done of it."""
     _parts: tuple[Placement, dict[Device, list[tuple[int, float]]]] | None = None
 
     def save(self, devices: Sequence[Device], stopping: Stopping, now: float, fault: bool = False) -> None:
-        """Note what a launch saved: at a stop that keeps its work, or in checkpoints."""
+        """Record what a launch saved: at a stop that retains its work, or in checkpoints."""
         self.devices, self.intact, self.left_at, self._parts = devices, not fault, now, None
-        # What was drained or flushed left no state behind: its other blocks start from its input.
+        # Draining and flushing save no state: the remaining blocks start from the input.
         self.state_saved = fault or devices[0].type.preemption.kind == "context_switch"
         self.input_saved = self.state_saved and not fault and stopping.input_saved
 
     def lose(self, all_work: bool) -> None:
-        """Note a failure or lossy stop; `all_work`: earlier saved work is lost too."""
-        self.intact = self.input_saved = False  # what lay in memory is gone with the launch
+        """Record a failure or lossy stop; `all_work`: earlier saved work is lost too."""
+        self.intact = self.input_saved = False  # data in device memory are lost with the launch
         self.state_saved = self.state_saved and not all_work  # with all work gone there is no state either
 
     def look(self, states: Sequence[Any]) -> None:
-        """Note whether one of the devices has failed since (`states`: of all)."""
+        """Update `intact` and `input_saved` if one of its devices has failed since."""
         if self.intact and any(states[device.index].failed_at > self.left_at for device in self.devices):
             self.intact = False
             self.input_saved = self.input_saved and self.devices[0].type.preemption.rate is None
 
     @property
     def in_memory(self) -> bool:
-        """Return True if each device holds its part of the output or state."""
+        """True if each device has its part of the output or state in memory."""
         saves = self.state_saved and self.devices[0].type.preemption.rate is not None
         return self.intact and (self.checkpoint == 1.0 or saves)
 
     def parts(self, placement: Placement) -> dict[Device, list[tuple[int, float]]]:
-        """Fractions of the data that a placement's devices lack, by location.
+        """Return the parts of the data that each device lacks, as (location, fraction).
 
-        A device keeps its new part; the rest goes to others, first of its node, in the order of both placements.
+        A device retains its part of the new layout; the rest is sent to other devices, of the same node first.
         """
         if self._parts is None or self._parts[0] is not placement:
             old, new = self.devices, placement.devices
@@ -68,13 +63,13 @@ class History:
             spare = {one: len(new) - len(old) * (one in new) for one in old}
             needs = {one: len(old) - len(new) * (one in old) for one in new}
             parts: dict[Device, list[tuple[int, float]]] = {one: [] for one in new}
-            for near, one, other in product((True, False), old, new):  # first what stays on a node
+            for near, one, other in product((True, False), old, new):  # pairs on the same node first
                 if (size := min(spare[one], needs[other])) > 0 and (one.node == other.node or not near):
                     spare[one] -= size
                     needs[other] -= size
                     location = host(one.node) if one.type.kind == "cpu" else one.index
                     parts[other].append((location, size / (len(old) * len(new))))
-            self._parts = placement, parts  # asked for again by every device of the placement
+            self._parts = placement, parts  # cached: every device of the placement needs it
         return self._parts[1]
 
     def gives(self, device: Device, placement: Placement) -> bool:
@@ -86,7 +81,7 @@ class History:
         return any(one.node == device.node for one in self.devices)
 
     def source(self, placement: Placement, device: Device) -> int:
-        """The location from which a device gets the state: its own host first."""
+        """Return the host from which a device gets the state: its own if possible."""
         devices = self.devices
         if self.is_near(device):
             return host(device.node)

@@ -1,7 +1,7 @@
 """Launches and timetables, as data; `hetsim.engine.launching` acts on them.
 
 Every launch has one pending entry in the clock.  A launch that only computes, at nominal rate, on devices that serve
-one launch at a time needs nothing but that entry; any other has a `Timetable`.
+one launch at a time needs nothing else; any other launch has a `Timetable`.
 """
 
 import math
@@ -22,40 +22,34 @@ BEFORE, UPLOAD, RESTORE, QUEUED, COMPUTE, DOWNLOAD, OVER = range(7)
 STAGE_NAMES = ("preparing", "upload", "restore", "queued for compute", "compute", "download", "over")
 
 END, READY, TURN, JOIN, COMPUTED = range(5)
-"""What the pending entry of a launch stands for: its end; its devices are ready; a copy engine is its own, and the
-transfer needs events of its own; it begins to share a compute engine; it has computed, and others depend on that."""
+"""Purpose of the pending clock entry of a launch.  END: it ends; READY: its devices are ready; TURN: it gets a copy
+engine, and the transfer needs events; JOIN: it begins to share a compute engine; COMPUTED: it has computed, and other
+launches depend on that."""
 
 
-Moves = tuple[float, float, float, float]
-"""Bytes and seconds of an upload, and of a download."""
+Moves = tuple[float, float, float, float]  # bytes and seconds of an upload, then of a download
 
 Sketch = tuple[
     "Lane", float, tuple[float, float, float], tuple[float, ...], float, Moves, Flow | None, Flow | None
 ]  # fmt: skip
-"""The stages of a launch on one accelerator, in few numbers: its lane, compute seconds, rates, times (as
-`Timetable.all_times`), end, what it moves, and its transfers over shared ways (`hetsim.engine.launching.sketches`).
-
-Most launches with transfers end as they were planned, and nothing looks at them in between.  Whatever looks at one of
-them, or changes what is in flight on its accelerator, asks for `Launch.table`, and finds what would have been there.
-"""
+"""The stages of a launch on one accelerator in compact form, without a `Timetable`.  Its lane (the accelerator's
+engines), compute seconds, rates, times (as `Timetable.all_times`), end, transfer sizes, and flows over shared paths
+(`hetsim.engine.launching.sketches`). Most launches with transfers end as planned and are not accessed before. An access
+to `Launch.table`, or a change of what is in flight there, expands the sketch first."""
 
 
 class Launch(Timer):
-    """One or more tasks running in one mode on one placement.
+    """One or more tasks that run in one mode on one placement.
 
-    The tasks of a batch of requests become objects when they are first looked at.
+    The requests of a batch become task objects when they are first accessed.
     """
 
     __slots__ = ("number", "placement", "cores", "position", "decided", "terms", "sketch", "own_table", "_tasks")
     # Set where the launch is made.
-    cores: int
-    """Bitmask of the cores it took (a CPU launch)."""
-    position: int
-    """Position of its mode in the first task's shape."""
-    resident = False
-    """True if it has no end of its own (`Resident`)."""
-    fusion: Fusion | None = None
-    """How its tasks are fused, if several are launched as one kernel (`FusedLaunch`)."""
+    cores: int  # bitmask of the cores that a CPU launch occupies
+    position: int  # position of its mode in the first task's shape
+    resident = False  # True for a launch without a planned end (`Resident`)
+    fusion: Fusion | None = None  # how its tasks are fused, if they are launched as one kernel (`FusedLaunch`)
 
     def __init__(self, then: Callable[[Any], None] | None, number: int, tasks: tuple[Task, ...], placement: Placement,
                  now: float):  # fmt: skip
@@ -65,20 +59,20 @@ class Launch(Timer):
         self.placement = placement
         self.decided = now
         self.terms: Terms | None = None
-        self.sketch: Sketch | None = None  # its stages, as long as nothing looks at them
-        self.own_table: Any = None  # its `Timetable`, if it has been written out; else None
+        self.sketch: Sketch | None = None  # compact form of its stages, until it is expanded
+        self.own_table: Any = None  # its `Timetable`, if it has one; else None
         self._tasks: tuple[Task, ...] | None = tasks
 
     @property
     def table(self) -> Any:
-        """The `Timetable` (a sketch is written out first); None if compute-only."""
+        """The `Timetable` (a sketch is expanded first); None if compute-only."""
         if self.sketch is not None:
             self.sketch[0].write_out()
         return self.own_table
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """The launch's tasks as objects; none once it is over."""
+        """The launch's tasks as objects; empty after its end."""
         if (tasks := self._tasks) is None:
             terms = self.terms
             assert terms is not None
@@ -90,7 +84,7 @@ class Launch(Timer):
 
     @property
     def task(self) -> Task:
-        """The first of its tasks."""
+        """The first task of the launch."""
         return self.tasks[0]
 
     @property
@@ -102,7 +96,7 @@ class Launch(Timer):
 
 
 class FusedLaunch(Launch):
-    """Several tasks launched as one kernel, each in its own mode."""
+    """A launch of several tasks as one kernel, each task in its own mode."""
 
     __slots__ = ("fusion",)
 
@@ -114,10 +108,10 @@ class FusedLaunch(Launch):
 
 
 class Terms:
-    """Properties of a batch that its members do not have: padding and noise.
+    """Properties of a batch that its requests do not have: padding and noise.
 
-    `extra` requests that are none are moved, and `padding` seconds computed, for nothing; the truth is each stage's
-    time × its factor (`up`, `compute`, `down`).
+    A padded batch moves `extra` requests and computes `padding` seconds in addition.  The true time of each stage is
+    its nominal time × a factor (`up`, `compute`, `down`).
     """
 
     __slots__ = ("requests", "extra", "padding", "up", "compute", "down", "first", "own_rows", "fresh", "oldest")
@@ -129,25 +123,25 @@ class Terms:
         self.up, self.compute, self.down = factors
         self.first = -1  # position of the first request in its service, if the batch is a slice of it; else -1
         self.own_rows: list[int] | None = None
-        self.fresh = True  # True if its requests have no data items and were in no batch before: their columns say all
+        self.fresh = True  # True if its requests have no data items and were in no batch before
         self.oldest = oldest  # when its oldest request arrived at the node
 
     @property
     def rows(self) -> Any:
-        """The rows of its requests: a list, or an array."""
+        """The rows of the batch's requests: a list, or an array."""
         if self.own_rows is None:
             return self.requests.queue.service.rows[self.first : self.first + self.requests.count]
         return self.own_rows
 
 
 def _written_out(launch: Launch, sketch: Sketch) -> "Timetable":
-    """Write out the timetable of a sketch; its parts join the copy engines' queues."""
+    """Convert a sketch to a timetable; its transfers enter the copy engines' queues."""
     lane, seconds_left, rates, times, end, moves, up_flow, down_flow = sketch
     up_bytes, up_seconds, down_bytes, down_seconds = moves
     device, begin = launch.placement.devices[0], launch.decided
     _, up_at, uploaded, began, computed, down_at = times
     table = Timetable(begin, seconds_left, lane.alone)
-    table.rate, table.busy_rate, table.watts = rates  # nominal still: any change writes sketches out first
+    table.rate, table.busy_rate, table.watts = rates  # still nominal: any change expands sketches first
     table.uploaded = table.ready = begin
     table.compute_start = table.updated = began
     table.compute_end = table.finish_at = computed
@@ -155,7 +149,7 @@ def _written_out(launch: Launch, sketch: Sketch) -> "Timetable":
     if up_at == up_at:
         up = Part(launch, lane, device, line=lane.up, size=up_bytes, seconds=up_seconds)
         up.ask, up.at, up.until = begin, up_at, uploaded
-        insert_part(lane.uploads, up)  # one that starts now may be there already
+        insert_part(lane.uploads, up)  # a launch that starts now may be in the list already
         table.up = (up,)
         table.uploaded = table.ready = uploaded
         if up_flow is not None:
@@ -164,12 +158,12 @@ def _written_out(launch: Launch, sketch: Sketch) -> "Timetable":
     if down_bytes or down_seconds:
         down = Part(launch, lane, device, line=lane.down, size=down_bytes, seconds=down_seconds)
         down.ask, down.at, down.until = computed, down_at, end
-        insert_part(lane.downloads, down)  # it asks once it has computed, and is in the line before
+        insert_part(lane.downloads, down)  # it is queued now, and requests the engine after computing
         table.down = (down,)
         if down_flow is not None:
             down.sent(down_flow)
         elif lane.shared:
-            down.at = lane.download if lane.download > computed else computed  # as `serve` gives it its turn
+            down.at = lane.download if lane.download > computed else computed  # as `serve` computes it
             lane.download = INF
             if launch.entry >= 0:
                 table.armed, table.due = computed, TURN
@@ -177,23 +171,19 @@ def _written_out(launch: Launch, sketch: Sketch) -> "Timetable":
 
 
 class Timetable:
-    """Begin and end of each stage: inf if unknown, NaN where there is no such stage.
+    """Begin and end of each stage: inf if unknown, NaN if the stage does not exist.
 
-    Times up to now have happened; later ones hold until something changes them.  `left` is the compute time still to
-    do at rate 1, true at `updated`; `total` what it was at the start.  `compute_end` of a launch that shares its
-    accelerator (`group`) is inf until it comes; `finish_at` is when it would come at the present rates.
+    Times up to now have happened; later times are predictions that any change revises.  `left` is the compute time
+    remaining at rate 1, valid at `updated`; `total` is its initial value.  For a launch that shares its accelerator
+    (`group`), `compute_end` is inf until it happens, and `finish_at` is the prediction at the present rates.
     """
 
-    open_at = 0.0
-    """When its devices are ready, evictions aside."""
-    blocked = 0
-    """Evictions that must end before it may begin."""
-    prepared = True
-    """True once it is known what must be uploaded."""
+    open_at = 0.0  # when its devices are ready, evictions not counted
+    blocked = 0  # number of evictions that must end before it may begin
+    prepared = True  # True once its uploads are known
     up: tuple[Part, ...] = ()
     down: tuple[Part, ...] = ()
-    restore = 0.0
-    """Seconds to restore saved state, between `uploaded` and `ready`."""
+    restore = 0.0  # seconds to restore saved state, between `uploaded` and `ready`
     uploaded: float = INF
     ready: float = INF
     compute_start: float = INF
@@ -206,24 +196,17 @@ class Timetable:
     busy_rate = 0.0
     watts = 0.0
     rate = 1.0
-    done = 0.0
-    """Compute seconds done by `updated`, kept apart from `left`."""
+    done = 0.0  # compute seconds done by `updated`, counted apart from `left`
     group: "ShareGroup | None" = None
     items: tuple[int, ...] = ()
-    traffic: Any = None
-    """Its traffic among nodes (`hetsim.engine.flight.contention.Member`), if it is on several."""
-    stepwise = False
-    """True if anything must be done for it between its start and its end."""
-    armed = INF
-    """When its entry is due, and below what for."""
+    traffic: Any = None  # its network traffic (`hetsim.engine.flight.contention.Member`), if it is on several nodes
+    stepwise = False  # True if it needs events between its start and its end
+    armed = INF  # when its clock entry is due; `due`: the purpose of that entry
     due = END
     joined = False
-    computed = False
-    """True once a stepwise launch shares an accelerator; and once it is known to have computed."""
-    estimate: tuple[float, float] | None = None
-    """Seconds of its upload and download as policies may know them, once asked for."""
-    planned = NAN
-    """Estimated seconds of computing, once asked for."""
+    computed = False  # `joined`: it shares an accelerator; `computed`: it is known to have computed (stepwise launches)
+    estimate: tuple[float, float] | None = None  # estimated seconds of its upload and download, once queried
+    planned = NAN  # estimated compute seconds, once queried
 
     def __init__(self, begin: float, work: float, lanes: "tuple[Lane, ...]" = ()):
         self.lanes = lanes
@@ -249,7 +232,7 @@ class Timetable:
         return min([part.at for part in self.down], default=NAN)
 
     def times(self, now: float) -> tuple[float, ...]:
-        """Start, upload, compute and begin of the download up to now; NaN: not yet."""
+        """Return begin and end times of its stages up to `now`; NaN for later ones."""
         up = self.upload_start
         up = up if up <= now else NAN
         uploaded = self.uploaded if up == up and self.uploaded <= now else NAN
@@ -262,7 +245,7 @@ class Timetable:
         return start, up, uploaded, began, computed, down if down <= now else NAN
 
     def all_times(self) -> tuple[float, ...]:
-        """`times` of a launch that has completed."""
+        """Return `times` of a launch that has completed."""
         up, down = self.up, self.down
         began = self.compute_start
         if not up:
@@ -276,33 +259,32 @@ class Timetable:
         return begun, start, uploaded, began, self.compute_end, last
 
     def settle(self, now: float) -> None:
-        """Bring remaining work, busy time and energy up to date while computing."""
+        """Update remaining work, busy time and energy of a computing launch to `now`."""
         if (elapsed := now - self.updated) > 0:
             done = self.rate * elapsed  # at the rate since `updated`: a change of rate settles first
             seconds_left = self.left - done
             self.left = seconds_left if seconds_left > 0.0 else 0.0  # rounding may overshoot
-            self.done += done  # what has been done stays so, whatever is set as left
+            self.done += done  # counted apart, since `left` may be set to other values
             self.busy += self.busy_rate * elapsed
             self.energy += self.watts * elapsed
         self.updated = now
 
     def busy_by(self, now: float) -> float:
-        """Device-seconds computed up to now."""
+        """Return the device-seconds computed up to now."""
         return self.busy + self.busy_rate * self._since(now)
 
     def energy_by(self, now: float) -> float:
-        """Joules above idle up to now."""
+        """Return the energy above idle up to now, in joules."""
         return self.energy + self.watts * self._since(now)
 
     def _since(self, now: float) -> float:
-        """Seconds computed since `busy` and `energy` were brought up to date."""
         if self.computed or self.updated > now:  # settled, or not yet begun
             return 0.0
         return min(now, self.compute_end) - self.updated  # after its end no more is computed
 
 
 class ShareGroup(Timer):
-    """Launches that slow each other on an accelerator; one pending event for all."""
+    """Launches that slow each other on an accelerator; they share one pending event."""
 
     __slots__ = ("members", "share")
 
@@ -330,18 +312,16 @@ class Lane:
         self.upload = self.ready = self.compute = self.download = 0.0
         self.group = group  # the group of an accelerator on which launches slow each other; None for others
         self.sliced = sliced  # True if launches take turns, so that any number of them may compute
-        self.direct = direct
-        """True if it serves whole launches of this accelerator alone, most of which a sketch describes completely."""
+        self.direct = direct  # True if launches use it whole and unshared, so that most are sketches
         self.shared = not (up.private and down.private)  # True if other transfers may use its paths
-        self.regular = regular
-        """True if its launches use no other accelerator, whole ones one at a time or such as share it."""
+        self.regular = regular  # True if launches run one at a time, or share it and use no other accelerator
         self.fetching = 0  # prefetches under way
         self.alone = (self,)  # the lanes of a launch that is on no other
 
     def write_out(self, end: float = 0.0) -> None:
-        """Write out the timetables of sketched launches; `end`: the run is over.
+        """Convert all sketches of the accelerator to timetables; `end`: the run is over.
 
-        What has been booked is sent now, but for what has ended before the end of the run.
+        Booked flows are sent now, except those that have ended before the end of the run.
         """
         for launch in self.flights:
             if (drawn := launch.sketch) is not None:
@@ -357,22 +337,20 @@ class Lane:
                 launch.sketch = None
 
     def idle(self, now: float) -> bool:
-        """Return True if nothing is in flight or waits for an engine; frees the engines."""
+        """Return True if no launch or transfer is there; then mark the engines as free."""
         if self.flights or self.uploads or self.downloads:
             return False
         self.upload = self.compute = self.download = now
-        self.ready = 0.0  # none is before the next launch
+        self.ready = 0.0  # no launch precedes the next one
         return True
 
 
 class Resident(Launch):
     """A launch without a planned end, such as a replica of a language model.
 
-    It keeps its devices until it is given up or one of them fails; its entry is the next boundary of what it does
-    there.
-
-    It stands in `RunState.residents`, and what befalls its devices reaches it as any launch; what is to be done then is
-    up to `holder`.  Its number is negative: not it, but each of its busy periods is a row of the table of launches.
+    It occupies its devices until it is released or a device fails; its clock entry is the next step boundary.  It is in
+    `RunState.residents`, and changes of its devices affect it like any launch; `holder` decides how it reacts.  Its
+    number is negative, and each of its busy periods (not the launch itself) is a row of the table of launches.
     """
 
     __slots__ = ("holder",)
@@ -386,5 +364,5 @@ class Resident(Launch):
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Requests that the replica has taken in."""
+        """Requests that the replica has admitted to its batch."""
         return tuple(request.task for request in self.holder.requests.taken_in)

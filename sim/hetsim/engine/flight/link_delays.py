@@ -1,12 +1,12 @@
-"""Delays of jobs that share links, from the stakes of the jobs on each link.
+"""Delays of jobs that share links, computed from each job's use of each link.
 
-A job on one link meets what `hetsim.formulas.contention` has for that link.  On several, over which it sends at once,
-the longest of its delays counts, and it leaves more of a link to others where another one limits it.  Two passes: each
-link by itself, then with what the first pass has for the other links of its jobs.  A change on a link reaches the jobs
-on it and those on the other links of its jobs, no further.
+A `Stake` is a job's use of one link.  The delay of a job on one link follows `hetsim.formulas.contention`.  A job that
+sends over several links at once has the longest of its delays, and uses less of a link when another link limits it.
+Two passes solve this: each link by itself, then with the first pass's delays on the other links of its jobs.  A change
+on a link affects the jobs on it and those on the other links of its jobs, no others.
 
-Up to `JOINT` jobs that are connected by links are instead solved together (`hetsim.formulas.contention`), and a
-change reaches all of them.
+Up to `JOINT` jobs that are connected by links are instead solved jointly (`hetsim.formulas.contention`), and a change
+affects all of them.
 """
 
 import math
@@ -20,31 +20,29 @@ import numpy as np
 from hetsim.formulas.contention import ALIKE, Contention, LinkDelays, delays, longest_delay, stretches
 from hetsim.model.exchange import Use
 
-JOINT = 10
-"""Maximum number of connected jobs of which the joint distribution is found: 2^10 states take 2 to 4 ms."""
+JOINT = 10  # maximum number of connected jobs that are solved jointly: 2^10 states take 2 to 4 ms
 
 
 class Stake:
-    """A job's use of a shared link, phase by phase."""
+    """A job's use of a shared link, by phase of its step."""
 
     __slots__ = ("member", "group", "spent", "share", "hidden")
 
     def __init__(self, member: Any, group: "ContendingJobs", phases: list[Use]):
         self.member = member  # its job, a `hetsim.engine.flight.contention.Member`: `alone`, `stakes` and `longest`
         self.group = group
-        self.spent = sum(spent for _, spent, _ in phases)
-        """Seconds of its step in which it uses the link, if nothing delays it."""
+        self.spent = sum(spent for _, spent, _ in phases)  # seconds of its step in which it uses the undelayed link
+        # share of the link that it can use, a mean over its phases
         self.share = min(1.0, sum(seconds for seconds, _, _ in phases) / self.spent)
-        """Share of the link that it can use; a mean over its phases."""
+        # by phase: its fraction of `spent`, and the delay (s) that other work hides
         self.hidden = [(spent / self.spent, slack) for _, spent, slack in phases]
-        """For each phase its share of these seconds, and by how many it may grow before the step does."""
 
     def exposed(self, delay: float) -> float:
-        """The part of a delay that is not hidden by computing."""
+        """Return the part of a delay that is not hidden by computing."""
         return sum([max(0.0, delay * share - slack) for share, slack in self.hidden])
 
     def met(self, second: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Probabilities and seconds of the job's delay on this link alone."""
+        """Return the distribution of the job's delay on this link: probabilities, seconds."""
         row, table = self.group.first.rows[self.member], self.group.second if second else self.group.first.met
         return table.seen[row], table.delays[row]
 
@@ -55,21 +53,15 @@ class ContendingJobs:
 
     link: int
     rule: Contention
-    members: list[Any] = field(default_factory=list)
-    """All jobs with a step that crosses it."""
-    stakes: list[Stake] = field(default_factory=list)
-    """Stakes of the members that others can delay on this link."""
-    first: "FirstPass" = None  # type: ignore[assignment]  # set for all links that a change reaches
-    """Kept until the jobs on the link change."""
+    members: list[Any] = field(default_factory=list)  # all jobs whose step crosses the link
+    stakes: list[Stake] = field(default_factory=list)  # stakes of the members that other jobs can delay on this link
+    first: "FirstPass" = None  # type: ignore[assignment]  # set for all links that a change affects
+    # result of the second pass, cached until the jobs on a link of one of its jobs change
     kept: LinkDelays | None = None
-    """The second pass, kept until the jobs on a link of one of its jobs change."""
-    joint: bool = False
-    """True if its jobs were solved together with all that they are connected with."""
-    busy: float = 0.0
-    """Seconds of its full rate that were used since the last row."""
+    joint: bool = False  # True if its jobs were solved jointly with all jobs connected to them
+    busy: float = 0.0  # seconds at full rate used since the last row
     since: float = 0.0
-    row: int = -1
-    """Where its last row stands."""
+    row: int = -1  # position of its last row
 
     def add(self, stake: Stake) -> None:
         self.stakes.append(stake)
@@ -85,7 +77,7 @@ class ContendingJobs:
         first, second = self.first, self.kept
         if second is None:
             elsewhere = [[one for one in _slow(stake.member) if one is not stake] for stake in self.stakes]
-            second = first.met  # without others elsewhere the first pass is the answer
+            second = first.met  # if no job is slowed on other links, the first pass is final
             if self.rule == "random" and (any(elsewhere) or np.ptp(first.share) > ALIKE):
                 more = np.array([stake.member.longest for stake in self.stakes])
                 caps = _caps(first, elsewhere) if any(elsewhere) else None
@@ -105,7 +97,7 @@ class FirstPass:
         self.own, self.spent, self.share = np.array(parts).T
         self.rows = {stake.member: row for row, stake in enumerate(stakes)}
         self.met = delays(self.own, self.spent, self.share, group.rule)
-        self.slow = bool(self.met.delays[:, -1].max() > 0.0)  # True if any job delays another one there
+        self.slow = bool(self.met.delays[:, -1].max() > 0.0)  # True if any job delays another one on the link
         longer = self.spent + (self.met.seen * self.met.delays).sum(axis=1)
         self.sending: list[float] = (longer / (self.own + longer)).tolist()  # share of its time that each job sends
         self.deviation = [math.sqrt(sending * (1.0 - sending)) for sending in self.sending]
@@ -113,22 +105,22 @@ class FirstPass:
 
 
 def reached(groups: Iterable[ContendingJobs]) -> list[ContendingJobs]:
-    """These links, others of their jobs, and all that must be solved together."""
+    """Return all links whose delays change with these, including jointly solved ones."""
     groups_of = {group.link: group for group in groups}
-    near = dict(groups_of)  # only what shares a job with these links is reached
+    near = dict(groups_of)  # only links that share a job with these are affected
     for group in groups_of.values():
         near.update((other.group.link, other.group) for stake in group.stakes for other in stake.member.stakes)
-    for group in list(near.values()):  # a list: more are added on the way
+    for group in list(near.values()):  # a list, since `near` grows in the loop
         if group.link not in groups_of and (group.joint or _connected(group) is not None):
             near.update((other.link, other) for other in _walk(group, joint=group.joint))
     return list(near.values())
 
 
 def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
-    """Links connected with this one; joint: by links solved together only."""
+    """Return the links connected with a link; `joint`: only links solved jointly."""
     reached_groups, rest = {start.link: start}, [start]
     jobs: set[int] = set()
-    while rest and (joint or len(jobs) <= JOINT):  # with more jobs they are not solved together anyway
+    while rest and (joint or len(jobs) <= JOINT):  # with more than JOINT jobs they are not solved jointly
         group = rest.pop()
         if joint and not group.joint:
             continue
@@ -142,7 +134,7 @@ def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
 
 
 def _connected(start: ContendingJobs) -> list[Any] | None:
-    """Jobs connected with those on a link, where they are to be solved together."""
+    """Return the jobs connected with a link by links, if few enough to solve jointly."""
     if start.rule != "random" or len(start.stakes) > JOINT:
         return None
     members = {id(stake.member): stake.member for group in _walk(start, joint=False) for stake in group.stakes}
@@ -150,7 +142,7 @@ def _connected(start: ContendingJobs) -> list[Any] | None:
 
 
 def delay_ratios(groups: Iterable[ContendingJobs]) -> list[tuple[Any, float]]:
-    """Ratios of step times to those on uncontended links, for all jobs reached."""
+    """Return the slowdown of each affected job's step against uncontended links."""
     links = reached(groups)
     for group in links:
         group.kept, group.joint = None, False  # set again by what follows, if it still holds
@@ -170,7 +162,6 @@ def delay_ratios(groups: Iterable[ContendingJobs]) -> list[tuple[Any, float]]:
 
 
 def _jointly(members: list[Any]) -> list[tuple[int, float]]:
-    """Ratios of jobs that nothing but each other delays."""
     links = list({stake.group.link: stake.group for member in members for stake in member.stakes}.values())
     column = {group.link: at for at, group in enumerate(links)}
     spent = np.array([max(stake.spent for stake in member.stakes) for member in members])
@@ -180,7 +171,7 @@ def _jointly(members: list[Any]) -> list[tuple[int, float]]:
         for stake in member.stakes:
             share[row, column[stake.group.link]] = stake.share * stake.spent / spent[row]
     for group in links:
-        group.joint = True  # a later change on any of these links reaches all of them
+        group.joint = True  # a later change on any of these links affects all of them
     ratios = []
     for member, longer in zip(members, stretches(np.maximum(own, 1e-3 * spent), spent, share), strict=True):
         exposed = [stake.exposed((longer - 1.0) * stake.spent) for stake in member.stakes]
@@ -198,18 +189,18 @@ def _ratio(member: Any) -> float:
 
 
 def _slow(member: Any) -> list[Stake]:
-    """Stakes of a job on links where jobs delay each other."""
+    """Return the job's uses of those links on which jobs delay each other."""
     return [one for one in member.stakes if len(one.group.stakes) > 1 and one.group.first.slow]
 
 
 def _longest(stakes: list[Stake], second: bool) -> float:
-    """Delay of a job that sends over the links of these stakes at once."""
+    """Return the delay of a job that sends over all these links at once."""
     pairs = [_together(one, other) for one, other in combinations(stakes, 2)]
     return longest_delay([stake.met(second) for stake in stakes], sum(pairs) / len(pairs) if pairs else 1.0)
 
 
 def _together(stake: Stake, other: Stake) -> float:
-    """Correlation of the numbers of senders on two links, without one job."""
+    """Return the correlation of the numbers of senders on two links, without a job."""
     first, second, there = stake.group.first, other.group.first, other.group.first.rows
     mine, theirs = first.deviation[first.rows[stake.member]], second.deviation[there[stake.member]]
     both = sum([first.deviation[row] * second.deviation[there[job]] for job, row in first.rows.items() if job in there])
@@ -218,9 +209,9 @@ def _together(stake: Stake, other: Stake) -> float:
 
 
 def _caps(here: FirstPass, elsewhere: list[list[Stake]]) -> np.ndarray:
-    """Share of a link that each job can use, as its other links allow it.
+    """Return the share of a link that each job can use, as limited by its other links.
 
-    Of the jobs that are on both links as large a part sends as of all jobs here, of the rest as many as on average.
+    Jobs on both links are assumed to send at the same fraction as all jobs here; other jobs send at their average rate.
     """
     others = np.arange(len(here.rows))
     caps: np.ndarray = np.repeat(here.share[:, None], len(others), axis=1)

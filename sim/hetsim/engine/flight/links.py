@@ -1,8 +1,8 @@
-"""Bytes on links: fluid transfers share every link they cross max-min fairly.
+"""Bytes on links: fluid transfers share every link they cross, max-min fairly.
 
-A transfer waits its latency, then flows over its pipes at one rate.  Transfers that are coupled through shared
-pipes form a group; a group keeps one pending event, its next completion.  A transfer alone on its pipes may be booked
-(`Links.book`): its end is known, and it needs no event, until another transfer comes to one of them.
+A transfer waits for its latency, then flows over its pipes at one rate.  Transfers that are coupled by shared pipes
+form a group; a group has one pending event, its next completion.  A transfer alone on its pipes may be booked
+(`Links.book`): its end is known and needs no event until another transfer uses one of its pipes.
 """
 
 import math
@@ -23,12 +23,11 @@ class Pipe:
     name: str
     rate: float
     group: "FlowGroup | None" = None
-    booked: "Flow | None" = None
-    """The last transfer that was booked on it; over if its time has come."""
+    booked: "Flow | None" = None  # last transfer booked on the pipe; it is over if its end has passed
 
 
 class Flow(Timer):
-    """A transfer under way; `done(flow)` is called when its last byte has arrived."""
+    """A transfer in progress; `done(flow)` is called when its last byte has arrived."""
 
     __slots__ = (
         "pipes", "left", "rate", "most", "done", "owner", "group", "ended", "since", "until", "turn", "called",
@@ -51,13 +50,13 @@ class Flow(Timer):
         self.group: FlowGroup | None = None
         self.ended = False
         self.since = 0.0  # when it begins to flow, if it is booked
+        # order of its begin among the events of that instant; `called`: when that was decided
         self.turn = self.called = math.inf
-        """The place of its beginning among what happens at that instant, and when that was decided."""
-        self.until = math.inf  # when the last byte of one that is booked arrives, if no other comes to its pipes before
+        self.until = math.inf  # end of a booked flow, unless another flow uses its pipes before
         self.bookable = False  # True if it may be booked once it is alone
 
     def there(self, now: float, called: float) -> bool:
-        """Return True if a booked transfer is under way for a `called` that begins now."""
+        """Return True if a booked flow still occupies its pipes for one that begins now."""
         return self.until > now or (self.until == now and called < self.since and self.owner is not None)
 
 
@@ -75,7 +74,7 @@ class FlowGroup(Timer):
 
 
 def fair_rates(flows: Sequence[Flow]) -> None:
-    """Max-min fair rates by progressive filling: the tightest pipe fixes its flows.
+    """Set max-min fair rates by progressive filling, the tightest pipe first.
 
     Reference: Bertsekas, Gallager, Data Networks (1992), ch. 6.5.2.  Cost: O(pipes × flows).
     """
@@ -85,7 +84,7 @@ def fair_rates(flows: Sequence[Flow]) -> None:
         for pipe in one.pipes:
             if pipe.rate < joint_rate and pipe in two.pipes:
                 break
-        else:  # neither delays the other, as half of each pipe they share is enough for it
+        else:  # half of each shared pipe is enough for each flow, so neither delays the other
             one.rate, two.rate = one.most, two.most
             return
     users: dict[Pipe, list[Flow]] = {}
@@ -99,16 +98,16 @@ def fair_rates(flows: Sequence[Flow]) -> None:
         for flow in flows:
             flow.rate = share
         return
-    free_rate = {pipe: pipe.rate for pipe in users}  # what flows that have their rate leave of each
+    free_rate = {pipe: pipe.rate for pipe in users}  # rate left by the flows that have their rate
     count = {pipe: len(on) for pipe, on in users.items()}  # flows without a rate yet, by pipe
     todo = len(flows)
     while todo:
         tightest, share = None, math.inf
         for pipe, number in count.items():
-            if number and free_rate[pipe] / number < share:  # of equally tight pipes the first that was met
+            if number and free_rate[pipe] / number < share:  # among equally tight pipes the first
                 tightest, share = pipe, free_rate[pipe] / number
         assert tightest is not None
-        # Its flows that have no rate yet get equal shares, and take these from the other pipes on their way.
+        # Its flows without a rate get equal shares, which are subtracted from their other pipes.
         for flow in users[tightest]:
             if flow.rate < 0:
                 flow.rate = share
@@ -124,8 +123,7 @@ class LinkPath(NamedTuple):
 
     rate: float
     latency: float
-    private: bool
-    """True if nothing else can use it while the accelerator's copy engine serves a launch."""
+    private: bool  # True if nothing else can use it while the accelerator's copy engine serves a launch
 
 
 class Links:
@@ -133,10 +131,10 @@ class Links:
 
     def __init__(self, cluster: Cluster, clock: Clock, modes: Sequence[Mode] = (), items: bool = True):
         self.clock = clock
-        self.moved = 0.0  # bytes that began their way over a link so far
+        self.moved = 0.0  # bytes sent over links so far
         self.sure: Callable[[Flow], None] = _nothing
+        # `sure` is called with a flow when it becomes booked, `unsure` when its end is no longer known
         self.unsure: Callable[[Flow], None] = _nothing
-        """Called with a transfer that has been booked later, and with one of which the end is not known any more."""
         self.up_lines: dict[int, LinkPath] = {}
         self.down_lines: dict[int, LinkPath] = {}
         parted = {mode.type for mode in modes if mode.gpus and not mode.whole_devices}
@@ -163,7 +161,7 @@ class Links:
                 # A pipe of infinite rate delays no transfer.
                 self._up[device.index] = tuple(pipe for pipe in ways_up if pipe.rate < math.inf), latency
                 self._down[device.index] = tuple(pipe for pipe in ways_down if pipe.rate < math.inf), latency
-                # Items go over the way down at the same time as downloads, and both directions of a half-duplex link
+                # Items use the download path at the same time as downloads, and both directions of a half-duplex link
                 # are in use at once where several launches are in flight.
                 kind = device.type
                 one_way = ways_up[0] is ways_down[0] and ways_up[0].rate < math.inf
@@ -180,20 +178,20 @@ class Links:
         return (up, up) if link.duplex == "half" else (up, Pipe(f"{name}:down", link.download))
 
     def up(self, device: Device) -> tuple[Sequence[Pipe], float]:
-        """Pipes and latency from host memory to a device."""
+        """Return pipes and latency from host memory to a device."""
         return self._up[device.index]
 
     def down(self, device: Device) -> tuple[Sequence[Pipe], float]:
         return self._down[device.index]
 
     def between(self, source: int, target: int) -> tuple[Sequence[Pipe], float]:
-        """Pipes and latency from one node's host memory to another's."""
+        """Return pipes and latency from one node's host memory to another node's."""
         pipes = [pipe for pipe in (self._out[source], self._in[target]) if pipe.rate < math.inf]
         return pipes, self._network_latency[source] + self._network_latency[target]
 
     @staticmethod
     def alone(way: tuple[Sequence[Pipe], float], size: float) -> float:
-        """Seconds for `size` bytes on an idle path; 0 for nothing."""
+        """Return the seconds for `size` bytes on an idle path; 0 for 0 bytes."""
         pipes, latency = way
         if not size:
             return 0.0
@@ -205,9 +203,9 @@ class Links:
         self, way: tuple[Sequence[Pipe], float], size: float, seconds: float, done: Callable[[Flow], None],
         owner: Any = None, called: float = math.inf,
     ) -> Flow:  # fmt: skip
-        """Move `size` bytes and what takes `seconds` alone along a path.
+        """Send `size` bytes along a path, and a load that takes `seconds` on an idle path.
 
-        The latency is included once; `called`: when it was decided that this happens now.
+        The latency is included once; `called`: when it was decided that the transfer begins now.
         """
         pipes, latency = way
         self.moved += size
@@ -234,12 +232,12 @@ class Links:
         self, way: tuple[Sequence[Pipe], float], size: float, seconds: float, done: Callable[[Flow], None], owner: Any,
         called: float,
     ) -> Flow:  # fmt: skip
-        """As `send`, but without an event on a path that is idle: the end is known.
+        """Send like `send`, but without an event if the path is idle, as the end is known.
 
-        Its end is `Flow.until`, and `done` is not called.  If another one comes to one of its pipes before its end
-        (`unsure`), it goes on as if it had been sent; once it is alone again, it is booked (`sure`).
-
-        `called`: when it was decided that this happens now.  What began to flow later is still there if it ends now.
+        The end is `Flow.until`, and `done` is not called.  If another flow uses one of its pipes before that
+        (`unsure`), it continues as if it had been sent; once it is alone again, it is booked (`sure`).  `called`: when
+        it was decided that the transfer begins now.  A flow that ends now but began after that time still counts as
+        present.
         """
         pipes, latency = way
         now = self.clock._now
@@ -252,9 +250,9 @@ class Links:
         self.moved += size
         flow = Flow(pipes, size, done, owner)
         flow.bookable = True
-        flow.called, flow.turn = called, -1.0  # it began at once: it is before all others of this instant
+        flow.called, flow.turn = called, -1.0  # it begins now, before all other flows of this instant
         if size and latency:
-            flow.called, flow.turn = now, float(self.clock.number())  # as the entry of `send`
+            flow.called, flow.turn = now, float(self.clock.number())  # the number that the entry of `send` would have
         flow.since = now + latency if size else now
         flow.rate = rate = flow.most
         if seconds:
@@ -262,11 +260,11 @@ class Links:
         flow.until = flow.since + size / rate  # the sum that `_join` makes: sent or booked, equal floats
         flow.then = self.unbook
         for pipe in pipes:
-            pipe.booked = flow  # until it is over, or another one comes
+            pipe.booked = flow  # until it is over, or another flow uses the pipe
         return flow
 
     def unbook(self, flow: Flow, turn: float = math.inf, called: float = math.inf, joined: bool = False) -> None:
-        """Give a booked transfer its events, as another joins it now."""
+        """Convert a booked flow to one with events, since another flow joins it now."""
         for pipe in flow.pipes:
             if pipe.booked is flow:
                 pipe.booked = None
@@ -279,15 +277,15 @@ class Links:
             flow.entry = int(flow.turn)  # the number it would have had: the same order at that instant
             heappush(clock._heap, (flow.since, FINISH, flow.entry, flow))
         else:
-            # As if it had flowed with an event since then: the newcomer's reckoning settles what has passed.
+            # As if it had flowed with an event since then: the next `_settle` accounts for the past.
             group = self._begin(flow, flow.since)
-            if not joined:  # else there is a new reckoning anyway
+            if not joined:  # else the caller reschedules the group
                 clock.at(flow.until, FINISH, group)
-        flow.until = math.inf  # not known from here on
+        flow.until = math.inf  # unknown from now on
         self.unsure(flow)
 
     def cancel(self, flow: Flow) -> None:
-        """Cancel a transfer; what it has moved so far is lost."""
+        """Cancel a transfer; the bytes that it has moved are lost."""
         if flow.ended:
             return
         flow.ended = True
@@ -298,7 +296,7 @@ class Links:
             self._reschedule(group)
 
     def _join(self, flow: Flow) -> None:
-        if not flow.left:  # no bytes: it ends at once, but after what is due before
+        if not flow.left:  # no bytes: it ends now, after the events already due
             flow.then = self._complete_empty
             self.clock.at(self.clock._now, FINISH, flow)
             return
@@ -308,7 +306,7 @@ class Links:
                 self.unbook(pipe.booked, flow.turn, flow.called, True)
             if pipe.group is not None and pipe.group not in groups:
                 groups.append(pipe.group)
-        if not groups:  # alone on its way
+        if not groups:  # no other flow uses its pipes
             now = self.clock._now
             flow.rate = flow.most
             self.clock.at(now + flow.left / flow.rate, FINISH, self._begin(flow, now))
@@ -332,7 +330,6 @@ class Links:
         self._reschedule(group)
 
     def _begin(self, flow: Flow, since: float) -> FlowGroup:
-        """A group for a flow that is alone on its way."""
         flow.group = group = FlowGroup(self._complete, since)
         for pipe in flow.pipes:
             pipe.group = group
@@ -341,7 +338,7 @@ class Links:
         return group
 
     def _free(self, group: FlowGroup, gone: list[Flow]) -> None:
-        """Take flows out of their group, with the pipes that only they use."""
+        """Remove flows from their group, and release the pipes that only they use."""
         if len(group.flows) == len(gone):
             group.flows = []
             for flow in gone:
@@ -365,7 +362,6 @@ class Links:
         flow.done(flow)
 
     def _settle(self, group: FlowGroup) -> None:
-        """Bring what is left of each flow to the present."""
         now = self.clock._now
         if (elapsed := now - group.updated) > 0:
             for flow in group.flows:
@@ -373,7 +369,6 @@ class Links:
         group.updated = now  # the invariant of a group: `left` of its flows holds at `updated`
 
     def _reschedule(self, group: FlowGroup) -> None:
-        """New rates and the group's next completion."""
         if not (flows := group.flows):
             self.clock.cancel(group)
             return
@@ -382,12 +377,12 @@ class Links:
             flow.rate = rate = flow.most
             bytes_left = flow.left
             until = now + (bytes_left if bytes_left > 0.0 else 0.0) / rate
-            if flow.bookable:  # alone again: its end is known once more
+            if flow.bookable:  # alone again: its end is known
                 self.clock.cancel(group)
                 flow.group = None
                 flow.since, flow.until, flow.turn, flow.then = now, until, -1.0, self.unbook
                 for pipe in flow.pipes:
-                    pipe.group, pipe.booked = None, flow  # it goes on without an event, until another comes
+                    pipe.group, pipe.booked = None, flow  # it continues without an event until another flow joins
                 self.sure(flow)
                 return
             group.next = [flow]
@@ -402,11 +397,11 @@ class Links:
 
     def _complete(self, group: FlowGroup) -> None:
         finished = group.next
-        if len(group.flows) > len(finished):  # else no bytes are left to be counted
+        if len(group.flows) > len(finished):  # else all flows have ended, with no bytes left
             self._settle(group)
         for flow in finished:
             flow.ended = True
-            flow.left = 0.0  # rounding may leave a rest; it has arrived by the clock
+            flow.left = 0.0  # rounding may leave a remainder, which has arrived
         self._free(group, finished)
         if group.flows:
             self._reschedule(group)
@@ -416,4 +411,4 @@ class Links:
 
 
 def _nothing(_: Flow) -> None:
-    """Do nothing: for links where nothing books."""
+    """Do nothing; the default callback if no transfer is booked."""

@@ -1,4 +1,4 @@
-"""Parts of the transfers of a launch, one for each accelerator: data only."""
+"""Parts of a launch's transfers, one for each accelerator (data only)."""
 
 import math
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ INF = math.inf
 class Part:
     """One accelerator's part of a transfer stage, with its turn at a copy engine.
 
-    `ask`: when it asks for the engine; `at`: when it gets it; `until`: when it is done.  inf: not known yet.
-    A transfer with a private line (`alone`) lasts as long as its bytes tell, `delay` + `span` from when it begins.
-    Any other one begins with an event, moves its `legs` one by one, and its end is not known before it comes.
+    `ask`: time at which it requests the engine; `at`: when it gets the engine; `until`: when it is done; inf: not known
+    yet. A transfer on a private path (`alone`) takes `delay` + `span` seconds.  Any other transfer begins with an event
+    and moves its `legs` one by one; its end is not known in advance.
     """
 
     # Defaults stand in the class: most parts need few of them (measured: a third of what setting all costs).
@@ -27,12 +27,9 @@ class Part:
     at: float = INF
     until: float = INF
     delay: float = INF
-    begun = False
-    """True once a transfer on a shared path has had its turn."""
-    settled = False
-    """True if what must be uploaded cannot change until its turn comes."""
-    moved = True
-    """True if there was anything to move when its turn came."""
+    begun = False  # True once a transfer on a shared path has had its turn
+    settled = False  # True if its bytes cannot change before its turn
+    moved = True  # False if nothing had to be moved when its turn came
     legs: Sequence[Any] = ()
     flow: Any = None
 
@@ -40,7 +37,7 @@ class Part:
         self, owner: Any, lane: Any | None, device: Device, line: LinkPath | None = None, size: float = 0.0,
         seconds: float = 0.0,
     ):  # fmt: skip
-        """`line`: the way on which it moves bytes and seconds; None: told by its legs."""
+        """Create a part with a path (`line`); None: its legs (hops) define the path."""
         self.owner = owner
         self.lane = lane
         self.device = device
@@ -59,20 +56,20 @@ class Part:
         else:
             if seconds:
                 size += seconds * rate
-            self.span = size / rate  # apart from latency, as `serve` adds them
-        self.delay = delay  # apart from `span`: both are added in the order of `serve`
+            self.span = size / rate  # without latency, since `serve` adds both
+        self.delay = delay  # separate from `span`, so that `serve` adds them in its order
 
     def sent(self, flow: Flow) -> None:
-        """Note that it was sent; a known end on a shared path is booked."""
+        """Store the flow of a part on a shared path, unless it has ended already."""
         self.begun = True
         if flow.until == INF and not flow.ended:  # else it is over
             flow.bookable = False
             self.flow = flow
-            flow.owner = self  # from now on its end calls back this part, and not a sketch
+            flow.owner = self  # its end now calls this part instead of a sketch
 
     @property
     def number(self) -> int:
-        """The position of its launch, or prefetch, in start order."""
+        """The number of its launch or prefetch, in start order."""
         return self.owner.number
 
 
@@ -80,6 +77,6 @@ def insert_part(parts: list[Part], part: Part) -> None:
     """Insert a part in start order."""
     if parts and parts[-1].number > part.number:
         parts.append(part)
-        parts.sort(key=lambda one: one.number)  # an earlier one may come late: after evictions, or written out
+        parts.sort(key=lambda one: one.number)  # an earlier launch may come late: after evictions, or expanded
     else:
         parts.append(part)

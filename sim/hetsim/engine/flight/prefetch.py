@@ -1,4 +1,4 @@
-"""Prefetches: copies of items brought to an accelerator before they are needed."""
+"""Prefetches: copies of items sent to an accelerator before they are needed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +13,9 @@ from hetsim.model.cluster import Device
 
 
 def fetch(transfers: Transfers, item: int, device: Device, number: int, then: Callable[[], None]) -> str | None:
-    """Copy an item to an accelerator, in turn at its upload engine.
+    """Copy an item to an accelerator, queueing for its upload engine.
 
-    `number` orders it among launches.  Returns why not, or None.
+    `number` orders it among launches.  Return the reason if the fetch is impossible, else None.
     """
     if not 0 <= item < len(transfers.places.items):
         return "the item does not exist"
@@ -35,7 +35,7 @@ def fetch(transfers: Transfers, item: int, device: Device, number: int, then: Ca
 
 
 class Fetching(Timer):
-    """A prefetch: reserves the item's room, then leaves the copy there, evictable."""
+    """A prefetch: reserves the item's memory, then stores an evictable copy there."""
 
     __slots__ = ("transfers", "item", "gpu", "number", "done", "hops", "version", "waiting", "part", "armed")
 
@@ -53,8 +53,8 @@ class Fetching(Timer):
         self.armed = INF
 
     def begin(self) -> None:
-        self.transfers.places.pin([self.item], self.gpu)  # its room is promised from now on
-        self.transfers.capacity.changed(self.gpu)  # its room
+        self.transfers.places.pin([self.item], self.gpu)  # its memory is reserved from now on
+        self.transfers.capacity.changed(self.gpu)  # the free memory has changed
         self.gpu.lane.fetching += 1
         self.waiting = self.transfers.make_room(self.gpu, self)
         self.gpu.note_memory(self.transfers.places.on(self.gpu.device).unpinned)
@@ -67,17 +67,17 @@ class Fetching(Timer):
             self.ask()
 
     def ask(self) -> None:
-        """Ask for the upload engine."""
+        """Request the upload engine."""
         self.part.ask = self.transfers.clock._now
         insert_part(self.gpu.lane.uploads, self.part)
         self.transfers.asked((self.gpu.lane,))
 
     def arm(self) -> None:
-        """Set the turn at the time when the engine is free."""
+        """Set the timer to the time at which the upload engine becomes free."""
         part, clock = self.part, self.transfers.clock
         if part.begun or part.at == self.armed:  # equal floats: its turn has not moved
             return
-        self.armed = part.at  # as of a launch: an entry that has not moved keeps its place
+        self.armed = part.at  # like `Boundaries.arm`: an unchanged entry keeps its order
         if part.at <= clock._now:
             clock.cancel(self)
             self._turn(self)
@@ -87,11 +87,11 @@ class Fetching(Timer):
             clock.cancel(self)
 
     def _turn(self, _: Timer) -> None:
-        self.part.begun = True  # first: what follows must not give it another turn
+        self.part.begun = True  # set first, so that it gets no second turn
         places = self.transfers.places
         source = places.source(self.item, self.gpu.device)
         present = places.present(self.item, self.gpu.device)
-        self.version = places.version[self.item]  # bytes that come after a new writing are outdated
+        self.version = places.version[self.item]  # copies that arrive after another write are outdated
         self.hops = [] if source is None or present else places.hops(source, self.gpu.device)
         self._hop(None)
 
@@ -99,7 +99,7 @@ class Fetching(Timer):
         places = self.transfers.places
         if flow is not None:
             location = self.hops.pop(0)[1]
-            if location < 0 or self.gpu.up:  # a device that failed has no copy; the host that it passed has
+            if location < 0 or self.gpu.up:  # a failed device gets no copy, but the host on the route does
                 places.arrived(self.item, location, self.version)
         if self.hops and self.gpu.up:
             self.transfers.links.send(self.hops[0][0], places.items[self.item].size, 0.0, self._hop)

@@ -1,10 +1,9 @@
 """The rates at which launches compute.
 
-A launch's rate is set here and nowhere else: the least over its devices of frequency / slowdown × sharing, and of a
-gang times the rate of what it spans (`Mode.span_rate`: island, switch, node, rack, cluster, or links between its nodes)
-and what others leave of those links (`hetsim.engine.flight.contention`).
-A change of rate moves the launch's one event; a change that leaves the rate equal touches nothing; launches that
-share an accelerator have one event between them, the next finish.
+A launch's rate is set only here: the minimum over its devices of frequency / slowdown × sharing.  A gang's rate is also
+multiplied by `Mode.span_rate` (the factor for its island, switch, node, rack, cluster, or links between its nodes) and
+by its slowdown on shared links (`hetsim.engine.flight.contention`).  A change of rate moves the launch's one event; a
+change with an equal rate does nothing.  Launches that share an accelerator have one common event, their next finish.
 """
 
 from collections.abc import Iterable
@@ -16,11 +15,9 @@ from hetsim.engine.resources.occupancy import DeviceState, GpuState
 from hetsim.model.cluster import WHOLE, Device, Sharing
 from hetsim.model.tasks import Mode
 
-Rates = tuple[float, float, float]
-"""(rate, device-seconds computed per second, watts above idle)."""
+Rates = tuple[float, float, float]  # (rate, device-seconds computed per second, watts above idle)
 
-MAX_CACHED_RATES = 4096
-"""Maximum number of cached rates of shared GPUs; the cache is cleared when full."""
+MAX_CACHED_RATES = 4096  # maximum number of cached rates of shared GPUs; the cache is cleared when full
 
 
 class Speeds:
@@ -29,22 +26,21 @@ class Speeds:
     def __init__(self, clock: Clock, capacity: Capacity):
         self.clock = clock
         self.capacity = capacity
-        self.nominal: dict[Mode, Rates] = {}
-        """Rates of modes on devices in their normal state, as far as asked for (`nominal_of`)."""
+        self.nominal: dict[Mode, Rates] = {}  # rates of modes on devices in their normal state, cached by `nominal_of`
         self._shared: dict[tuple[Mode, int, bool, float, float], Rates] = {}
-        """Rates of modes on one accelerator with others: by the sum of their shares, whether there are several, and the
-        accelerator's frequency and slowdown."""
+        """Cached rates of modes on one shared accelerator.  By mode, sum of shares, whether several launches compute
+        there, frequency and slowdown of the accelerator."""
 
     def plan(self, launch: Launch) -> None:
-        """Set the rate of a launch that will compute, for the present state."""
+        """Set the rates of a launch for the present state of its devices."""
         table: Timetable = launch.own_table
         table.rate, table.busy_rate, table.watts = self.rates_of(launch, table)
 
     def nominal_of(self, launch: Launch) -> Rates:
-        """Rates of a launch on devices in their normal state, with no slowdown."""
+        """Return the rates of a launch on devices in their normal state, unshared."""
         mode = launch.placement.mode
         if launch.placement.parts is not None:
-            return self._reckon(launch)  # on cores of several nodes: each has its own
+            return self._reckon(launch)  # cores of several nodes: each placement has its own rates
         if (rates := self.nominal.get(mode)) is None:
             rates = self.nominal[mode] = self._reckon(launch)
         return rates
@@ -56,7 +52,7 @@ class Speeds:
         return self._reckon(launch)
 
     def _beside(self, launch: Launch) -> Rates:
-        """Rates of a launch on one accelerator that others compute on too."""
+        """Return the rates of a launch on an accelerator that it shares with others."""
         placement = launch.placement
         mode = placement.mode
         if mode.type.sharing.pairs:  # speeds are measured by pairs of classes: each launch has its own
@@ -66,7 +62,7 @@ class Speeds:
         # All that `_on` looks at there.
         how = mode, group.share, len(group.members) > 1, state.frequency, state.slowdown
         if (rates := self._shared.get(how)) is None:
-            if len(self._shared) >= MAX_CACHED_RATES:  # frequencies, or shares, are ever new ones
+            if len(self._shared) >= MAX_CACHED_RATES:  # frequencies or shares may take ever new values
                 self._shared.clear()
             rates = self._shared[how] = self._reckon(launch)
         return rates
@@ -85,11 +81,11 @@ class Speeds:
             rate *= mode.span_rate(devices)
             table = launch.own_table
             if table is not None and table.traffic is not None:
-                rate *= table.traffic.factor  # what others leave of the links between its nodes
+                rate *= table.traffic.factor  # slowdown on shared links between its nodes
         return rate, busy, watts
 
     def _on(self, launch: Launch, device: Device, millicores: int) -> Rates:
-        """The rate of a launch on one of its devices; `millicores`: what it has there."""
+        """Return the rates of a launch on one of its devices."""
         mode = launch.placement.mode
         state = self.capacity.of[device.index]
         kind = device.type
@@ -109,7 +105,7 @@ class Speeds:
                     else:
                         factor /= 1.0 + sharing.interference * (group.share - mode.share) / WHOLE
                 elif len(group.members) > 1:
-                    portion = min(1.0, WHOLE / group.share)  # what others leave idle is not lost to it
+                    portion = min(1.0, WHOLE / group.share)  # time slices that other launches do not use are available
                     measured = sharing.pairs and _measured(launch, group.members, sharing)
                     factor *= measured or portion * (1.0 - sharing.switch_cost)
                     part *= portion  # device-seconds computed: what it takes of the engine
@@ -119,7 +115,7 @@ class Speeds:
     # Changes --------------------------------------------------------------------------------------------------
 
     def rerate(self, launch: Launch, rates: Rates | None = None) -> bool:
-        """Bring a launch to its present rate; False if the rate stays."""
+        """Update the rates of a launch; return False if they are unchanged."""
         table: Timetable = launch.own_table
         rate, busy, watts = rates or self.rates_of(launch, table)
         # Equal floats: the same formula on the same state gives the same bits.
@@ -150,7 +146,7 @@ class Speeds:
         return self.regroup(groups)
 
     def leave(self, launch: Launch) -> list[Launch]:
-        """Remove the launch from its groups; return the gangs whose end time changed."""
+        """Remove a launch from its groups; return the gangs whose end has moved."""
         table: Timetable = launch.own_table
         groups = [lane.group for lane in table.lanes if lane.group is not None]
         for group in groups:
@@ -159,7 +155,7 @@ class Speeds:
         return self.regroup(groups)
 
     def regroup(self, groups: Iterable[ShareGroup]) -> list[Launch]:
-        """Set rates and each group's event after a change; gangs whose end moved."""
+        """Update rates and the next event of each group; return gangs whose end moved."""
         moved = []
         for group in groups:
             soonest = INF
@@ -170,7 +166,7 @@ class Speeds:
                     if self.rerate(member):
                         moved.append(member)
                     continue
-                self.rerate(member, self._beside(member))  # equal ones are asked for once (`_shared`)
+                self.rerate(member, self._beside(member))  # equal rates are computed once (`_shared`)
                 if table.finish_at < soonest:  # the group's one event is its next end
                     soonest = table.finish_at
             if soonest < INF:
@@ -180,7 +176,7 @@ class Speeds:
         return moved
 
     def retime(self, state: DeviceState, launches: Iterable[Launch]) -> list[Launch]:
-        """Set rates after a change of frequency or speed; gangs whose end moved."""
+        """Update rates after a frequency or speed change; return gangs whose end moved."""
         now = self.clock._now
         for launch in launches:
             table: Timetable = launch.own_table
@@ -192,10 +188,10 @@ class Speeds:
 
 
 def _measured(launch: Launch, members: list[Launch], sharing: Sharing) -> float:
-    """Measured speed next to the others by class, 0 if it was not measured."""
+    """Return the measured speed next to the other launches; 0 if unknown."""
     speed = 1.0
     for other in members:
         if other is not launch:
-            # By inf it is 0: one pair without a measurement says nothing of all.
+            # Division by inf gives 0: a pair without a measurement makes the speed unknown.
             speed /= sharing.slower.get((launch.task.class_, other.task.class_), INF)
     return speed

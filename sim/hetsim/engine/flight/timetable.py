@@ -1,12 +1,12 @@
-"""Begin and end of stages: arithmetic on accelerators and what is in flight there.
+"""Times of stages: computed from the engines and launches of accelerators.
 
-An accelerator has an upload engine, a compute engine and a download engine.  A copy engine serves one transfer at a
-time: of the waiting ones, that of the launch that started first.  The compute engine serves launches in the order
-of their start, side by side as long as their shares fit.  What is not known, the end of a transfer on a shared link
-or of a launch that shares its accelerator, is inf, and inf spreads through `max` and `+` to all that waits for it.
+An accelerator has an upload, a compute and a download engine.  A copy engine serves one transfer at a time: of the
+waiting ones, that of the launch that started first.  The compute engine serves launches in start order, concurrently
+while their shares fit.  Unknown times (the end of a transfer on a shared link, or of a launch that shares its
+accelerator) are inf, which propagates through `max` and `+` to everything that waits for them.
 
-`again` works out the times of everything on some lanes that has not begun, in O(k²) for k launches in flight there;
-`append_shared` those of a launch that starts where all compute side by side, in O(k).
+`again` computes the times of all stages that have not begun on some lanes (accelerators), in O(k²) for k launches in
+flight there; `append_shared` computes those of a new launch where all launches compute concurrently, in O(k).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,15 +15,14 @@ from hetsim.engine.flight.launch import INF, Lane, Launch, Timetable
 from hetsim.engine.flight.part import Part
 from hetsim.model.cluster import WHOLE
 
-Rate = Callable[[Launch], None]
-"""Sets the rate at which a launch will compute."""
+Rate = Callable[[Launch], None]  # sets the rate at which a launch will compute
 
 
 def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
-    """Set times where launches slow each other while computing: no ends yet.
+    """Set the times of a new launch where launches compute concurrently; no ends yet.
 
-    False if their shares do not all fit, or a transfer asks for the upload engine later: then `again`, as one that
-    asks earlier goes first.
+    Return False if the shares do not all fit, or a transfer requests the upload engine later: then use `again`, since
+    an earlier request goes first.
     """
     if not all_compute(lane):
         return False
@@ -40,14 +39,14 @@ def append_shared(lane: Lane, table: Timetable, now: float) -> bool:
     table.ready = table.compute_start = table.updated = at = at + table.restore
     if at > lane.ready:
         lane.ready = at
-    lane.download = INF if table.down else lane.download  # when it asks for that is not known yet
+    lane.download = INF if table.down else lane.download  # the time of its download request is unknown yet
     return True
 
 
 def download_over(lane: Lane, now: float) -> list[Launch]:
-    """Serve the next download as the lane's engine becomes free; nothing else changed.
+    """Serve the next download when a lane's engine is free and nothing else changed.
 
-    Returns the launches that waited for it, with new times.
+    Return the launches that waited for the engine, with new times.
     """
     lane.download = serve(lane.downloads, now)
     waited = []
@@ -58,7 +57,7 @@ def download_over(lane: Lane, now: float) -> list[Launch]:
 
 
 def all_compute(lane: Lane) -> bool:
-    """Return True if all in flight may compute at once, without waiting for a turn."""
+    """Return True if all launches in flight may compute concurrently."""
     if lane.sliced:
         return True
     share = 0
@@ -68,7 +67,7 @@ def all_compute(lane: Lane) -> bool:
 
 
 def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane], list[Launch]]:
-    """Set times of what has not begun on these lanes and those tied by gangs."""
+    """Recompute the stages not yet begun on these lanes and on those linked by gangs."""
     lanes, flights = together(lanes)
     for lane in lanes:
         lane.upload = serve(lane.uploads, now)  # uploads, computing, downloads: each follows from the one before
@@ -93,12 +92,12 @@ def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane]
         else:
             table.end = down[0].until if len(down) == 1 else max([part.until for part in down])
         if table.items and not table.computed:
-            table.end = INF  # what it downloads is known once it has computed
+            table.end = INF  # its downloads are known once it has computed
     return lanes, flights
 
 
 def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
-    """Set times of a launch on cores, which waits for no engine."""
+    """Set the times of a launch on CPU cores, which waits for no engine."""
     get_ready(table, now)
     if now < table.compute_start:
         table.compute_start = table.compute_end = INF
@@ -108,7 +107,7 @@ def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
 
 
 def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
-    """Lanes that gangs tie to these lanes, and all their launches by number."""
+    """Return all lanes linked to these by gangs, and their launches in start order."""
     if len(lanes) == 1:
         flights = lanes[0].flights
         for launch in flights:
@@ -131,7 +130,7 @@ def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
 
 
 def get_ready(table: Timetable, now: float) -> None:
-    """The time at which a launch has its data and may ask for the compute engine."""
+    """Set the time at which a launch has its data and may request the compute engine."""
     if table.compute_start <= now:
         return
     if not table.prepared:
@@ -146,7 +145,7 @@ def get_ready(table: Timetable, now: float) -> None:
 
 
 def serve(parts: Iterable[Part], now: float) -> float:
-    """Give `parts` their turns at a copy engine in start order; return the end."""
+    """Schedule transfers on a copy engine in start order; return when it is free."""
     free, todo = now, []
     for part in parts:
         # A part that has begun keeps the engine to its end; one on a shared link begins when its flow is sent.
@@ -158,7 +157,7 @@ def serve(parts: Iterable[Part], now: float) -> float:
     if len(todo) == 1:
         part = todo[0]
         part.at = at = part.ask if part.ask > free else free
-        part.until = free = at + part.delay + part.span  # inf where its end is not known: so is the engine's
+        part.until = free = at + part.delay + part.span  # inf if its end is unknown
         return free
     while todo:
         # Next is the part that can begin first; of several at the same time, the first in start order.
@@ -167,25 +166,25 @@ def serve(parts: Iterable[Part], now: float) -> float:
             asks = part.ask if part.ask > free else free
             if asks < first:
                 best, first = part, asks
-        if best is None:  # the others ask at times that are not known yet
+        if best is None:  # the other parts request the engine at unknown times
             for part in todo:
                 part.at = part.until = INF
             return INF
         best.at = first
         best.until = free = first + best.delay + best.span
-        todo.remove(best)  # the others ask again, at the time when it is over
+        todo.remove(best)  # the remaining parts compete again when this one ends
     return free
 
 
 def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], now: float, rate: Rate) -> None:
-    used = dict.fromkeys(lanes, 0)  # shares that compute at the instant that is looked at
+    used = dict.fromkeys(lanes, 0)  # shares in use at the instant considered
     ends: list[tuple[float, Launch, Timetable]] = []
     asking: list[tuple[Launch, Timetable]] = []
     for launch, table in tables:
-        # One that has not begun is worked out again, whatever was planned: an earlier one may be gone, or slower.
+        # Launches that have not begun are planned again: an earlier launch may be gone, or slower.
         if table.compute_start > now:
             table.compute_start = table.compute_end = INF
-            if table.ready < INF:  # else it asks at a time that is not known yet
+            if table.ready < INF:  # else the time of its request is unknown
                 asking.append((launch, table))
         elif table.compute_end > now:
             for lane in table.lanes:
@@ -198,14 +197,14 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
         for launch, table in begun:
             _begin(launch, table, time, rate)
             ends.append((table.compute_end, launch, table))
-        later = [table.ready for _, table in asking if table.ready > time]  # those of this instant wait for an end
+        later = [table.ready for _, table in asking if table.ready > time]  # others wait for an end
         time = min([*later, *[end for end, _, _ in ends]], default=INF)
         for end, launch, table in ends:
             if end <= time:
                 for lane in table.lanes:
                     used[lane] -= launch.placement.mode.share
         ends = [entry for entry in ends if entry[0] > time]  # their shares are free, and counted as such once
-    for lane in lanes:  # what was booked for launches that are gone is free again: a sketch goes on from here
+    for lane in lanes:  # reservations of removed launches are free again
         lane.compute = now
     for _, table in tables:
         for lane in table.lanes:
@@ -216,14 +215,14 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
 def _admit(
     asking: list[tuple[Launch, Timetable]], used: dict[Lane, int], time: float
 ) -> tuple[list[tuple[Launch, Timetable]], list[tuple[Launch, Timetable]]]:
-    """Split launches in start order: those that wait, those that compute now."""
+    """Split launches ready to compute into those that must wait and those that start."""
     waiting, begun = [], []
     closed: dict[Lane, None] = {}
     for launch, table in asking:
         share = launch.placement.mode.share
         if table.ready <= time:
             for lane in table.lanes:
-                # Behind one that waits for it, start order holds.
+                # Start order holds behind a launch that waits for a lane.
                 if lane in closed or not (lane.sliced or used[lane] + share <= WHOLE):
                     closed.update(dict.fromkeys(table.lanes))  # no later one may overtake it, on any of its lanes
                     break

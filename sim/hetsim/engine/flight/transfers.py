@@ -1,7 +1,7 @@
-"""Transfers of a launch: uploads of what is missing, final downloads, prefetches.
+"""Transfers of a launch: uploads of missing data, final downloads, prefetches.
 
-The same functions that move data also tell a policy what moving would cost (`upload_seconds` and its sisters), so
-an estimate and the run cannot drift apart.
+The functions that move data also estimate the cost of moving for policies (`upload_seconds`, `download_seconds`), so
+that estimates agree with the run.
 """
 
 from array import array
@@ -23,20 +23,19 @@ from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 
-Sources = dict[int, tuple[float, list[tuple[int, int]]]]
-"""Bytes and items that come from each location."""
+Sources = dict[int, tuple[float, list[tuple[int, int]]]]  # bytes and (item, version) pairs to copy, by source location
 
+# source, hops, bytes, seconds given as a duration, arriving (item, version) pairs
 Transfer = tuple[int, list[tuple[Way, int]], float, float, list[tuple[int, int]]]
-"""Source, hops, bytes, seconds given as a duration, items (with their versions) that arrive."""
 
 
 @dataclass(eq=False)
 class Transfers:
     """The upload and download stages of launches.
 
-    `arrived(part)` is called when the last byte of a part that is not alone on its way has come; `cleared(owner)`
-    when an eviction that a launch or a prefetch waited for is done; `asked(lanes)` when a prefetch asks for, or
-    leaves, the upload engine.
+    Callbacks: `arrived(part)` when the last byte of a part on a shared path has arrived; `cleared(owner)` when an
+    eviction that a launch or prefetch waited for is done; `asked(lanes)` when a prefetch requests or releases the
+    upload engine.
     """
 
     clock: Clock
@@ -52,7 +51,7 @@ class Transfers:
         self.read_columns()
 
     def read_columns(self) -> None:
-        """Read bytes of all tasks from their table; again after rows were added."""
+        """Read the transfer sizes of all tasks; repeat after tasks were added."""
         self.bytes_in = self.places.tasks.bytes_in
         self.bytes_out = self.places.tasks.bytes_out
         # Python numbers at hand: one of an array takes a quarter of the time of one of a NumPy column.
@@ -62,7 +61,7 @@ class Transfers:
     # Memory of items ------------------------------------------------------------------------------------------
 
     def items_refusal(self, tasks: Sequence[Task], placement: Placement, private: int) -> str | None:
-        """Why items of tasks do not fit next to `private` bytes; None if they do."""
+        """Return why items of tasks do not fit next to `private` bytes; None if they do."""
         if placement.mode.on_cpu:
             return None
         if not (items := self.needed_items(tasks, placement.mode)):
@@ -74,7 +73,7 @@ class Transfers:
         return None
 
     def fusion(self, tasks: Sequence[Task]) -> Fusion:
-        """The data of these tasks if they were launched as one kernel now."""
+        """Return the data of a launch of these tasks as one kernel, as of now."""
         rows = [task.index for task in tasks]
         return fusion_of(self.places.tasks, rows, self.places.readers, self.places.writers)
 
@@ -82,9 +81,9 @@ class Transfers:
         return self.fusion(tasks).held_items if mode.parts else items_of(tasks)
 
     def make_room(self, gpu: GpuState, owner: Any) -> int:
-        """Evict items for a launch; return how many `cleared(owner)` will follow.
+        """Evict items for a launch; return how many `cleared(owner)` calls will follow.
 
-        An item without any other copy is written back first, and nothing can stop that.
+        An item without another copy is written back first; a write-back cannot be canceled.
         """
         here = self.places.on(gpu.device)
         for item in self.places.evict(gpu):
@@ -94,7 +93,7 @@ class Transfers:
         if gpu.room - here.unpinned - sum(eviction.size for eviction in here.leaving) >= 0:
             return 0
         for eviction in here.leaving:
-            eviction.waiters.append(owner)  # it waits for all of them: which one frees its room is not looked at
+            eviction.waiters.append(owner)  # it waits for all evictions, whichever one frees its memory
         return len(here.leaving)
 
     def _written_back(self, flow: Any) -> None:
@@ -107,14 +106,14 @@ class Transfers:
     # Upload -----------------------------------------------------------------------------------------------
 
     def plan(self, launch: Launch, table: Timetable) -> None:
-        """Plan what a launch uploads, and what it downloads as far as that is known."""
+        """Plan the uploads of a launch, and its downloads if they are known already."""
         terms, tasks = launch.terms, launch._tasks
         if terms is not None:
             fresh = terms.fresh
         else:
             one = tasks is not None and len(tasks) == 1 and tasks[0]._history is None
             fresh = one and not (self.places.items or launch.placement.mode.on_cpu)
-        if fresh:  # private data alone, which wait for nothing but their turns
+        if fresh:  # only private data, which wait only for their turns
             up_bytes, up_seconds, down_bytes, down_seconds = self.private(launch)
             if up_bytes or up_seconds:
                 table.up = _parts(launch, table.lanes, True, size=up_bytes, seconds=up_seconds)
@@ -133,11 +132,11 @@ class Transfers:
         table.up = tuple(parts)
         if table.items:
             table.estimate = self.upload_seconds(launch.tasks, placement, terms), 0.0
-        else:  # what is final of items is known once it has computed
+        else:  # final items are known once it has computed
             self.final(launch, table)
 
     def private(self, launch: Launch) -> Moves:
-        """Private bytes and seconds of up- and download of tasks that never stopped."""
+        """Return private bytes and seconds of a launch's upload and download."""
         mode, terms = launch.placement.mode, launch.terms
         if terms is None:
             tasks = launch._tasks
@@ -156,12 +155,11 @@ class Transfers:
         return up_bytes, up_seconds, down_bytes, down_seconds
 
     def seconds_of_one(self, mode: Mode) -> tuple[float, float]:
-        """Seconds of the stages of a launch of one task, bytes aside."""
+        """Return fixed upload and download seconds of a one-task launch, without bytes."""
         seconds = self.of_one[mode] = mode.upload.seconds_for(1), mode.download.seconds_for(1)
         return seconds
 
     def _batch_bytes(self, launch: Launch, column: Any) -> float:
-        """Private bytes of the requests of a batch."""
         if column is None:
             return 0.0
         if (terms := launch.terms) is not None:
@@ -172,11 +170,12 @@ class Transfers:
         self, tasks: Sequence[Task], placement: Placement, device: Device, terms: Terms | None = None,
         true: bool = True, histories: Sequence[History | None] | None = None,
     ) -> list[Transfer]:  # fmt: skip
-        """Bytes still to be copied to a device by source, with private data.
+        """Return the transfers that a launch still needs on one device.
 
-        A task that was stopped needs its saved state from where that was saved, and its input: if that was saved too,
-        nothing more on the node of the state, and from there on another one.  One that had computed everything needs,
-        on another device, only its output.  `histories`: what the tasks have kept, if not what they have now.
+        Private data are included.  A task that was stopped needs its saved state from where the state was saved, and
+        its input. If the input was saved too, it is free on the node of the state, and copied from there otherwise.  A
+        task that had computed everything needs, on another device, only its output.  `histories`: what the tasks
+        retained, if different from now.
         """
         places, mode = self.places, placement.mode
         size, seconds = 0.0, 0.0
@@ -193,7 +192,7 @@ class Transfers:
             fresh += 1
             if history is None or not history.input_saved:
                 size += task.bytes_in / mode.gpus  # each device of a gang gets an equal part
-            elif task.bytes_in:  # it comes along with the state
+            elif task.bytes_in:  # sent together with the state
                 _add(sources, history.source(placement, device), task.bytes_in / mode.gpus)
         if fresh:
             seconds = mode.upload.seconds_for(fresh)
@@ -201,7 +200,7 @@ class Transfers:
                 seconds = mode.upload.seconds_for(fresh + terms.extra) * (terms.up if true else 1.0)
         read = () if not (unfinished and places.items) else self.fusion(tasks).inputs if mode.parts else reads(tasks)
         for item in places.missing(read, device):
-            # The nearest one as of now: copies come and go until its turn.
+            # The nearest copy at present; copies may change before the turn.
             if (copy := places.source(item, device)) is not None:  # else nothing has written it yet: nothing to bring
                 _add(sources, copy, places.items[item].size, (item, places.version[item]))
         home = host(device.node)
@@ -216,9 +215,9 @@ class Transfers:
         return [transfer for transfer in transfers if transfer[1]]
 
     def _saved(self, task: Task, history: History, placement: Placement, device: Device) -> list[tuple[int, float]]:
-        """Bytes by location that one device of a resumed task needs of what was saved.
+        """Return the saved bytes, by location, that one device of a resumed task needs.
 
-        Of its output, once it has computed everything, else of its state; in devices' memory, or on their hosts.
+        These are its output if it has computed everything, else its state; they are in device memory or on the hosts.
         """
         saved: float = task.shape.stopping.state if history.state_saved else 0
         if history.checkpoint == 1.0:
@@ -228,7 +227,7 @@ class Transfers:
         return [(history.source(placement, device), saved / len(placement.devices))] if saved else []
 
     def _alone(self, transfers: list[Transfer]) -> float:
-        """Seconds of some transfers on idle links, one after the other."""
+        """Return the total seconds of transfers on idle links, one after the other."""
         total = 0.0
         for _, hops, size, seconds, _ in transfers:
             total += seconds
@@ -240,7 +239,7 @@ class Transfers:
         self, tasks: Sequence[Task], placement: Placement, terms: Terms | None = None,
         histories: Sequence[History | None] | None = None,
     ) -> float:  # fmt: skip
-        """The upload stage as it would be on idle links and engines."""
+        """Return the seconds of the upload stage on idle links and engines."""
         return max(
             self._alone(self.missing(tasks, placement, device, terms, true=False, histories=histories))
             for device in placement.devices
@@ -249,9 +248,10 @@ class Transfers:
     # The turn of a part that is not alone on its way ----------------------------------------------------------
 
     def turn(self, part: Part, way: Callable[[Device], Way]) -> None:
-        """Begin a part's transfer; what an upload lacks is looked up only now.
+        """Begin a transfer whose turn at the copy engine has come.
 
-        way: the one between an accelerator and its host, in this direction.
+        What an upload must move is determined only now.  `way`: returns the path between an accelerator and its host,
+        in this direction.
         """
         launch: Launch = part.owner
         part.begun = True
@@ -259,7 +259,7 @@ class Transfers:
             part.flow = self.links.send(way(part.device), part.size, part.seconds, done=self.brought, owner=part)
             return
         transfers = self.missing(launch.tasks, launch.placement, part.device, launch.terms)
-        part.moved = bool(transfers)  # another launch may have brought it all meanwhile
+        part.moved = bool(transfers)  # another launch may have copied everything in the meantime
         # The seconds of a stage go with its first leg, once.
         part.legs = [
             (way, size, seconds if number == 0 else 0.0, items, location, source if number == 0 else -1)
@@ -287,7 +287,7 @@ class Transfers:
         self._go_on(part)  # the next leg begins where this one ended
 
     def _share(self, device: Device) -> None:
-        """Open an accelerator's private ways to transfers of others."""
+        """Open an accelerator's private paths to transfers of other devices."""
         lane: Lane = self.capacity.of[device.index].lane
         if not lane.down.private or lane.down.rate == INF:
             return
@@ -305,7 +305,7 @@ class Transfers:
                     links.moved += part.size - size  # `send` counts only what was left of it
         lane.up, lane.down = lane.up._replace(private=lane.up.rate == INF), lane.down._replace(private=False)
         lane.shared, lane.direct = True, lane.direct and not lane.up.private
-        self.asked((lane,))  # turns that were known are open again
+        self.asked((lane,))  # recompute turns that were known
 
     def cancel(self, table: Timetable) -> None:
         for part in (*table.up, *table.down):
@@ -316,7 +316,7 @@ class Transfers:
     # Download ---------------------------------------------------------------------------------------------
 
     def final(self, launch: Launch, table: Timetable) -> None:
-        """Plan the download stage of a launch: what it brings to its host at the end."""
+        """Plan the download stage of a launch: what it copies to its host at the end."""
         mode = launch.placement.mode
         if mode.on_cpu:
             return
@@ -328,7 +328,7 @@ class Transfers:
         self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True,
         fusion: Fusion | None = None,
     ) -> tuple[float, float]:  # fmt: skip
-        """Bytes copied to the host at the end (output, final items), and seconds."""
+        """Return the bytes copied to the host at a launch's end, and fixed seconds."""
         size = 0.0
         for task in tasks:
             size += task.bytes_out
@@ -342,7 +342,7 @@ class Transfers:
         return size, mode.download.seconds_for(len(tasks) + terms.extra) * (terms.down if true else 1.0)
 
     def download_seconds(self, tasks: Sequence[Task], placement: Placement, terms: Terms | None = None) -> float:
-        """The download stage as it would be on idle links and engines."""
+        """Return the seconds of the download stage on idle links and engines."""
         if placement.mode.on_cpu:
             return 0.0
         size, seconds = self.final_bytes(tasks, placement.mode, terms, False)
@@ -350,14 +350,14 @@ class Transfers:
         return seconds + max(Links.alone(self.links.down(device), size) for device in placement.devices)
 
     def brought(self, flow: Any) -> None:
-        """Handle the end of a transfer over one shared path; its part owns it."""
+        """Handle the end of a part's transfer over one shared path."""
         part = flow.owner
         part.flow = None
         part.until = self.clock._now
         self.arrived(part)
 
     def estimate(self, launch: Launch) -> tuple[float, float]:
-        """Estimated seconds of upload and download of a launch on idle links."""
+        """Return the estimated seconds of upload and download on idle links."""
         table: Timetable = launch.table
         terms = launch.terms
         tasks, placement = launch.tasks if terms is None or not terms.fresh or table.items else (), launch.placement
@@ -380,13 +380,12 @@ class Transfers:
 
 
 def _add(sources: Sources, source: int, size: float, *items: tuple[int, int]) -> None:
-    """More comes from a location."""
     total, before = sources.get(source, (0.0, []))
     sources[source] = total + size, [*before, *items]
 
 
 def _parts(launch: Launch, lanes: Sequence[Lane], up: bool, size: float, seconds: float) -> tuple[Part, ...]:
-    """Equal parts of what a launch moves to, or from, each of its accelerators."""
+    """Split a launch's upload or download equally over its accelerators."""
     devices = launch.placement.devices
     size /= len(devices)
     return tuple([

@@ -1,10 +1,9 @@
 """The clock: a heap of timers in SimPy's order (time, priority, insertion).
 
-A `Timer` is fired by calling `timer.then(timer)`, which costs half of a SimPy Timeout.  SimPy's events, processes and
-resources work next to them in the same heap (`hetsim.engine.kernel.environment`), where a caller asks for them.
-
-Same-instant order is the heap's second key: FINISH < FAULT < ARRIVAL < TIMER, where TIMER is SimPy's NORMAL;
-a round comes when the next entry is strictly later.  "Instant" means equal float.
+A `Timer` is fired by calling `timer.then(timer)`, at half the cost of a SimPy Timeout.  SimPy's events, processes and
+resources can use the same heap (`hetsim.engine.kernel.environment`).  Order at one instant is the heap's second key:
+FINISH < FAULT < ARRIVAL < TIMER, where TIMER is SimPy's NORMAL; a decision round comes when the next entry is strictly
+later.  Two times are one instant if they are equal floats.
 """
 
 import math
@@ -20,7 +19,7 @@ INF = math.inf
 
 
 class Timer:
-    """A timer that calls `then(self)`; re-arming makes its earlier entry stale."""
+    """A timer that calls `then(self)` when it fires; it has at most one valid entry."""
 
     __slots__ = ("entry", "then")
 
@@ -50,30 +49,30 @@ class Clock:
 
     def __init__(self) -> None:
         self._now = 0.0
+        # (time, order, entry number, timer); an entry fires only if its number is still its timer's
         self._heap: list[tuple[float, int, int, Timer]] = []
-        """Time, order, number of the entry, and what fires if that is still its number."""
         self._entries = 0  # how many entries have been made
         self.end = INF  # events from this time on do not happen
         self.round_due = False
-        self.feed_time = INF  # when `feed` fires next: a sorted source beside the heap, in the order of ARRIVAL
+        self.feed_time = INF  # when `feed` fires next: a sorted source merged with the heap, of rank ARRIVAL
         self.feed: Timer = Timer()
         self._stale = 0
         self.environment: Any = None  # SimPy's, once a caller has asked for it
 
     def number(self) -> int:
-        """The number of the next entry, which orders entries of equal time and rank."""
+        """Return a new entry's number, which orders entries of equal time and rank."""
         self._entries = entry = self._entries + 1
         return entry
 
     def at(self, time: float, order: int, timer: Timer) -> None:
-        """Fire the timer at an absolute time (so that equal times stay equal floats)."""
+        """Set a timer to fire at an absolute time."""
         # The number orders what is equal in time and rank by insertion; an entry that is not its timer's last one is
         # stale.
         timer.entry = self._entries = entry = self._entries + 1
         heappush(self._heap, (time, order, entry, timer))
 
     def cancel(self, timer: Timer) -> None:
-        """Make the timer's pending entry stale; harmless if none is pending."""
+        """Make the timer's pending entry stale; do nothing if no entry is pending."""
         if timer.entry >= 0:
             timer.entry = -1
             self._stale += 1
@@ -81,12 +80,12 @@ class Clock:
                 self._compact()
 
     def again(self, time: float, order: int, timer: Timer) -> None:
-        """Re-arm: cancel what is pending and fire at `time` instead."""
+        """Cancel the pending entry of a timer and fire it at `time` instead."""
         self.cancel(timer)
         self.at(time, order, timer)
 
     def again_all(self, times: Sequence[float], order: int, timers: Sequence[Timer]) -> None:
-        """Arm many timers again at once, in this order; linear in the heap."""
+        """Set many timers again, in this order; linear in the size of the heap."""
         if not timers:
             return
         for time, timer in zip(times, timers, strict=True):
@@ -95,18 +94,18 @@ class Clock:
         self._compact()
 
     def _compact(self) -> None:
-        """Throw out stale entries; in place, because the loop holds on to the list."""
+        """Remove stale entries, in place since `advance` has a reference to the list."""
         self._heap[:] = [item for item in self._heap if item[3].entry == item[2]]
-        heapify(self._heap)  # keys are unique: the order of events stays
+        heapify(self._heap)  # keys are unique, so the order of events does not change
         self._stale = 0
 
     @property
     def pending(self) -> int:
-        """Live entries in the heap, and the feed."""
+        """Number of valid entries in the heap, plus one if the feed has an arrival."""
         return len(self._heap) - self._stale + (self.feed_time < INF)
 
     def only(self, order: int) -> bool:
-        """Return True if all pending events have this order; linear in the heap."""
+        """Return True if all pending events have this order; linear in their number."""
         if self.feed_time < INF:
             return False
         return all(item[1] == order for item in self._heap if item[3].entry == item[2])
@@ -114,16 +113,16 @@ class Clock:
     def advance(self) -> bool:
         """Fire events until a round is due (True), or none is left before `end` (False).
 
-        Arrivals do not go through the heap but are merged with it: an arrival is nearly always the next event,
-        which is the dearest to push and to pop (measured: 8 % of a run with 1,000 busy devices).
+        Arrivals are merged with the heap instead of pushed to it: an arrival is usually the next event, the most
+        expensive to push and to pop (measured: 8 % of a run with 1,000 busy devices).
         """
         heap, now = self._heap, self._now
         while True:
             feed_time = self.feed_time
             time = heap[0][0] if heap else INF
-            if self.round_due and time > now and feed_time > now:  # last of its instant: what comes next is later
+            if self.round_due and time > now and feed_time > now:  # after all events of its instant
                 return True
-            # Of equal times the feed comes where ARRIVAL stands: after finishes and faults, before timers.
+            # At equal times the feed has rank ARRIVAL: after finishes and faults, before timers.
             if time < feed_time or (time == feed_time and heap and heap[0][1] < ARRIVAL):
                 if time >= self.end:
                     return False
@@ -146,13 +145,12 @@ class Clock:
 
 @dataclass(slots=True, eq=False)
 class Draws:
-    """A random sequence: call it for the next number; `draw` refills a block."""
+    """A random sequence: a call returns the next number; `draw` refills a block."""
 
     draw: Callable[[np.random.Generator, int], np.ndarray]
     random: np.random.Generator
     block: int
-    unused: list[float] = field(default_factory=list)
-    """Numbers of the current block, the next one last."""
+    unused: list[float] = field(default_factory=list)  # numbers of the current block, the next one last
 
     def __call__(self) -> float:
         if not self.unused:

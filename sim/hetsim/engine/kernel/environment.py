@@ -3,9 +3,9 @@
     environment = environment_of(simulation.state.clock)
     environment.process(maintenance(environment))
 
-They go on in SimPy's order (time, priority, insertion), as in an environment of their own; what the engine does at the
-same instant comes before (finishes, faults, arrivals) or by insertion (timers).  A run with such a process cannot be
-forked: a running generator cannot be copied.
+Processes run in SimPy's order (time, priority, insertion), as in a separate environment.  At one instant, the engine's
+finishes, faults and arrivals come before them; its timers are ordered by insertion.  A run with processes cannot be
+forked, since a running generator cannot be copied.
 """
 
 from typing import Any
@@ -19,14 +19,14 @@ from hetsim.errors import UsageError
 
 
 def environment_of(clock: Clock) -> "SharedEnvironment":
-    """The SimPy environment of a clock's heap, made on first use."""
+    """Return the SimPy environment on a clock's heap; it is created on first use."""
     if clock.environment is None:
         clock.environment = SharedEnvironment(clock)
     return clock.environment
 
 
 class SharedEnvironment(simpy.Environment):
-    """An environment with the time and heap of a clock; the simulation steps it."""
+    """A SimPy environment that uses the time and event heap of a clock."""
 
     _clock: Clock
 
@@ -40,7 +40,7 @@ class SharedEnvironment(simpy.Environment):
 
     @_now.setter
     def _now(self, _: SimTime) -> None:
-        """SimPy sets the time at which it begins."""
+        """Ignore the time that SimPy sets at the beginning."""
 
     def schedule(self, event: Event, priority: EventPriority = NORMAL, delay: SimTime = 0) -> None:
         clock = self._clock
@@ -55,7 +55,6 @@ class SharedEnvironment(simpy.Environment):
 
 
 def _fire(event: Any) -> None:
-    """Process one event as `simpy.Environment.step` does."""
     callbacks, event.callbacks = event.callbacks, None
     for callback in callbacks:
         callback(event)

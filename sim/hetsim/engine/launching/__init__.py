@@ -1,1 +1,1 @@
-"""The one way of a launch: start, boundaries, end, stop."""
+"""Control of launches: start, boundaries between stages, completion, stop."""

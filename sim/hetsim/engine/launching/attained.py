@@ -1,4 +1,4 @@
-"""Device-seconds received by task and user, for fair and least-attained orders."""
+"""Attained service by task and user (device-seconds), for fair-share policies."""
 
 from typing import Any
 
@@ -9,26 +9,25 @@ from hetsim.model.task import Task
 
 
 class AttainedService:
-    """Computed device-seconds (GPU shares × seconds, or cores × seconds).
+    """Attained service: GPU shares × seconds, or cores × seconds.
 
-    Of staged and stopped launches they are added up as these end; of the plain ones they follow from the columns.
-    Sums by user are kept from the first question on, and made up for then.
+    Launches with stages and stopped launches are added when they end; plain launches follow from the columns.  Sums by
+    user are computed on the first query and updated from then on.
     """
 
     def __init__(self, run: RunState):
         self.run = run
         self.by_user: dict[str, float] | None = None
-        self.busy: Any = None  # the column in which it is added up as launches end, once it has been asked for
+        self.busy: Any = None  # column of sums, updated when launches end; None before the first query
 
     def _begin(self) -> None:
-        """Make up for the launches that have ended so far."""
         # Launches that end from here on are added by `staged`.
         self.busy = busy = self.run.recorder.detail("busy")
         for row, seconds in self.run.recorder.computed():
             busy[row] += seconds
 
     def staged(self, task: Task, seconds: float) -> None:
-        """Count a launch with stages, or a stopped one, that has ended."""
+        """Add a launch with stages, or a stopped one, that has ended."""
         if self.busy is None:
             return
         self.busy[task.index] += seconds  # its plain launches follow from columns
@@ -36,7 +35,7 @@ class AttainedService:
             self.by_user[task.user] = self.by_user.get(task.user, 0.0) + seconds
 
     def plain(self, task: Task) -> None:
-        """Count a compute-only launch that has ended."""
+        """Add a compute-only launch that has ended."""
         if self.by_user is not None:
             self.by_user[task.user] = self.by_user.get(task.user, 0.0) + self._of_plain(task.index)
 
@@ -46,13 +45,13 @@ class AttainedService:
         return mode.width * (run.recorder.finish[row] - run.recorder.start[row])
 
     def task(self, task: Task) -> float:
-        """Device-seconds received by a task up to now."""
+        """Return the device-seconds attained by a task up to now."""
         if self.busy is None:
             self._begin()
         row, launch = task.index, task._launch
         earlier: float = self.busy[row]
         if launch is not None:
-            # What requests share is not counted for each.
+            # Shared steps of a replica are not counted per request.
             return earlier if launch.resident else earlier + self._under_way(launch)
         recorder = self.run.recorder
         ended_plainly = recorder.status[row] == COMPLETED and not recorder.staged(row)
@@ -66,7 +65,7 @@ class AttainedService:
         return table.busy_by(now) / launch.count  # members share it equally
 
     def user(self, user: str) -> float:
-        """Device-seconds received by a user's tasks up to now."""
+        """Return the device-seconds attained by a user's tasks up to now."""
         run = self.run
         if self.busy is None:
             self._begin()

@@ -1,8 +1,8 @@
-"""Boundaries of launches with a timetable: their actions and effect on others.
+"""Boundaries between stages of launches: actions there, and their effects.
 
-A launch has one pending clock entry, for its next boundary: in most cases its end.  Whatever changes a rate, a link or
-a lane calls this module to recompute the rest of the timetable.
-An accelerator's engines serve launches as `hetsim.engine.flight.timetable` says.
+A launch has one pending clock entry, for its next boundary: in most cases its end.  Every change of a rate, a link or a
+lane (the engines of an accelerator) calls this module to recompute the rest of the timetable.
+`hetsim.engine.flight.timetable` describes how the engines serve launches.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ from hetsim.model.record import LAUNCH_COMPLETED
 
 
 class Boundaries:
-    """Carries launches to their end; calls `launch_completed` on completion."""
+    """Runs launches to their end; calls `launch_completed` on completion."""
 
     def __init__(self, state: RunState, signals: Signals, received: AttainedService):
         clock, capacity, modes = state.clock, state.capacity, state.tasks.modes
@@ -58,9 +58,9 @@ class Boundaries:
         if any(mode.exchange is not None and mode.node_count > 1 for mode in modes):
             # Only where gangs exchange data over nodes.
             state.network = SharedNetwork(clock, capacity.cluster, self._paced)
-        self.network: Any = state.network  # the `SharedNetwork`, where any launch has traffic; else None
+        self.network: Any = state.network  # the `SharedNetwork`, if any launch has traffic; else None
         self.sketches = Sketches(state, self.speeds, self.transfers, ended=self._write, due=self._due)
-        self.boundary = self.sketches.boundary  # called when the entry of a launch has come
+        self.boundary = self.sketches.boundary  # called when the clock entry of a launch fires
         # Each accelerator's lane, as the modes of the run use it.
         on_gpus = [mode for mode in modes if mode.gpus]
         tied = {mode.type for mode in on_gpus if not mode.whole_devices or (mode.gpus > 1 and mode.type.streams > 1)}
@@ -87,7 +87,7 @@ class Boundaries:
             self.arm(launch)
 
     def follow_lanes(self, lanes: Sequence[Lane]) -> None:
-        """Recompute (`follow`) all launches in flight on some accelerators."""
+        """Recompute the times of all launches in flight on some accelerators."""
         if len(lanes) == 1 and lanes[0].idle(self.clock._now):  # which also says that its engines are free
             return
         lanes, flights = again(lanes, self.clock._now, self.speeds.plan)
@@ -96,7 +96,7 @@ class Boundaries:
                 self.arm(flight)
         for lane in lanes:
             if lane.fetching:
-                for part in list(lane.uploads):  # a list: a prefetch that ends leaves it
+                for part in list(lane.uploads):  # a list, since a prefetch that ends is removed from `uploads`
                     if part.owner.__class__ is Fetching:
                         part.owner.arm()
 
@@ -109,21 +109,20 @@ class Boundaries:
         if launch.entry >= 0:
             self.clock.cancel(launch)
         table.armed, table.due = time, due
-        # Unknown: whatever makes it known calls `follow`.
+        # Unknown: `follow` is called again when it becomes known.
         if time == INF:
             return
         if time <= self.clock._now and due in (READY, TURN, JOIN):
             self._step(launch, table)
         else:
-            self.clock.at(time, FINISH, launch)  # ends of this instant, too: in the order of all finishes
+            self.clock.at(time, FINISH, launch)  # also if it ends now: in the order of all finishes
 
     def _due(self, launch: Launch) -> None:
-        """Handle the boundary that the launch's clock entry stood for."""
         table: Timetable = launch.own_table
         if table.due != END:
             self._step(launch, table)
         elif table.traffic is not None and table.end > self.clock._now:
-            table.armed = -1.0  # others on its links have delayed it since
+            table.armed = -1.0  # other jobs on its links have delayed it since
             self.arm(launch)
         else:
             self._complete(launch, table)
@@ -142,7 +141,7 @@ class Boundaries:
                         self.transfers.turn(part, way)
                         flow = part.flow
             if flow is not None and len(table.lanes) == 1:
-                table.armed, table.due = INF, END  # nothing is known before its bytes have come
+                table.armed, table.due = INF, END  # its end is unknown before its bytes have arrived
             elif table.armed < 0:
                 self.arm(launch)
         elif due == JOIN:
@@ -188,11 +187,11 @@ class Boundaries:
             self._computed(launch)
 
     def _computed(self, launch: Launch) -> None:
-        """End the computation of a launch that others depend on."""
+        """End the computation of a launch on which other launches depend."""
         table: Timetable = launch.own_table
         now = self.clock._now
         table.settle(now)
-        table.left = 0.0  # what rounding left of it
+        table.left = 0.0  # a remainder from rounding
         table.compute_end = now
         table.computed = True
         if table.joined:
@@ -202,13 +201,13 @@ class Boundaries:
         if table.items:
             lead = launch.placement.devices[0]
             for item in written(launch):
-                self.places.version[item] += 1  # first: bytes under way are outdated by this
+                self.places.version[item] += 1  # first: copies in transit are outdated by the write
                 self.places.keep_only(item, host(lead.node) if lead.type.kind == "cpu" else lead.index)
             self.transfers.final(launch, table)
             self._ask_for_download(table)
         lanes = table.lanes
         if not table.down and len(lanes) == 1 and lanes[0].regular and all_compute(lanes[0]):
-            table.end = table.armed = now  # and nothing waited for it
+            table.end = table.armed = now  # and no launch waited for it
             table.due = END
             self.clock.again(now, FINISH, launch)
         else:
@@ -217,7 +216,7 @@ class Boundaries:
     # What it moves -------------------------------------------------------------------------------------
 
     def _cleared(self, owner: Any) -> None:
-        """An eviction that a launch or a prefetch waited for is done."""
+        """Handle the end of an eviction that a launch or a prefetch waited for."""
         if isinstance(owner, Fetching):
             owner.cleared()  # a prefetch, which has no timetable
             return
@@ -228,7 +227,7 @@ class Boundaries:
             self.follow(owner)
 
     def _take_turns(self, launch: Launch, table: Timetable) -> None:
-        """Determine what must be moved, and ask the copy engines for it."""
+        """Plan the transfers of a launch, and queue them for the copy engines."""
         self.transfers.plan(launch, table)
         table.prepared = True  # from here on `next_boundary` need not come back to this
         for part in table.up:
@@ -252,7 +251,7 @@ class Boundaries:
     # The end ------------------------------------------------------------------------------------------------
 
     def end_resumed(self, launch: Launch) -> None:
-        """A launch that only computed, of a task that was stopped before, has ended well."""
+        """Complete a compute-only launch of a task that was stopped before."""
         began, now = launch.decided, self.clock._now
         self.capacity.give(launch.placement, launch, launch.cores)
         _, busy, watts = self.speeds.nominal_of(launch)
@@ -260,7 +259,7 @@ class Boundaries:
         self._write(launch, (began, NAN, NAN, began, now, NAN), now, busy=busy * elapsed, energy=watts * elapsed)
 
     def _write(self, launch: Launch, times: tuple[float, ...], end: float, busy: float, energy: float) -> None:
-        """Write and report a launch that ended well, unless it has several tasks."""
+        """Record and report a completed launch of one task or of a batch."""
         if launch.terms is not None:
             self.recorder.batch(launch, LAUNCH_COMPLETED, times, end=end, busy=busy, energy=energy)
         else:
@@ -281,7 +280,7 @@ class Boundaries:
             for item in written(launch):
                 if self.places.final(item, launch.tasks):
                     self.places.keep_only(item, host(launch.placement.devices[0].node))
-        self.release(launch, table)  # before any hook hears of it: its devices are free
+        self.release(launch, table)  # before any hook is called: its devices are free
         times = table.all_times()
         if launch.terms is None and len(launch.tasks) > 1:
             self.recorder.launch(launch, LAUNCH_COMPLETED, times, end=now, busy=table.busy, energy=table.energy)
@@ -297,12 +296,12 @@ class Boundaries:
         if table.traffic is not None:
             self.network.leave(table.traffic)
         for lane in table.lanes:
-            lane.flights.remove(launch)  # those behind it know their times, or are followed by what ended it
+            lane.flights.remove(launch)  # the caller recomputes the launches behind it if needed
         now = self.clock._now
         for part in table.up + table.down:
             if part.lane is not None:
                 (part.lane.uploads if part in table.up else part.lane.downloads).remove(part)
-            if part.alone and part.at <= now:  # others were counted as they were sent
+            if part.alone and part.at <= now:  # the others were counted when they were sent
                 self.links.moved += part.size
         if self.places.items:
             for device in launch.placement.devices:
@@ -315,12 +314,12 @@ class Boundaries:
         self, launch: Launch, table: Timetable, times: tuple[float, ...], end: float, kept: float,
         complete: bool = False,
     ) -> None:  # fmt: skip
-        """Add a launch's stage times to its tasks; `kept`: the part that counts."""
+        """Add a launch's stage times to its tasks; `kept`: the fraction that counts."""
         _, up, uploaded, began, computed, down = times
         detail = self.recorder.detail
         tasks = launch.tasks
         upload = uploaded - up if uploaded == uploaded else 0.0
-        # Of a launch that was stopped as it computed, up to its end.
+        # If it was stopped while computing: up to its end.
         compute = (computed if computed == computed else end) - began if began == began else 0.0
         download = end - down if complete and down == down else 0.0
         members = len(tasks)
@@ -337,7 +336,7 @@ class Boundaries:
                 downloads[row] += download
 
     def close(self, launch: Launch, end: float) -> tuple[float, ...]:
-        """Account a launch that the end of the run cuts off."""
+        """Account for a launch that the end of the run cuts off."""
         table: Timetable = launch.table
         if table.traffic is not None:
             self.network.leave(table.traffic, end)
@@ -348,20 +347,19 @@ class Boundaries:
         return table.times(end)
 
     def _paced(self, launch: Launch) -> None:
-        """Update a launch when its pace on the network has changed."""
         self.speeds.rerate(launch)
         self.follow(launch)
 
 
 def written(launch: Launch) -> Iterable[int]:
-    """Items that a launch writes to memory."""
+    """Return the items that a launch writes to memory."""
     if launch.fusion is not None:
         return launch.fusion.outputs
     return [item for task in launch.tasks for item in task.writes]
 
 
 def next_boundary(table: Timetable) -> tuple[float, int]:
-    """The next boundary of a launch for which something must be done before its end."""
+    """Return time and kind of a launch's next boundary that needs an action."""
     if not table.prepared:
         return table.begin, READY  # what must be uploaded is known only then
     turn = _turn(table.up) if table.up else INF
@@ -373,7 +371,7 @@ def next_boundary(table: Timetable) -> tuple[float, int]:
         shared = traffic is not None or (lanes and lanes[0].group is not None)
         if shared and not table.joined:
             return table.compute_start, JOIN
-        # Its download, or the pace of others, follows from that.
+        # Its download, or the speed of others, depends on that.
         if (table.items or shared) and (traffic is None or not traffic.simple):
             return table.compute_end, COMPUTED
     turn = _turn(table.down) if table.down else INF
@@ -381,5 +379,5 @@ def next_boundary(table: Timetable) -> tuple[float, int]:
 
 
 def _turn(parts: Sequence[Part]) -> float:
-    """The time of the next transfer's turn that needs events of its own."""
+    """Return the earliest begin of a transfer that needs an event."""
     return min([part.at for part in parts if not (part.alone or part.begun)], default=INF)

@@ -1,4 +1,4 @@
-"""Launches begin and change in mid-flight; `boundaries` carries them to the end.
+"""Launches: their begin and changes in flight; `boundaries` runs them to the end.
 
 A launch occupies its devices, and its timetable is computed as far as it is known.
 """
@@ -15,12 +15,12 @@ from hetsim.engine.resources.occupancy import GpuState, available_at
 
 
 class Launches(Boundaries):
-    """Starts launches, and changes those in flight."""
+    """Starts launches, and changes launches in flight."""
 
     # Start --------------------------------------------------------------------------------------------------
 
     def begin(self, launch: Launch) -> None:
-        """Compute when the stages of a launch are, once it has taken its devices."""
+        """Compute the stage times of a new launch, which has occupied its devices."""
         now = begin = self.clock._now
         if self.pacing is not None:
             begin = self.pacing.effective(now)  # when its start takes effect
@@ -47,20 +47,20 @@ class Launches(Boundaries):
             self._claim_items(launch, table)
         else:
             self._take_turns(launch, table)
-        # Where launches compute side by side, and all have asked for the upload engine, the last one delays no other.
+        # If launches compute concurrently and all have requested the upload engine, the last one delays no other.
         if self.places.items or table.group is None or not lanes[0].regular or not append_shared(lanes[0], table, now):
             self.follow(launch)
         elif table.compute_start <= now:
             table.due = JOIN  # its data are there: it computes at once
-            self._step(launch, table)  # no entry in the clock for an instant that is now
+            self._step(launch, table)  # no clock entry for the present instant
         else:
             self.arm(launch)
 
     def _devices_ready(self, launch: Launch, table: Timetable, now: float, begin: float) -> float:
-        """Time at which the first stage of a launch may begin; `begin` at the earliest.
+        """Return when the first stage of a launch may begin, at or after `begin`.
 
-        Its devices may be saving what others left there, or what it left itself, or are still waking or cut.  Sets its
-        lanes, and the seconds to restore its state.
+        Its devices may still be saving the state of an earlier launch, waking up or being partitioned.  Also set the
+        launch's lanes, and the seconds to restore its state.
         """
         states = self.capacity.of
         lanes: list[Lane] = []
@@ -81,9 +81,9 @@ class Launches(Boundaries):
         return begin
 
     def _claim_items(self, launch: Launch, table: Timetable) -> None:
-        """Pin the items of a launch on its devices and evict others to make room for them.
+        """Pin the items of a launch on its devices, and evict others to make room.
 
-        Which items must be uploaded is determined only when the launch begins (`_take_turns`), after the evictions.
+        The items to upload are determined only when the launch begins (`_take_turns`), after the evictions.
         """
         table.items = items_of(launch.tasks) if launch.fusion is None else launch.fusion.held_items
         table.stepwise = True
@@ -100,7 +100,7 @@ class Launches(Boundaries):
     # Changes in mid-flight ----------------------------------------------------------------------------------
 
     def tabulate(self, launch: Launch) -> Timetable:
-        """The timetable of a compute-only launch, without its place in lanes."""
+        """Return a timetable for a compute-only launch, without entering it in lanes."""
         table = launch.own_table = Timetable(launch.decided, work(launch))
         table.uploaded = table.ready = table.compute_start = table.updated = launch.decided
         table.end = table.armed = table.compute_end = table.finish_at = launch.decided + table.total
@@ -108,11 +108,11 @@ class Launches(Boundaries):
         return table
 
     def materialize(self, launch: Launch) -> None:
-        """Build the timetable of a compute-only launch, which goes on with it."""
+        """Convert a running compute-only launch to one with a timetable."""
         if launch.table is not None or launch.resident:
             return
         table = self.tabulate(launch)
-        launch.then = self.boundary  # its entry stays, and finds a timetable when it comes
+        launch.then = self.boundary  # its clock entry remains and will use the timetable
         if launch.placement.mode.gpus:
             table.lanes = tuple(self.capacity.of[device.index].lane for device in launch.placement.devices)
             for lane in table.lanes:
@@ -125,11 +125,11 @@ class Launches(Boundaries):
             signals.slowed(launch)
 
     def retime(self, state: Any, launches: list[Launch]) -> None:
-        """Reschedule launches after a speed change, with a timetable if they end."""
+        """Reschedule launches on a device after a change of its speed."""
         timed = [launch for launch in launches if not launch.resident]
         moved = self.speeds.retime(state, timed)
         for launch in timed:
-            if launch._tasks != ():  # it may have ended as another one was followed
+            if launch._tasks != ():  # it may have ended while another launch was recomputed
                 self.follow(launch)
         self.moved(moved)
         for launch in launches:

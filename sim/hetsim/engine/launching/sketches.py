@@ -1,10 +1,9 @@
-"""Sketched launches: on one accelerator, delayed by engines and links only.
+"""Launches in compact form (sketches), which only engines and links delay.
 
-See `hetsim.engine.flight.launch.Sketch`; nothing looks at them.
-
-A transfer over a way that others use too begins in its turn, and its end is known if it is alone there
-(`Links.book`).  Where that is not so, or another one comes, the times that follow are inf until it has ended.
-Whatever else happens to a lane, its sketches are written out as timetables, and nothing stays booked.
+A sketch (`hetsim.engine.flight.launch.Sketch`) is for a launch on one accelerator.  A transfer on a path that others
+use too begins in its turn; its end is known while it is alone on the path (`Links.book`).  Otherwise the times after it
+are inf until it has ended.  Any other event on an accelerator converts its sketches to timetables, and no transfer
+remains booked.
 """
 
 from collections.abc import Callable
@@ -25,15 +24,13 @@ from hetsim.model.tasks import Mode
 
 @dataclass(eq=False)
 class Sketches:
-    """Carries launches that have a sketch from start to end."""
+    """Runs launches in compact form (sketches) from start to end."""
 
     state: RunState
     speeds: Speeds
     transfers: Transfers
-    ended: Callable[..., None]
-    """Called with a launch that has ended, its times, its end, its busy seconds and joules."""
-    due: Callable[[Launch], None]
-    """Called with a launch that has a timetable, when its entry has come."""
+    ended: Callable[..., None]  # called with a launch that has ended, its times, end, busy seconds and joules
+    due: Callable[[Launch], None]  # called with a launch that has a timetable when its clock entry fires
 
     def __post_init__(self) -> None:
         state = self.state
@@ -42,9 +39,10 @@ class Sketches:
         self.links.sure, self.links.unsure = self._sure, self._unsure  # only sketches book
 
     def begin(self, launch: Launch) -> bool:
-        """Sketch a launch that starts now; False if it needs a full timetable.
+        """Start a launch as a sketch; return False if it needs a full timetable.
 
-        Nothing has changed then: it would overtake one, waits for an unknown time, or is not alone on one accelerator.
+        Nothing has changed then: it would overtake a launch, waits for an unknown time, or is not on one accelerator
+        alone.
         """
         placement, now = launch.placement, self.clock._now
         devices, mode = placement.devices, placement.mode
@@ -83,7 +81,7 @@ class Sketches:
                 at = flow.until
             uploaded = at
         if at < lane.ready:
-            return False  # it would overtake: launches of a lane compute in start order
+            return False  # it would compute before an earlier launch of the lane
         lane.ready = at
         if up:
             lane.upload = at  # by then its bytes have come
@@ -91,7 +89,7 @@ class Sketches:
             at = lane.compute
         rates = self.speeds.nominal.get(mode) or self.speeds.nominal_of(launch)
         began = at
-        # Summed stage by stage as `timetable.again` does, so that writing it out moves nothing by a bit.
+        # Summed stage by stage as in `timetable.again`, so that expanding the sketch changes no float.
         lane.compute = computed = entry = end = at + seconds_left / rates[0]
         if down_bytes or down_seconds:
             rate, latency, private = lane.down
@@ -114,23 +112,23 @@ class Sketches:
         return True
 
     def _brings(self, launch: Launch, mode: Mode) -> tuple[Moves, float] | None:
-        """Transfers and compute time of a launch; None if a sketch is not for it."""
+        """Return transfers and compute time of a launch; None if it cannot be a sketch."""
         tasks = launch._tasks
         if tasks is not None and (tasks[0]._history is not None or (launch.terms is None and len(tasks) > 1)):
             return None
         if launch.terms is not None or mode.curve is not None:
             return self.transfers.private(launch), work(launch)
         task = tasks[0]  # type: ignore[index]
-        row = task.index  # from here on as these functions do it
+        row = task.index  # inlined from these functions
         up_seconds, down_seconds = self.transfers.of_one.get(mode) or self.transfers.seconds_of_one(mode)
         into, out = self.transfers.into, self.transfers.out
         moves = 0.0 if into is None else into[row], up_seconds, 0.0 if out is None else out[row], down_seconds
         return moves, mode.single + task._time[launch.position]
 
     def boundary(self, launch: Launch, called: float = -INF) -> None:
-        """Handle a launch's clock entry: its download's turn, or its end.
+        """Handle a launch's clock entry: the turn of its download, or its end.
 
-        `called`: when it was told of the turn, if it waited for it.
+        `called`: when the turn was decided, if the launch waited for it.
         """
         if launch.sketch is None:
             self.due(launch)
@@ -156,7 +154,7 @@ class Sketches:
             if end < INF:
                 self.clock.at(end, FINISH, launch)
             return
-        # Invariant: as long as nothing looks at a sketch, nothing has changed on its accelerator since it was drawn; so
+        # Invariant: while a launch is a sketch, nothing has changed on its accelerator since it was made, so
         # its times are those that a timetable would have.
         # As `Launches._complete`.
         flights = lane.flights
@@ -169,21 +167,21 @@ class Sketches:
             links.moved += moves[0]  # as `Boundaries.release` counts them
             links.moved += moves[2]
         self.capacity.quick_give(launch.placement, launch.cores)
-        launch.sketch = None  # first: `Launch.table` must not write out what is over
+        launch.sketch = None  # first: `Launch.table` must not expand a launch that is over
         elapsed = times[4] - times[3]
         self.ended(launch, times, end, rates[1] * elapsed, rates[2] * elapsed)
         if up_flow is not None:
-            up_flow.owner = None  # a pipe may hold it yet
+            up_flow.owner = None  # a pipe may still reference the flow
         if down_flow is not None:
-            down_flow.owner = None  # over, as `Flow.there` sees it
-            for other in lane.flights:  # the download engine is free: for the first that waits for it
+            down_flow.owner = None  # marks the flow as over for `Flow.there`
+            for other in lane.flights:  # the download engine is free for the first waiting launch
                 drawn = other.sketch
                 if drawn is not None and drawn[4] == INF and drawn[3][4] <= end and other.entry < 0:
                     self.boundary(other, INF)
                     return
 
     def _drained(self, flow: Any) -> None:
-        """The last byte of a transfer of which the end was not known has come."""
+        """Handle the last byte of a transfer whose end was unknown."""
         launch = flow.owner
         if launch.__class__ is Part:
             self.transfers.brought(flow)
@@ -200,7 +198,7 @@ class Sketches:
             self.transfers.brought(flow)
 
     def _sure(self, flow: Flow) -> None:
-        """A transfer that was not alone on its way is so now, and has been booked."""
+        """Handle a transfer that is now alone on its path, so that its end is known."""
         launch = flow.owner
         lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
         if flow is down_flow:
@@ -211,7 +209,7 @@ class Sketches:
             lane.write_out()
 
     def _uploaded(self, launch: Launch, at: float) -> bool:
-        """Set when a launch has its data; False, unchanged, if more is unknown."""
+        """Set the times after an upload; return False if they remain unknown."""
         lane, seconds_left, rates, times, _, moves, up_flow, _ = launch.sketch  # type: ignore[misc]
         free = at  # when the last launch before it has computed, if that is later; inf: unknown
         for other in lane.flights:
@@ -235,16 +233,16 @@ class Sketches:
         return True
 
     def _unsure(self, flow: Flow) -> None:
-        """The end of a transfer that was booked is not known any more."""
+        """Handle a booked transfer whose end is no longer known."""
         launch = flow.owner
         lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
         drawn: Sketch
         if flow is down_flow:
             lane.download = INF
             drawn = lane, seconds_left, rates, times, INF, moves, up_flow, flow
-        else:  # the last one on its lane: no other is sketched behind it before it has its data
+        else:  # it is the last launch of its lane: no other is sketched before its data have arrived
             lane.upload = lane.ready = lane.compute = INF
             times = times[1], times[1], INF, INF, INF, NAN
             drawn = lane, seconds_left, rates, times, INF, moves, flow, None
         launch.sketch = drawn
-        self.clock.cancel(launch)  # it stood for an end that holds no more
+        self.clock.cancel(launch)  # its entry is for an end that is no longer valid

@@ -1,4 +1,4 @@
-"""Launches that stop early: the work that stays, busy devices, time limits."""
+"""Launches that stop early: work that counts, saving of state, time limits."""
 
 import math
 from dataclasses import dataclass, field
@@ -13,8 +13,7 @@ from hetsim.engine.launching.launches import Launches
 from hetsim.model.record import LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, MOVES, STOPS
 from hetsim.model.task import Task
 
-BETWEEN = 1e-9
-"""Part of a block by which rounding may miss a point between two."""
+BETWEEN = 1e-9  # tolerance for rounding at block boundaries, as a fraction of a block
 
 
 class Stops:
@@ -24,28 +23,28 @@ class Stops:
         self.count = 0  # launches that have ended before their time
         self.kept_in_memory = False  # True once a launch has left output or state in the memory of its devices
         self._left: dict[Lane, None] = {}
+        # lanes of launches lost to a fault in progress, and gangs that they had slowed
         self._moved: dict[Launch, None] = {}
-        """Where launches were lost to a fault that is not over, and gangs that they slowed."""
 
     def stop(
         self, launch: Launch, keep: bool, outcome: int = LAUNCH_STOPPED, fault: bool = False, killed: bool = False
     ) -> float:
-        """End a launch before its time; return when its first stage began, or NaN.
+        """End a launch early; return when its first stage began, or NaN.
 
-        Transfers under way are lost; finished computing stays if `keep`, after a fault only up to the last
-        checkpoint.  `killed`: its tasks end with it, which is not a preemption.  After the last launch that a fault
-        ends `follow` is called: none of them takes the turn of another one.
+        Transfers in progress are lost.  Finished computation counts if `keep`; after a fault, only up to the last
+        checkpoint. `killed`: its tasks end too, which does not count as a preemption.  After all launches that a fault
+        ends have stopped, `follow` is called, so that none of them gets the turn of another.
         """
-        self.count += 1  # by which `Ends` sees that a launch ended before its time
+        self.count += 1  # `Ends` compares it to detect launches that ended early
         at_once = not fault
         if launch.fusion is not None:
-            keep = fault = False  # nothing of it is anywhere before it is over: all of it again
+            keep = fault = False  # a fused launch saves no intermediate results: all work is repeated
         launches = self.launches
         table: Timetable = launch.table or launches.tabulate(launch)
         now = launches.clock._now
         stage = table.stage(now)
         start, up, uploaded, began, computed, down = table.times(now)
-        launches.transfers.cancel(table)  # bytes under way are lost, and no flow calls back what is gone
+        launches.transfers.cancel(table)  # transfers in progress are lost, and their callbacks canceled
         progress = residual = flushed = 0.0
         if stage == COMPUTE:
             table.settle(now)
@@ -57,12 +56,12 @@ class Stops:
             progress = 1.0 - table.left / table.total if table.total > 0 else 1.0
             computed = now + residual
         elif stage == DOWNLOAD:
-            if not table.computed:  # nothing has looked at it since: settled only now
+            if not table.computed:  # not settled since it computed
                 table.settle(table.compute_end)
                 table.left = 0.0
             progress = 1.0
         kept = self._keep(launch, table, progress, keep=keep, fault=fault) * (1.0 - flushed)
-        # Only what this launch computed is new; what was saved before is saved still.
+        # Only the work of this launch must be saved; earlier work is saved already.
         saving = self._save_seconds(launch, residual) if keep and not fault and progress > 0 else 0.0
         # One that has computed has left its groups already.
         moved = launches.speeds.leave(launch) if table.joined and not table.computed else []
@@ -79,7 +78,7 @@ class Stops:
         row = self.recorder.launch(launch, outcome, times, end=end, busy=table.busy, energy=table.energy, lost=lost)
         for task in launch.tasks:
             if task._done == 0.0:
-                self.recorder.lose(task._history.rows)  # with all that earlier launches did
+                self.recorder.lose(task._history.rows)  # including the work of earlier launches
                 task._history.rows = []
             else:
                 task._history.rows.append(row)
@@ -94,15 +93,14 @@ class Stops:
 
     def follow(self) -> None:
         """Give turns to launches that waited behind the stopped ones."""
-        # Gangs that the same fault ended have no times left to move.
+        # Gangs that the same fault ended need no new times.
         parts_left, moved = tuple(self._left), [gang for gang in self._moved if gang._tasks != ()]
-        self._left, self._moved = {}, {}  # taken first: nothing is followed twice
+        self._left, self._moved = {}, {}  # emptied first, so that no launch is handled twice
         self.launches.moved(moved)
         if parts_left:
             self.launches.follow_lanes(parts_left)
 
     def _occupy(self, launch: Launch, until: float) -> None:
-        """The devices save the launch's state until then."""
         mode = launch.placement.mode
         for task in launch.tasks:
             task._history.saved_by = until
@@ -111,14 +109,14 @@ class Stops:
             if state.slices is not None:
                 state.slices.busy[launch] = state.slices.busy[launch][0], until
                 continue
-            state.saving.append((until, mode.share or mode.millicores))  # free for others, which wait if they need it
+            state.saving.append((until, mode.share or mode.millicores))  # free for others, which may wait
             state.normal = False
 
     def _keep(self, launch: Launch, table: Timetable, progress: float, keep: bool, fault: bool) -> float:
-        """Set what stays done of each task; the fraction of computing that counts."""
+        """Set each task's finished fraction; return the fraction of the work that counts."""
         computed = table.total * progress
-        planned = durations.planned(launch)  # before what is done of any of its tasks is set anew
-        # Of several kernels launched as one nothing is kept.
+        planned = durations.planned(launch)  # before the finished fraction of its tasks changes
+        # A fused launch keeps no work.
         by_estimate = 0.0 if launch.fusion is not None else min(1.0, computed / planned) if planned > 0 else 1.0
         kept_seconds = 0.0
         for task in launch.tasks:
@@ -138,7 +136,7 @@ class Stops:
                 task._done = max(history.checkpoint, _last_checkpoint(table, task, reached))
                 history.checkpoint = task._done
             else:
-                task._done = history.checkpoint = 0.0  # spoliation: nothing of it stays, saved or not
+                task._done = history.checkpoint = 0.0  # spoliation: all work is lost, saved or not
             # The estimated progress loses the same share as the true one.
             task.done = min(1.0, reached_by_estimate * task._done / reached) if reached > 0 else 0.0
             if task._done > before and launch.placement.mode.curve is not None:
@@ -151,16 +149,16 @@ class Stops:
             elif fault or not keep:
                 history.lose(task._done == 0)
             if task._done == 0 and before > 0:
-                # Spoliation gives back all that earlier launches did as well.
+                # Spoliation also discards the work of earlier launches.
                 for name in ("upload", "compute", "download"):
                     self.recorder.detail(name)[task.index] = 0.0
         return kept_seconds / computed if computed > 0 else float(progress == 1.0 and keep)
 
     def _to_the_end_of_the_block(self, launch: Launch, table: Timetable) -> float:
-        """Seconds until a stopped launch leaves the compute engine.
+        """Return the seconds until a stopped launch leaves the compute engine.
 
-        Where devices drain, those to the end of the block, which are computed; a flush of idempotent kernels takes none
-        and gives back what the block had.
+        Devices that drain compute to the end of the block.  A flush of idempotent kernels takes no time and loses the
+        work of the current block.
         """
         kind = launch.placement.devices[0].type.preemption.kind
         block = max(task.shape.stopping.block for task in launch.tasks)
@@ -182,10 +180,10 @@ class Stops:
         return seconds
 
     def _save_seconds(self, launch: Launch, residual: float) -> float:
-        """Seconds until a stopped launch has left: block, fixed part, and state.
+        """Return the seconds until a stopped launch has left its devices.
 
-        The rest of its block, the fixed part of saving, and its state over the device's idle link or at the rate of its
-        context switch.  What drains or is flushed saves nothing.
+        Sum of the rest of its block, the fixed save time, and its state over the device's idle link or at the rate of
+        its context switch.  A launch that drains or is flushed saves nothing.
         """
         devices, kind = launch.placement.devices, launch.placement.mode.type
         if kind.preemption.kind != "context_switch":
@@ -212,12 +210,11 @@ def _last_checkpoint(table: Timetable, task: Task, reached: float) -> float:
 
 @dataclass(eq=False)
 class TimeLimits:
-    """Kills tasks that hold devices for too long; ends in time cost no event.
+    """Kills tasks that occupy devices for too long; tasks within limits cost no event.
 
-    The clock of a task runs while it holds devices, transfers and restoring included.  A stop that keeps its work, a
-    move or a change of mode lets the clock go on where it stood; after a failure of a device, or a stop that loses its
-    work, the job is submitted again and its clock begins again.  A task that ends at the very instant of its limit is
-    completed.
+    The time of a task counts while it occupies devices, transfers and restoring included.  After a stop that retains
+    work, a move or a change of mode it continues from its value; after a failure of a device, or a stop that loses the
+    work, the job is submitted again and starts from 0.  A task that ends at the very instant of its limit is completed.
     """
 
     state: RunState
@@ -230,14 +227,14 @@ class TimeLimits:
         self.signals.slowed = self.watch
 
     def watch(self, launch: Launch) -> None:
-        """Watch a launch that began, or may take longer as its devices slow down."""
-        limit = self.state.tasks.time_limit  # of a fork it may have more rows than when the run began
+        """Set the timer of a launch that may exceed its time limit."""
+        limit = self.state.tasks.time_limit  # in a fork the table may have more rows than at the start
         assert limit is not None
         seconds_left = min(float(limit[task.index]) - self._used.get(task.index, 0.0) for task in launch.tasks)
         end = launch.decided + seconds_left + self.grace  # since it holds devices, transfers included
         if end == math.inf or launch.number in self._timers:
             return
-        # Certain to end in time, until `Signals.slowed`.
+        # It will end in time, unless `Signals.slowed` is called.
         if launch.table is None and launch.decided + durations.work(launch) <= end:
             return
         timer = self._timers[launch.number] = Later(self._due, launch)
@@ -245,7 +242,7 @@ class TimeLimits:
         clock.at(max(end, clock._now), TIMER, timer)  # after what finishes at that instant
 
     def over(self, launch: Launch, keep: bool = True) -> None:
-        """End a launch at its limit; `keep`: its tasks keep the time used so far."""
+        """Remove the timer of an ended launch; `keep`: its tasks' used time still counts."""
         if (timer := self._timers.pop(launch.number, None)) is not None:
             self.state.clock.cancel(timer)
         for task in launch.tasks:

@@ -1,1 +1,1 @@
-"""Where tasks come from, and queues of requests."""
+"""Sources of tasks, and queues of requests."""

@@ -1,14 +1,15 @@
-"""Caches of results: an input served lately is answered without a device.
+"""Caches of results: an input served recently is answered without a device.
 
 Reference: Crankshaw, Wang, Zhou, Franklin, Gonzalez, Stoica, Clipper: A Low-Latency Online Prediction Serving System
 (NSDI 2017) and LASER before it (Agarwal et al., WSDM 2014); Clipper evicts by CLOCK.
-An input is there from the end of the batch that served it; requests for it that are under way meanwhile are not
-merged.  Cost: O(1) a request (CLOCK amortized).
+
+An input is cached from the end of the batch that served it; concurrent requests for it are not merged.  Cost: O(1) a
+request (CLOCK amortized).
 """
 
 
 class Lru:
-    """Evicts the input that was used longest ago."""
+    """Cache that evicts the least recently used input."""
 
     def __init__(self, size: int):
         self.size = size
@@ -29,7 +30,7 @@ class Lru:
 
 
 class ClockCache:
-    """Evicts the first input that was unused since the circling hand passed it."""
+    """Cache that evicts the first input unused since the clock hand last passed it."""
 
     def __init__(self, size: int):
         self.size = size
@@ -62,8 +63,5 @@ class ClockCache:
 
 
 Cache = Lru | ClockCache
-"""Holds `size` inputs.
-
-`holds`: is the input's result there?  A hit counts as a use.  `add`: the result has been computed; keep it, evicting
-another if there is no room.
-"""
+"""Cache of the results of `size` inputs.  `holds(key)`: True if the input's result is cached; a hit counts as a use.
+`add(key)`: store a computed result, evicting another if the cache is full."""

@@ -1,4 +1,4 @@
-"""Tasks and requests that do not wait for ever: one event for all of a kind."""
+"""Deadlines of tasks and requests that wait: one event for all of them."""
 
 import math
 from collections.abc import Callable
@@ -9,29 +9,26 @@ import numpy as np
 
 from hetsim.engine.kernel.clock import TIMER, Clock, Timer
 
-BLOCK = 64
-"""Rows known beforehand that the heap takes in at once."""
+BLOCK = 64  # number of rows with known deadlines that the heap receives at once
 
 
 @dataclass(eq=False)
 class Deadlines:
-    """Rows by the time at which something is due; it keeps no task objects alive."""
+    """A heap of task rows by deadline, without references to task objects."""
 
     clock: Clock
-    due: Callable[[int], None]
-    """Called with a row when its time has come."""
-    waits: Callable[[int], bool] | None = None
-    """Tells whether a row is still watched; the event stands for one that is."""
+    due: Callable[[int], None]  # called with a row whose deadline is due
+    waits: Callable[[int], bool] | None = None  # returns True if a row must still be watched; None: all rows
 
     def __post_init__(self) -> None:
         self.timer = Timer(self._fired)
         self.heap: list[tuple[float, int]] = []
+        # rows with known deadlines, by time; those from `_at` on are not in the heap yet
         self.rows, self.times = np.zeros(0, int), np.zeros(0)
-        """Rows known beforehand, by time; those from `_at` on are not in the heap yet."""
         self._at = 0
 
     def expect(self, rows: np.ndarray, times: np.ndarray) -> None:
-        """Watch rows with known deadlines; only a few are in the heap at a time."""
+        """Register rows with known deadlines; only a few are in the heap at a time."""
         order = np.lexsort((rows, times))
         order = order[times[order] < math.inf]
         self.rows, self.times = rows[order], times[order]
@@ -39,7 +36,7 @@ class Deadlines:
             self._arm()
 
     def _fill(self) -> bool:
-        """Have the heap begin with the first of all rows; False if there is none."""
+        """Load the earliest deadline to the heap; return False if no row is left."""
         heap, at, waits = self.heap, self._at, self.waits
         while at < len(self.rows) and (not heap or self.times.item(at) <= heap[0][0]):
             self._at = at + BLOCK  # before the loop: rows of a block are taken in once
@@ -50,7 +47,7 @@ class Deadlines:
         return bool(heap)
 
     def watch(self, row: int, time: float) -> None:
-        """Watch a row; a time of inf never comes."""
+        """Register the deadline of a row; inf: no deadline."""
         if time == math.inf:
             return
         heappush(self.heap, (time, row))

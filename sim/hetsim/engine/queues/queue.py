@@ -1,10 +1,9 @@
-"""The queue of a service: rows, of which one becomes an object when looked at.
+"""The queue of a service: rows of requests, made objects only when accessed.
 
-Where nothing is decided about a request before it waits, it comes by the clock: those that wait are a part of the
-sorted column of arrivals, from `head_at` to how many have come, and a batch is a slice of it.  Rows that wait apart
-from that stand in a short sorted list before it: requests of stopped batches, those before one that left out of its
-turn, and all of a service whose requests come one by one (admission asks about each, they wait for data or for
-predecessors, a client sends them, a cache may answer them).
+If nothing is decided about a request before it waits, no event occurs at its arrival: the waiting requests are a slice
+of the sorted column of arrivals, from `head_at` to the number that have arrived, and a batch is a slice of it.  Other
+rows wait in a separate list: requests that return from a stopped batch, and all requests of a service that arrive one
+by one (admission decides on each, they wait for data or predecessors, a client sends them, or a cache may answer them).
 """
 
 import math
@@ -28,8 +27,7 @@ from hetsim.model.task import Task
 from hetsim.model.tasks import BatchTimes, Mode
 from hetsim.policy.request_queue import Requests
 
-MAX_GONE = 8192
-"""Rows that have left a list keep their places until there are more."""
+MAX_GONE = 8192  # number of removed rows at the front of a list from which the list is shortened
 
 
 def sent_late(service: Service, run: RunInput) -> bool:
@@ -39,18 +37,17 @@ def sent_late(service: Service, run: RunInput) -> bool:
 
 
 NOISE_BLOCK = 1024
-MIN_FACTOR = 0.1
-"""Noise never makes a stage shorter than this part of its time."""
+MIN_FACTOR = 0.1  # minimum factor by which noise multiplies a stage's time
 
 
 class ArrivalColumn:
-    """Arrivals as a sorted column of times: no event happens at each."""
+    """Arrivals as a sorted column of times, without an event for each."""
 
     def __init__(self, times: np.ndarray, clock: Clock):
         self.times = times
         self.clock = clock
         self.total = len(times)
-        self.counted_at, self.counted = -1.0, 0  # how many have come, as it was reckoned last, and when that was
+        self.counted_at, self.counted = -1.0, 0  # number of arrivals at the last count, and the time of that count
 
     @property
     def arrived(self) -> int:
@@ -64,11 +61,11 @@ class ArrivalColumn:
         return self.arrived == self.total
 
     def since(self, time: float) -> int:
-        """Number of requests that arrived after a time."""
+        """Return the number of requests that arrived after a time."""
         return self.arrived - int(np.searchsorted(self.times, time, side="right"))
 
     def end_now(self) -> int:
-        """End the arrivals; return the number that would have come."""
+        """End the arrivals; return the number of requests that would have arrived."""
         arrived = self.arrived
         requests_left, self.total = self.total - arrived, arrived
         self.times = self.times[:arrived]
@@ -77,11 +74,11 @@ class ArrivalColumn:
 
 
 class OneByOne:
-    """Arrivals that are reported one by one, or as never coming."""
+    """Arrivals that are reported one by one; some expected ones may never arrive."""
 
     def __init__(self, total: int):
         self.to_come = total
-        self.joined = array("d")  # when each came
+        self.joined = array("d")  # arrival time of each request
 
     @property
     def arrived(self) -> int:
@@ -92,17 +89,17 @@ class OneByOne:
         return self.to_come == 0
 
     def since(self, time: float) -> int:
-        """Number of requests that arrived after a time."""
+        """Return the number of requests that arrived after a time."""
         return len(self.joined) - bisect_right(self.joined, time)
 
     def end_now(self) -> int:
-        """End the arrivals; return 0, as none come by the clock alone."""
+        """End the arrivals; return 0, as none has a known arrival time."""
         self.to_come = 0
         return 0
 
 
 class StageNoise:
-    """Draws factors of the nominal stage times of a service's batches."""
+    """Random noise factors for the stage times of a service's batches."""
 
     def __init__(self, service: Service, random: RandomTree):
         self.noise = service.noise
@@ -111,7 +108,7 @@ class StageNoise:
         self._factors: list[list[float]] = []
 
     def factors(self, mode: Mode, size: int) -> Sequence[float]:
-        """Factors of the upload, compute and download of the next batch, of this size."""
+        """Return the factors of upload, compute and download of a batch of this size."""
         if mode.scattered:
             stages = (mode.upload, mode.table, mode.download)
             drawn = zip(stages, self._spread.random(3).tolist(), self._noise(), strict=True)
@@ -119,7 +116,7 @@ class StageNoise:
         return self._noise()
 
     def forget(self) -> None:
-        """Draw new numbers from now on."""
+        """Discard the numbers drawn in advance."""
         self._factors = []
 
     def _noise(self) -> Sequence[float]:
@@ -142,8 +139,8 @@ class Queue:
         self.clock = clock
         self.links = links
         self.total = len(service.rows)
-        self.wanted = 0  # requests from which on the policy is to be asked; 0: it does not wait for arrivals
-        self.bell = bell  # queues about which their policies may have to be asked again, of all services
+        self.wanted = 0  # number of waiting requests at which the policy is called; 0: never
+        self.bell = bell  # for all services: queues whose policies may have to be called again
         self.noise = StageNoise(service, run.random)
         self.cache: Cache | None = None
         if service.cache is not None:
@@ -157,11 +154,11 @@ class Queue:
         self.head_at = 0  # position in the column of the first request that waits there
         self._apart: list[int] = []  # rows that wait before those of the column, in order of arrival, from `_first` on
         self._first = 0
+        # sort key of rows; None: the row; clients of a closed loop send in another order
         self.order = self._came if sent_late(service, run) else None
-        """Sort keys of rows, if not the rows: clients of a closed loop think, and send in another order."""
         predecessors = table.predecessors
+        # True if requests become ready in row order: none has predecessors
         self.by_readiness = predecessors is None or not any(predecessors[row] for row in service.rows.tolist())
-        """Do its requests become ready in the order in which they stand here?  Not if they wait for others first."""
         self._seen: dict[int, Task] = {}  # objects of waiting requests, by row, as far as they were looked at
         self._one_class: bool | None = None
         self._returned = False  # True if any request has come back from a batch that was stopped
@@ -171,20 +168,20 @@ class Queue:
 
     @property
     def _edge(self) -> int:
-        """The position in the column behind the last request that waits there."""
+        """Position after the last request in the column that has arrived."""
         return 0 if self.column is None else self.column.arrived
 
     def __len__(self) -> int:
         apart, column = len(self._apart) - self._first, self.column
         if column is None:
             return apart
-        # Asked several times at one instant: a call less.
+        # Read several times at one instant: avoids a call.
         arrived = column.counted if column.counted_at == self.clock._now else column.arrived
         return arrived - self.head_at + apart
 
     @property
     def uniform(self) -> bool:
-        """Return True if all waiting requests equal the oldest in work and class."""
+        """True if all waiting requests equal the oldest one in work and class."""
         if self._one_class is None:
             code, rows = self.table.class_code, self.service.rows
             self._one_class = code is None or bool((code[rows] == code[rows[0]]).all())
@@ -192,7 +189,7 @@ class Queue:
 
     @property
     def apart(self) -> bool:
-        """Return True if requests outside of the column wait."""
+        """True if requests wait in the separate list."""
         return bool(self._apart)
 
     @property
@@ -213,7 +210,7 @@ class Queue:
         return int(self.service.rows[self.head_at + position - apart])
 
     def waiting_rows(self, count: int | None = None) -> list[int]:
-        """Rows of the oldest requests, or of all."""
+        """Return the rows of the oldest `count` requests, or of all."""
         count = len(self) if count is None else min(count, len(self))
         rows = self._apart[self._first : self._first + count]
         return rows + self.service.rows[self.head_at : self.head_at + count - len(rows)].tolist()
@@ -234,7 +231,7 @@ class Queue:
         return float(self.table.arrival[row]), row
 
     def _place(self, row: int) -> int:
-        """The place of a request in the list of those that wait apart; -1: it does not."""
+        """Return the index of a request in the separate list, or -1."""
         order = self.order
         at = bisect_left(self._apart, row if order is None else order(row), self._first, key=order)  # type: ignore
         return at if at < len(self._apart) and self._apart[at] == row else -1
@@ -266,11 +263,11 @@ class Queue:
 
     @property
     def head(self) -> Task:
-        """The oldest request."""
+        """The oldest waiting request."""
         return self.look(1)[0]
 
     def look(self, count: int | None = None) -> list[Task]:
-        """The oldest requests, or all."""
+        """Return the oldest `count` requests, or all, as objects."""
         return self._objects(self.waiting_rows(count))
 
     def tasks(self) -> Sequence[Task]:
@@ -280,7 +277,6 @@ class Queue:
         return self._objects([row])[0]
 
     def _objects(self, rows: list[int]) -> list[Task]:
-        """Waiting requests that are looked at; they stay the same objects from then on."""
         seen = self._seen
         new = [row for row in rows if row not in seen]
         if new:
@@ -288,7 +284,7 @@ class Queue:
         return [seen[row] for row in rows]
 
     def made(self, rows: Sequence[int]) -> list[Task]:
-        """Make task objects of some requests."""
+        """Create task objects of some requests."""
         table, shape, delay = self.table, self.service.shape, self.service.request_delay
         at = np.asarray(rows)
         times = list(map(tuple, table.time[at].tolist()))
@@ -309,11 +305,11 @@ class Queue:
     # The engine's side ----------------------------------------------------------------------------------------
 
     def ring(self, again: bool = False) -> None:
-        """Report that enough requests wait, or (`again`) that a batch has ended."""
+        """Report that the policy should be called; `again`: in any case."""
         self.bell[self] = again or self.bell.get(self, False)
 
     def join(self, task: Task) -> None:
-        """Add a request that is reported one by one, for the first time."""
+        """Add a request on its first arrival, reported one by one."""
         coming: Any = self.coming
         coming.to_come -= 1
         coming.joined.append(self.clock._now)
@@ -325,7 +321,7 @@ class Queue:
             self._insert(task)
 
     def never(self) -> None:
-        """Note an expected request that was refused before it could wait."""
+        """Record an expected request that was refused before it could wait."""
         if isinstance(self.coming, OneByOne):
             self.coming.to_come -= 1
         if self.wanted and self.over:
@@ -333,7 +329,7 @@ class Queue:
             self.clock.round_due = True
 
     def push(self, task: Task) -> None:
-        """Put back a request of a stopped batch."""
+        """Return a request of a stopped batch to the queue."""
         self._returned = True  # from now on requests are no longer alike
         self.ring(True)
         self._insert(task)
@@ -348,7 +344,7 @@ class Queue:
             self.ring()
 
     def remove(self, row: int) -> bool:
-        """Remove a request that starts alone or ends; False if it did not wait."""
+        """Remove a request that starts alone or ends; return False if it did not wait."""
         if (at := self._place(row)) == self._first:
             self._leave(1)
         elif at >= 0:
@@ -358,12 +354,11 @@ class Queue:
             if not self.head_at <= position < self._edge:
                 return False
             self._apart += self.service.rows[self.head_at : position].tolist()
-            self.head_at = position + 1  # those before it wait apart: the column has no gaps
+            self.head_at = position + 1  # the earlier ones move to the separate list: the column has no gaps
         self._seen.pop(row, None)
         return True
 
     def _leave(self, count: int) -> None:
-        """The first of those that wait apart do so no longer."""
         self._first += count
         if self._first == len(self._apart):
             self._apart, self._first = [], 0
@@ -372,12 +367,12 @@ class Queue:
             self._first = 0
 
     def take(self, count: int) -> tuple[int, list[int] | None, tuple[Task, ...] | None]:
-        """Take the oldest requests off the queue.
+        """Remove the oldest requests from the queue.
 
-        Their position in `service.rows` and None if they are a slice of it, else -1 and their rows; and their task
-        objects, if any of them has been looked at.
+        Return their position in `service.rows` and None if they are a slice of it, else -1 and their rows; and their
+        task objects, if any of them exists already.
         """
-        # Those apart are older than the head of the column, so the oldest are a slice only if none waits there.
+        # The separate list is older than the head of the column, so the oldest are a slice only if it is empty.
         first, own_rows = self.head_at, None
         if self._apart:
             first, own_rows = -1, self.waiting_rows(count)
@@ -408,13 +403,13 @@ class Queue:
         self.clock.round_due = True
 
     def came(self) -> None:
-        """Note a request that arrived one by one; report if the wanted number wait."""
+        """Record an arrival reported one by one; call the policy if enough requests wait."""
         if self.wanted and (len(self) >= self.wanted or self.over):
             self.ring()
             self.clock.round_due = True
 
     def want(self, count: int) -> None:
-        """Ask the policy when this number wait or arrivals end; 0: do not ask."""
+        """Call the policy when `count` requests wait or arrivals end; 0: do not call it."""
         self.wanted = count
         if self.column is None:
             return
@@ -428,17 +423,17 @@ class Queue:
                 self.clock.again(time, ARRIVAL, self.timer)
 
     def end_now(self) -> int:
-        """End the arrivals; return the number that would have come by the clock."""
+        """End the arrivals; return how many counted requests will not arrive."""
         self.noise.forget()
         self.clock.cancel(self.timer)
         return self.coming.end_now()
 
     def input_of(self, row: int) -> int:
-        """The key of a request in the result cache."""
+        """Return the key of a request in the result cache."""
         return int(self.table.extra["input"][row])
 
     def stages(self, size: int, placement: Placement) -> BatchTimes:
-        """Stage times of a batch of this number of requests, by estimates."""
+        """Return the estimated stage times of a batch of `size` requests."""
         service, mode, devices, links = self.service, placement.mode, placement.devices, self.links
         times, share = mode.stages(size, size * service.per_item[service.shape.position[mode]]), size / len(devices)
         return times._replace(
@@ -447,7 +442,7 @@ class Queue:
         )
 
     def seconds(self, position: int, terms: Terms, estimated: bool) -> float:
-        """Compute seconds of a batch in one mode, without its fixed cost."""
+        """Return the compute seconds of a batch in one mode, without its fixed cost."""
         if self.service.alike:
             return terms.requests.count * self.service.per_item[position]
         column = self.table.estimate if estimated else self.table.time

@@ -1,4 +1,4 @@
-"""Sources of tasks: open streams (rows merged), and closed loops of clients."""
+"""Sources of tasks: open arrival streams, and closed loops of clients."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,15 +12,13 @@ from hetsim.model.record import NOT_ARRIVED, UNFINISHED, RunInput
 from hetsim.model.task import Task
 from hetsim.model.tasks import Shape
 
-BLOCK = 4096
-"""Tasks taken from the columns at once."""
+BLOCK = 4096  # number of tasks read from the columns at once
 
-THINK_BLOCK = 256
-"""Think times drawn at once."""
+THINK_BLOCK = 256  # number of think times drawn at once
 
 
 def with_own_columns(run: RunInput) -> RunInput:
-    """The run with its own copies of columns that clients write to."""
+    """Return the run with its own copies of the columns that clients write to."""
     if not run.closed and run.calls is None:
         return run
     columns = {name: getattr(run.tasks, name) for name in ("arrival", "deadline", "expires")}
@@ -29,10 +27,11 @@ def with_own_columns(run: RunInput) -> RunInput:
 
 
 class Sources(Timer):
-    """Delivers tasks at their arrivals.
+    """Delivers tasks at their arrival times.
 
-    The open streams are one chain of rows, of which only the next arrival is pending (it is the clock's feed);
-    pushing them all first would be four times slower.  Task objects are made from columns a block at a time.
+    The open streams are one sequence of rows, of which only the next arrival is pending (it is the clock's feed);
+    pushing all of them to the heap would be four times slower.  Task objects are created from columns a block at a
+    time.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class Sources(Timer):
         progress: Callable[[float, int, int], None] | None, each_block: Callable[[], None],
         absent: Sequence[np.ndarray] = (),
     ):  # fmt: skip
-        """`absent`: rows of tasks that come by the clock alone and are not delivered."""
+        """Create the sources; `absent`: rows that queues count themselves, not delivered."""
         super().__init__(self._arrive)
         self.run = run
         self.tasks = run.tasks
@@ -59,7 +58,7 @@ class Sources(Timer):
             there[np.concatenate(absent)] = False
             self._delivered = np.flatnonzero(there)
             self._last = len(self._delivered)
-        self.thinking = 0  # clients that will send, in closed loops or once more
+        self.thinking = 0  # clients that will send: in closed loops, or a retry
         self._stream_of: dict[int, int] = {}
         self._sent: list[int] = []
         self._think: list[Draws] = []
@@ -70,16 +69,16 @@ class Sources(Timer):
             self._surplus.append(0)
             self._change(number, 0)
             self._think.append(Draws(stream.think, run.random.stream("think", stream.name), THINK_BLOCK))
+        # next rows to arrive, from `_at` on: row, arrival, shape, times, estimates
         self._block: list[tuple[int, float, Shape, tuple[float, ...], tuple[float, ...]]] = []
-        """The next rows to arrive, from `_at` on: row, arrival, shape, times and estimates of each."""
+        # `_base`, `_at`: number of rows before the block, and in it, that have arrived; `_noted`: rows with a status
         self._base = self._at = self._noted = 0
-        """What has arrived before the block, and of it; what is known to have arrived by its status."""
         if self._last:
             self._load_block(0)
 
     @property
     def to_come(self) -> int:
-        """Number of tasks certain to arrive (thinking clients included)."""
+        """Number of tasks certain to arrive (those of thinking clients included)."""
         return self._last - self._base - self._at + self.thinking
 
     def end_now(self) -> None:
@@ -88,7 +87,7 @@ class Sources(Timer):
         self._sent = [len(stream.rows) for stream in self.run.closed]
 
     def begin_at(self, row: int) -> None:
-        """Deliver the rows of the table of `run` from an index on."""
+        """Continue with the table of `run`, from row `row` on."""
         self.note_arrived()
         self.tasks = self.run.tasks
         self._delivered, self._noted = None, row
@@ -97,7 +96,6 @@ class Sources(Timer):
         self._load_block(row)
 
     def _load_block(self, first: int) -> None:
-        """Take the next rows from the columns, from this one on."""
         tasks, stop = self.tasks, min(first + BLOCK, self._last)
         rows: Any = slice(first, stop) if self._delivered is None else self._delivered[first:stop]
         self._base, self._at = first, 0
@@ -113,9 +111,9 @@ class Sources(Timer):
             self.progress(self.clock._now, first, len(tasks))
 
     def note_arrived(self) -> None:
-        """Set the status of arrived, unended tasks of open streams.
+        """Mark arrived, unended tasks of open streams as unfinished.
 
-        All at once, as nothing asks for it but checks and the end of the run.
+        All at once, since only checks and the end of the run need this status.
         """
         first, stop = self._noted, self._base + self._at
         rows: Any = slice(first, stop) if self._delivered is None else self._delivered[first:stop]
@@ -139,7 +137,7 @@ class Sources(Timer):
     # Closed loops -------------------------------------------------------------------------------------------
 
     def answered(self, row: int) -> None:
-        """Note the end of a task (or call): its client thinks and sends again."""
+        """Handle the end of a task or call: its client thinks and sends the next one."""
         if (number := self._stream_of.get(row)) is None:
             return
         if self._surplus[number]:
@@ -148,7 +146,7 @@ class Sources(Timer):
             self._send_next(number)
 
     def _change(self, number: int, position: int) -> None:
-        """Change a loop's number of clients: new ones think, others leave later."""
+        """Change a loop's number of clients: new ones think, surplus ones leave later."""
         clients = self.run.closed[number].clients
         self._surplus[number] += clients[max(position - 1, 0)][1] - clients[position][1]
         while self._surplus[number] < 0:
@@ -158,7 +156,6 @@ class Sources(Timer):
             self.clock.at(clients[position + 1][0], ARRIVAL, Later(self._change, number, position + 1))
 
     def _send_next(self, number: int) -> None:
-        """A client thinks, and sends the stream's next task."""
         if self._sent[number] >= len(self.run.closed[number].rows):
             return
         if (time := self.clock._now + self._think[number]()) >= self.run.horizon:
@@ -179,7 +176,7 @@ class Sources(Timer):
         self.send(row, time)
 
     def send(self, row: int, time: float) -> None:
-        """Send a task of a client that was thinking, or waited to try again."""
+        """Send a task of a client that was thinking, or waited to retry."""
         tasks = self.tasks
         tasks.arrival[row] = time
         times = tuple(tasks.time[row].tolist())
@@ -193,8 +190,8 @@ class Graph:
     """Precedence among tasks: counts of unfinished predecessors, and successors."""
 
     def __init__(self, predecessors: Sequence[tuple[int, ...]]):
+        # unfinished predecessors by row of a task; -1: one of them did not finish
         self.missing = {row: len(before) for row, before in enumerate(predecessors) if before}
-        """By row of a task that waits, or waited, for others; -1: one of these did not finish."""
         self.successors: dict[int, list[int]] = {}
         for row, before in enumerate(predecessors):
             for predecessor in before:
@@ -203,7 +200,7 @@ class Graph:
         self.blocked: dict[int, Task] = {}  # arrived tasks that wait for predecessors, by row
 
     def completed(self, row: int, now: float) -> list[Task]:
-        """The arrived tasks that become ready because this one completed."""
+        """Return the arrived tasks that become ready because this one completed."""
         freed = []
         for successor in self.successors.get(row, ()):
             if self.missing[successor] > 0:
@@ -215,10 +212,10 @@ class Graph:
         return freed
 
     def failed(self, row: int) -> list[Task]:
-        """Arrived tasks that cannot run any more; later ones are seen as doomed."""
+        """Return the arrived successors, which can never run; mark the later ones."""
         doomed = []
         for successor in self.successors.get(row, ()):
-            self.missing[successor] = -1  # for good: its count does not matter any more
+            self.missing[successor] = -1  # final: its count is not used any more
             if successor in self.blocked:
                 doomed.append(self.blocked.pop(successor))
         return doomed

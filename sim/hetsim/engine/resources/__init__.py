@@ -1,1 +1,1 @@
-"""Free resources: devices, nodes, limits of partitions, and indexes over them."""
+"""Free resources: devices, nodes, partition limits, and where modes fit."""

@@ -1,6 +1,7 @@
-"""Capacity: what a launch may occupy, and what changes as it starts or leaves.
+"""Capacity: what a launch may occupy, and the changes when it starts or ends.
 
-The quick ways serve launches that only compute, on devices in their normal state; all others go the long way.
+The `quick_` functions serve compute-only launches on devices in their normal state; other launches use `refusal`,
+`take` and `give`.
 """
 
 from typing import Any
@@ -18,14 +19,14 @@ class Capacity(PlacementIndex):
 
     def __init__(self, cluster: Cluster, clock: Clock | None = None):
         super().__init__(cluster)
-        self.clock = clock  # tells when slices of MIG GPUs are cut; without one it is always 0
+        self.clock = clock  # time for slices of MIG GPUs; without a clock it is always 0
+        # accelerators whose occupancy changed, for a reader that indexes them (`Offers`); None: no reader
         self.moved: list[GpuState] | None = None
-        """Accelerators of which something was taken or given back, for those that keep an index of them."""
         self.releases = 0
         self.undisturbed = True  # True if every device has been in service since the start
 
     def refusal(self, placement: Placement) -> str | None:
-        """Why a placement cannot be taken now, as the end of a sentence; None if it can."""
+        """Return why a placement is impossible now, to end a sentence; None if it fits."""
         mode, devices = placement.mode, placement.devices
         wanted = mode.gpus or (len(devices) if mode.unit is not None and mode.node_count == 1 else mode.node_count)
         if len(set(devices)) != len(devices) or len(devices) != max(1, wanted):
@@ -65,7 +66,6 @@ class Capacity(PlacementIndex):
         return None
 
     def _host_refusal(self, placement: Placement) -> str | None:
-        """Why the placement cannot have its cores and memory now."""
         mode = placement.mode
         for number, cpus, memory in placement.hosts():
             node = self.nodes[number]
@@ -81,14 +81,13 @@ class Capacity(PlacementIndex):
         return None
 
     def quick_take(self, placement: Placement) -> int:
-        """Check and take at once: the fast path for devices in their normal state.
+        """Check and occupy a placement: the fast path for devices in their normal state.
 
-        For a launch on one device, or on whole accelerators of one node.
-
-        Returns the bitmask of cores taken (0 on an accelerator), or -1, with nothing changed, if anything is
-        unusual: then `refusal` and `take` decide.  Only for modes without memory of items and without mig.
+        For a launch on one device, or on whole accelerators of one node; only for modes without data items and MIG.
+        Return the bitmask of cores taken (0 on an accelerator), or -1, with nothing changed, if anything is unusual:
+        then `refusal` and `take` decide.
         """
-        if placement is self.offered:  # one whole accelerator, which need only be free still
+        if placement is self.offered:  # one whole accelerator: only check that it is still free
             state = self.of[placement.devices[0].index]
             node, kind, bit = state.node, state.kind, state.bit
             opened = node.open
@@ -114,13 +113,13 @@ class Capacity(PlacementIndex):
         return self._quick_accelerator(mode, state) if mode.gpus else self._quick_cores(placement, state)
 
     def _quick_accelerator(self, mode: Mode, state: GpuState) -> int:
-        node, free = state.node, state.free - mode.share  # tried out: set below, once all the rest fits
+        node, free = state.node, state.free - mode.share  # set below, once everything else fits
         if free < 0 or not node.up:
             return -1
         if not mode.bare:
             if mode.gpu_memory > state.room or mode.millicores > node.cpu_free or mode.memory > node.mem_free:
                 return -1
-            # A limit is looked at by `refusal`.
+            # Partition limits are checked by `refusal`.
             if mode.nodes is not None and (mode.limited or not mode.nodes & node.bit):
                 return -1
             state.room = room = state.room - mode.gpu_memory
@@ -156,7 +155,6 @@ class Capacity(PlacementIndex):
         return self._take_cores(state, placement, mode.millicores)
 
     def _quick_gang(self, placement: Placement) -> int:
-        """`quick_take` for several whole accelerators of one node."""
         mode, devices, state_of = placement.mode, placement.devices, self.of
         node = self.nodes[devices[0].node]
         if mode.gpu_memory or mode.millicores > node.cpu_free or mode.memory > node.mem_free or not node.up:
@@ -172,7 +170,7 @@ class Capacity(PlacementIndex):
             if (
                 state.device is not device
                 or not state.normal
-                or state.free != WHOLE  # of one stream: nothing else runs there
+                or state.free != WHOLE  # one stream: no other launch is on it
                 or state.node is not node
                 or device.type is not mode.type
             ):
@@ -196,7 +194,7 @@ class Capacity(PlacementIndex):
         return 0
 
     def quick_give(self, placement: Placement, cores: int) -> None:
-        """Release what `quick_take` occupied of one device."""
+        """Release what `quick_take` occupied on one device."""
         mode, state = placement.mode, self.of[placement.devices[0].index]
         self.releases += 1  # what did not fit may fit now
         if not mode.gpus:
@@ -226,7 +224,7 @@ class Capacity(PlacementIndex):
             self.log.append(node.index)
 
     def _note(self, node: NodeState) -> None:
-        """The node changed by other than the quick ways: bring masks and log along."""
+        """Update the open-node masks and the log after a change of a node."""
         for kind, available in enumerate(node.open):
             if available and node.up:
                 self.with_open[kind] |= node.bit
@@ -236,15 +234,16 @@ class Capacity(PlacementIndex):
             self.log.append(node.index)
 
     def peak_memory(self) -> int:
-        """The maximum number of bytes held at once on any accelerator."""
+        """Return the maximum number of bytes occupied at once on any accelerator."""
         gpus = [state for state in self.of if isinstance(state, GpuState)]
         full = [UNLIMITED if gpu.device.type.memory is None else gpu.device.type.memory for gpu in gpus]
         return max((room - gpu.least_room for room, gpu in zip(full, gpus, strict=True)), default=0)
 
     def take(self, placement: Placement, launch: Any) -> int:
-        """Take a validated placement; the bitmask of cores of a CPU launch, else 0.
+        """Occupy a validated placement; return the bitmask of cores, 0 for accelerators.
 
-        On several nodes the cores of each stand behind those of the node before it (`hetsim.model.plan.split_cores`).
+        On several nodes, the core bits of each node follow those of the previous node
+        (`hetsim.model.plan.split_cores`).
         """
         mode, devices = placement.mode, placement.devices
         if mode.limited:
@@ -261,7 +260,7 @@ class Capacity(PlacementIndex):
         return taken
 
     def _hold(self, placement: Placement, sign: int) -> None:
-        """Hold what a launch takes of accelerators and hosts; -1: let go of it."""
+        """Occupy (`sign` 1) or release (-1) a launch's share of accelerators and hosts."""
         mode = placement.mode
         share, room = sign * mode.share, sign * mode.gpu_memory
         for device in placement.devices if mode.gpus else ():
@@ -298,7 +297,7 @@ class Capacity(PlacementIndex):
 
     @staticmethod
     def _take_cores(node: NodeState, placement: Placement, millicores: int) -> int:
-        """Take cores: whole ones by name (for pictures and plans), parts without."""
+        """Occupy whole cores by number (for pictures and plans)."""
         taken = 0
         if placement.cores is not None:
             for core in placement.cores:
@@ -309,11 +308,11 @@ class Capacity(PlacementIndex):
                 lowest = free & -free
                 taken |= lowest
                 free ^= lowest
-        node.cores &= ~taken  # their names; how much is free is counted apart
+        node.cores &= ~taken  # the numbers of free cores; `cpu_free` counts how many are free
         return taken
 
     def changed(self, state: GpuState | NodeState) -> None:
-        """Note a change of a device's state or room by other means."""
+        """Update the index after a device's state changed other than by a launch."""
         self.releases += 1
         # Never True again: counts of open devices rely on it.
         self.undisturbed = self.undisturbed and state.up and not state.asleep
@@ -329,7 +328,6 @@ class Capacity(PlacementIndex):
 
     @staticmethod
     def _mark(gpu: GpuState) -> None:
-        """Bring the bitmask of its node's open accelerators along."""
         if gpu.open:
             gpu.node.open[gpu.kind] |= gpu.bit
         else:

@@ -1,6 +1,6 @@
-"""Occupancy of nodes and accelerators, and sketches to try out changes.
+"""Occupancy of nodes and accelerators, and what-if copies of nodes (`Sketch`).
 
-Amounts are integers (thousandths of cores, millionths of a GPU, bytes), so give and take are exact.
+Amounts are integers (thousandths of cores, millionths of a GPU, bytes), so occupying and releasing are exact.
 """
 
 import math
@@ -15,10 +15,10 @@ UNLIMITED = 1 << 62
 
 
 def available_at(state: "DeviceState", now: float, free: int) -> float:
-    """Time at which a launch that leaves `free` of a device can begin; MIG aside.
+    """Return when a launch can begin on a device that may be saving earlier state.
 
-    Capacity counts as free while the launch that left it is still saving its state; a new launch waits only if it
-    needs that part.  `state.saving` lists (until, amount).
+    `free`: capacity that the launch leaves.  Capacity counts as free while the previous launch is still saving its
+    state; a new launch waits only if it needs that part.  `state.saving` lists (until, amount).  Not for MIG.
     """
     time = state.ready_at
     if state.saving:
@@ -29,7 +29,7 @@ def available_at(state: "DeviceState", now: float, free: int) -> float:
             if being_saved <= free:  # what is saved still fits next to the launch
                 break
             being_saved -= amount
-            time = max(time, until)  # what ends saving first is free first
+            time = max(time, until)  # the part that is saved first is free first
     return time
 
 
@@ -46,7 +46,7 @@ class DeviceState:
     def __init__(self, device: Device):
         self.device = device
         self.up = True
-        self.asleep = False  # takes no launches, for one of these two reasons:
+        self.asleep = False  # accepts no launches, for one of these two reasons:
         self.sleeping = False
         self.closed = 0  # maintenances that have been announced and are not over
         self.frequency = 1.0
@@ -58,7 +58,7 @@ class DeviceState:
         self.placements: dict[Mode, Placement] = {}
 
     def placement(self, mode: Mode) -> Placement:
-        """The placement of a mode on this device alone, made once."""
+        """Return the placement of a mode on this device alone (cached)."""
         if (placement := self.placements.get(mode)) is None:
             placement = self.placements[mode] = Placement(mode, (self.device,))
         return placement
@@ -67,9 +67,8 @@ class DeviceState:
 class GpuState(DeviceState):
     """The changing state of one accelerator.
 
-    `free` is the share still to be given away: `streams` launches of a whole GPU at first.  `room` is the memory
-    that launches may claim: capacity less what launches hold and less pinned items; items that lie there
-    unpinned can be evicted and do not count.
+    `free` is the share still available, at first `streams` × a whole GPU.  `room` is the memory that launches may
+    claim: capacity minus the memory of launches and of pinned items; unpinned items can be evicted and do not count.
     """
 
     __slots__ = ("node", "bit", "free", "room", "slices", "lane", "kind", "least_room")
@@ -81,17 +80,17 @@ class GpuState(DeviceState):
         self.bit = 1 << device.local
         self.free = device.type.streams * WHOLE
         self.room = UNLIMITED if device.type.memory is None else device.type.memory
-        self.least_room = self.room  # the least that was ever left of the room, with what lies there unpinned taken off
+        self.least_room = self.room  # minimum so far of `room` minus the unpinned items
         self.slices = GpuSlices(device.type) if device.type.sharing.kind == "mig" else None
         self.lane: Any = None  # launches in flight there (`hetsim.engine.flight.launch.Lane`)
 
     def note_memory(self, unpinned: int = 0) -> None:
-        """Note that more memory is held, or that it keeps unused items."""
+        """Update the minimum of free memory, which is reported as peak memory."""
         if self.room - unpinned < self.least_room:
             self.least_room = self.room - unpinned
 
     def takes(self, mode: Mode) -> bool:
-        """Return True if there is share and memory for one more launch in this mode."""
+        """Return True if there is enough share and memory for a launch in this mode."""
         if not self.up or self.asleep or mode.gpu_memory > self.room:
             return False
         if self.slices is not None and self.slices.cut_for(mode) is None:
@@ -100,12 +99,12 @@ class GpuState(DeviceState):
 
     @property
     def free_amount(self) -> int:
-        """Capacity still free, a share; of a node thousandths of cores."""
+        """Capacity still free: a share of the GPU; on a node, thousandths of cores."""
         return self.free
 
     @property
     def open(self) -> bool:
-        """Return True if a whole-GPU launch could start here, memory aside."""
+        """True if a whole-GPU launch could start here, apart from memory."""
         return self.up and not self.asleep and self.free >= WHOLE
 
 
@@ -126,30 +125,30 @@ class NodeState(DeviceState):
         self.open = [0] * len(types)
         for gpu in self.gpus:
             self.open[gpu.kind] |= gpu.bit
+        # placements of gangs of whole GPUs, by mode and the bitmask of open GPUs
         self.gangs: dict[tuple[Mode, int], Placement] = {}
-        """Placements of gangs of whole GPUs by mode and what was open when they were made."""
 
     @property
     def free_amount(self) -> int:
         return self.cpu_free
 
     def taking(self, mode: Mode) -> list[GpuState]:
-        """Accelerators of this node with room for one more launch in this mode."""
+        """Return the accelerators of this node with room for one more launch in this mode."""
         return [gpu for gpu in self.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
 
     def fits(self, mode: Mode) -> bool:
-        """Return True if the mode fits on this node alone, partition limits aside."""
+        """Return True if the mode fits on this node alone, apart from partition limits."""
         if mode.millicores > self.cpu_free or mode.memory > self.mem_free or not self.up:
             return False
         if mode.nodes is not None and not mode.nodes & self.bit:
             return False
-        if mode.node_count > 1:  # its parts fit on nodes (`Mode.unit`), it does not
+        if mode.node_count > 1:  # only its parts fit on single nodes (`Mode.unit`)
             return False
         if mode.gpus == 0:
             return self.device.type is mode.type and not self.asleep
         lacking, kind = mode.gpus, mode.type
         for gpu in self.gpus:
-            if gpu.device.type is kind and gpu.takes(mode):  # counted, not listed: asked of every node that changed
+            if gpu.device.type is kind and gpu.takes(mode):  # counted, not listed: called for every node that changed
                 lacking -= 1
                 if not lacking:
                     return True
@@ -157,10 +156,10 @@ class NodeState(DeviceState):
 
 
 class Sketch(NodeState):
-    """A node after assumed changes; the node or sketch it comes from stays as is.
+    """A what-if copy of a node, changed without changing the original.
 
-    An accelerator is copied when something changes on the sketch.  So until then it must not change on the node: a
-    sketch that outlives the question for which it is made is a `lasting` one, with all of them copied at once.
+    An accelerator is copied when it first changes on the sketch, so until then it must not change on the node.  A
+    sketch that is used longer is made `lasting`: all accelerators are copied at once.
     """
 
     __slots__ = ("_own",)
@@ -170,15 +169,14 @@ class Sketch(NodeState):
         self.up, self.asleep = node.up, node.asleep
         self.cpu_free, self.mem_free = node.cpu_free, node.mem_free
         self.gpus = list(map(_copy, node.gpus)) if lasting else list(node.gpus)  # a list of its own in either case
-        self._own = -1 if lasting else 0
-        """Bitmask of the accelerators that are copies, as something has changed there; the others are the node's."""
+        self._own = -1 if lasting else 0  # bitmask of the accelerators that are copies; the others are the node's
 
     def release(self, placement: Placement, launch: Any) -> None:
-        """Give back what a launch occupies on this node."""
+        """Release what a launch occupies on this node."""
         self._change(placement, 1, launch)
 
     def occupy(self, placement: Placement) -> None:
-        """Take what a launch would occupy on this node."""
+        """Occupy what a launch would occupy on this node."""
         self._change(placement, -1, None)
 
     def _change(self, placement: Placement, sign: int, launch: Any) -> None:
@@ -202,7 +200,7 @@ class Sketch(NodeState):
             if sign > 0:
                 gpu.slices.give(launch)  # by launch, as they were taken
             else:
-                gpu.slices.take(mode, placement, 0.0)  # kept by its placement: what is tried out is no launch
+                gpu.slices.take(mode, placement, 0.0)  # keyed by its placement, since a trial has no launch
 
     def place(self, mode: Mode) -> Placement | None:
         if not self.fits(mode):
@@ -213,7 +211,7 @@ class Sketch(NodeState):
 
 
 def _copy(gpu: GpuState) -> GpuState:
-    """An accelerator with what `GpuState.takes` asks for."""
+    """Return a copy of an accelerator with the fields that `GpuState.takes` reads."""
     kind: Any = GpuState
     copy: GpuState = kind.__new__(kind)
     copy.device, copy.bit = gpu.device, gpu.bit

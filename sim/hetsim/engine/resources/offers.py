@@ -1,4 +1,4 @@
-"""The emptiest accelerator for a service's next batch, kept between questions."""
+"""The emptiest accelerator for a service's next batch, cached between queries."""
 
 from heapq import heapify, heappop, heappush
 
@@ -9,8 +9,7 @@ from hetsim.model.plan import Placement
 from hetsim.model.tasks import Mode
 from hetsim.policy.dispatch import EMPTY
 
-Offer = tuple[int, int]
-"""A device, and how often what it holds has changed: equal offers are the same device in the same state."""
+Offer = tuple[int, int]  # a device, and its number of changes: equal offers are the same device in the same state
 
 
 class Offers:
@@ -21,8 +20,8 @@ class Offers:
         self._moved: list[GpuState] = []
         capacity.moved = self._moved
         self._changes = [0] * len(capacity.of)
+        # entries (-free, device) by type number; some are outdated
         self._heaps: list[list[tuple[int, int]]] = [[] for _ in capacity.types]
-        """(- free, device), and some that no longer hold, by the number of the type."""
         for state in capacity.of:
             if isinstance(state, GpuState):
                 self._heaps[state.kind].append((-state.free, state.device.index))
@@ -33,11 +32,11 @@ class Offers:
 
     @staticmethod
     def serves(mode: Mode) -> bool:
-        """Return True if a mode is one whole accelerator: it is offered the emptiest."""
+        """Return True if a mode is one whole accelerator (not MIG), as the heaps require."""
         return mode.gpus == 1 and mode.whole_devices and mode.type.sharing.kind != "mig"
 
     def offer_of(self, mode: Mode) -> tuple[Placement, Offer] | None:
-        """The emptiest accelerator with room for the mode, the first of equals."""
+        """Return the emptiest accelerator with room for the mode, the first of equals."""
         if self._moved:
             self._note()
         states, heap = self.capacity.of, self._heap_of.get(mode)
@@ -46,10 +45,10 @@ class Offers:
         while heap:
             free, index = heap[0]
             state = states[index]
-            if -free != state.free:  # changed since: if it has anything to offer, a newer entry says so
+            if -free != state.free:  # outdated: a newer entry exists if it has free capacity
                 heappop(heap)
                 continue
-            if state.free < mode.share:  # the emptiest has too little, so have all others
+            if state.free < mode.share:  # the emptiest has too little, so all others have too
                 return None
             node = state.node
             if (  # as `GpuState.takes`, of a mode that `serves`
@@ -57,18 +56,17 @@ class Offers:
                 and mode.memory <= node.mem_free and node.up and mode.nodes is None
             ):  # fmt: skip
                 return self._offer(mode, state)
-            return self.by_looking(mode)  # something else is in the way there; a fuller one may do
+            return self.by_looking(mode)  # memory or host do not fit there; a fuller accelerator may fit
         return None
 
     def _note(self) -> None:
-        """Take note of the accelerators of which something was taken or given back."""
         changes, heaps, limits = self._changes, self._heaps, self._limits
         for state in self._moved:
             index, kind = state.device.index, state.kind
-            changes[index] += 1  # by which equal offers are told from renewed ones
+            changes[index] += 1  # distinguishes unchanged offers from changed ones
             free, heap = state.free, heaps[kind]
             if free <= 0:
-                continue  # nothing to offer before something is given back
+                continue  # no free capacity before the next release
             heappush(heap, (-free, index))  # older entries of it are skipped when they come up
             if len(heap) > limits[kind]:
                 # In place, as `_heap_of` has the same list; one entry a device.
@@ -77,7 +75,7 @@ class Offers:
         self._moved.clear()
 
     def by_looking(self, mode: Mode) -> tuple[Placement, Offer] | None:
-        """As `offer_of` by a search, where memory or places matter; linear."""
+        """Like `offer_of`, by a linear search, for modes with memory or host needs."""
         best, max_free = None, 0
         for number in self.capacity.nodes_in(self.capacity.mask(mode)):
             gpu = self.capacity.best_gpu(mode, self.capacity.nodes[number])
@@ -88,7 +86,7 @@ class Offers:
     def _offer(self, mode: Mode, state: GpuState) -> tuple[Placement, Offer]:
         placement = state.placements.get(mode) or state.placement(mode)
         if state.free == state.device.type.streams * WHOLE:
-            return placement, EMPTY  # all empty ones are alike to a dispatcher
+            return placement, EMPTY  # all empty accelerators are equivalent
         index = state.device.index
         return placement, (index, self._changes[index])
 

@@ -1,4 +1,4 @@
-"""Partition limits: what jobs of a partition hold, and the maximum they may hold."""
+"""Partition limits: resources that jobs of a partition use, and their maxima."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from hetsim.model.tasks import Mode
 
 
 class Budget:
-    """Use of a limited partition: GPUs (millionths), cores (thousandths), nodes."""
+    """Usage of a limited partition: GPUs (millionths), cores (thousandths), nodes."""
 
     __slots__ = ("partition", "max_gpus", "max_cpus", "max_nodes", "gpus", "cpus", "on", "mask")
 
@@ -21,9 +21,9 @@ class Budget:
         self.mask = 0  # bitmask of the nodes in use
 
     def copy(self) -> "Budget":
-        """A copy on which starts and ends can be tried out."""
+        """Return a copy for trying out starts and ends."""
         other = Budget(self.partition)
-        # Its own dictionary: to give and take there changes nothing here.
+        # With its own dictionary, so that changes of the copy do not affect the original.
         other.gpus, other.cpus, other.on, other.mask = self.gpus, self.cpus, dict(self.on), self.mask
         return other
 
@@ -45,23 +45,23 @@ class Budget:
                 self.mask &= ~(1 << device.node)
 
     def enough(self, mode: Mode) -> bool:
-        """Return True if GPUs and cores allow one more launch, nodes aside."""
+        """Return True if GPU and core limits allow one more launch, nodes not checked."""
         if self.max_cpus is not None and self.cpus + mode.millicores > self.max_cpus:
             return False
         return self.max_gpus is None or self.gpus + mode.gpus * mode.share <= self.max_gpus
 
     def new_nodes(self) -> int:
-        """Number of further nodes that may come into use."""
+        """Return how many further nodes the limit allows."""
         return 1 << 30 if self.max_nodes is None else max(0, self.max_nodes - len(self.on))
 
     def narrowed(self, mode: Mode, mask: int) -> int:
-        """The nodes, out of some, on which the limits let the mode start."""
+        """Return the nodes of `mask` on which the partition limits allow the mode."""
         if not self.enough(mode):
             return 0
-        return mask if self.new_nodes() else mask & self.mask  # without a further node: those in use
+        return mask if self.new_nodes() else mask & self.mask  # no further node allowed: only the nodes in use
 
     def refusal(self, mode: Mode, devices: Iterable[Device]) -> str | None:
-        """Why the limits forbid a launch there, to end a sentence; None: they do not."""
+        """Return why the limits forbid a launch, to end a sentence; None: allowed."""
         if not self.enough(mode):
             limits = ((self.max_gpus, self.gpus, mode.gpus * mode.share, WHOLE, "GPUs"),
                       (self.max_cpus, self.cpus, mode.millicores, MILLI, "cores"))  # fmt: skip

@@ -1,10 +1,9 @@
-"""Where a mode fits: an index over what is free.
+"""Index of the nodes on which a mode fits.
 
-For one whole accelerator of a type there is a bitmask of the nodes that have one, kept with every give and take.  For
-every other mode that was asked for there is one Python integer, a bitmask of the nodes on which it fits now.
-Nodes that changed are noted in one log; a mode's mask is brought up to date when it is asked for, by looking only at
-the nodes noted since.  So the cost of a decision grows with what changed, not with the number of devices, and first
-fit is the lowest set bit.
+For one whole accelerator of a type there is a bitmask of the nodes that have one free, updated with every change.  For
+every other mode that was queried there is a Python integer, a bitmask of the nodes on which the mode fits.  Changed
+nodes are appended to one log; a query updates the mask of its mode by checking only the nodes logged since.  So the
+cost of a decision grows with the number of changes, not of devices, and first fit is the lowest set bit.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,27 +16,23 @@ from hetsim.model.cluster import Cluster, Device, DeviceType, Partition
 from hetsim.model.plan import Placement, host_part
 from hetsim.model.tasks import Mode
 
-KEPT_GANGS = 256
-"""Placements of gangs that a node remembers (nodes of 8 accelerators have no more that differ in practice)."""
+KEPT_GANGS = 256  # maximum number of cached gang placements of a node (nodes of 8 accelerators need fewer in practice)
 
 
 @dataclass(slots=True, eq=False)
 class ModeIndex:
-    """Nodes on which a mode fits: `mask` holds for the log up to `seen`."""
+    """Nodes on which a mode fits: `mask` is valid for the log up to `seen`."""
 
     kind: int
-    counted: bool
-    """Whole GPUs without a claim on their memory: where it fits follows from counting open ones."""
-    simple: bool
-    """As `counted`, on accelerators of one stream: any open ones will do."""
-    bare: bool
-    """Nothing but one whole accelerator: `PlacementIndex.with_open` knows."""
+    counted: bool  # mode of whole GPUs without GPU memory: it fits where enough GPUs are open
+    simple: bool  # `counted`, and accelerators have one stream: any open ones can be used
+    bare: bool  # the mode needs only one whole accelerator: `PlacementIndex.with_open` suffices
     mask: int = 0
     seen: int = -1
 
 
 class PlacementIndex:
-    """The state of all nodes, and the index over them."""
+    """The state of all nodes, and the index of where modes fit."""
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
@@ -49,16 +44,16 @@ class PlacementIndex:
             for gpu in node.gpus:
                 self.of[gpu.device.index] = gpu
         self.indexes: dict[Mode, ModeIndex] = {}
+        # indexes of nodes in the order of their changes; `log_generation` counts how often it was emptied
         self.log: list[int] = []
-        """Indexes of nodes in the order in which they changed; emptied now and then (`log_generation` counts)."""
         self.log_generation = 0
         self.noting = False  # True if the log has a reader
+        # last result of `first`, if it is one whole accelerator (already checked)
         self.offered: Placement | None = None
-        """Last result of `first`, if it is one whole accelerator: its devices, type and mode go together."""
+        # by type number: bitmask of the nodes that are up and have an open accelerator of the type
         self.with_open = [0] * len(self.types)
-        """By type number: bitmask of the nodes that are up and have an open accelerator of the type."""
+        # by type number: indexes of the nodes that have a device of the type
         self.having: list[list[int]] = [[] for _ in self.types]
-        """By type number: indexes of the nodes that have a device of the type."""
         for node in self.nodes:
             for kind, available in enumerate(node.open):
                 if available:
@@ -80,12 +75,12 @@ class PlacementIndex:
         return index
 
     def mask(self, mode: Mode) -> int:
-        """Bitmask of the nodes on which the mode fits now."""
+        """Return the bitmask of the nodes on which the mode fits now."""
         mask = self.room(mode)
         return self.budget(mode).narrowed(mode, mask) if mode.limited else mask
 
     def room(self, mode: Mode) -> int:
-        """Bitmask of the nodes with room for the mode, limits of its partition aside."""
+        """Return the bitmask of nodes with room for the mode, apart from partition limits."""
         index = self.indexes.get(mode) or self.index_of(mode)
         if index.bare:
             return self.with_open[index.kind]
@@ -94,14 +89,14 @@ class PlacementIndex:
         return index.mask
 
     def has_room(self, modes: Iterable[Mode]) -> bool:
-        """Return True if a mode has room, partition limits and data aside."""
+        """Return True if a mode has room, apart from partition limits and data."""
         for mode in modes:  # noqa: SIM110 (a third of the time: this is asked with most arrivals)
             if self.room(mode) or (mode.span_any and self.first(mode) is not None):
                 return True
         return False
 
     def budget(self, mode: Mode) -> Budget:
-        """Use of the partition of a limited mode."""
+        """Return the usage of the partition of a limited mode."""
         partition = mode.partition
         assert partition is not None
         if (budget := self.budgets.get(partition)) is None:
@@ -109,14 +104,14 @@ class PlacementIndex:
         return budget
 
     def _refresh(self, mode: Mode, index: ModeIndex) -> None:
-        """Look again at the nodes noted since the index was last asked."""
+        """Update a mode's mask with the nodes logged since its last update."""
         log, nodes = self.log, self.nodes
         seen, mask = index.seen, index.mask
-        # Invariant: `mask` is right for all nodes that do not stand in the log from `seen` on.
+        # Invariant: `mask` is correct for all nodes that are not in the log from `seen` on.
         changed: Iterable[int] = log[seen:]
-        # Not asked since the log was cleared, or more entries than nodes: look at every node that has such a device.
+        # Outdated since the log was cleared, or more entries than nodes: check every node with such a device.
         if seen < 0 or len(log) - seen > len(nodes):
-            mask, changed = 0, self.having[index.kind]  # all bits are found again
+            mask, changed = 0, self.having[index.kind]  # all bits are computed again
         if mode.nodes is not None:
             own = mode.nodes
             changed = [number for number in changed if own >> number & 1]
@@ -146,7 +141,7 @@ class PlacementIndex:
             self.tidy()
 
     def tidy(self) -> None:
-        """Restart a long log: indexes behind it look at every node once."""
+        """Clear the log if it is long; outdated masks are then computed from scratch."""
         if (length := len(self.log)) <= self._log_limit:
             return
         self.log.clear()  # in place: readers hold the list, and see the generation
@@ -156,7 +151,7 @@ class PlacementIndex:
             other.seen = 0 if other.seen == length else -1
 
     def first(self, mode: Mode) -> Placement | None:
-        """The mode on the first node where it fits, on that node's first devices."""
+        """Return the mode's placement on the first node where it fits."""
         index = self.indexes.get(mode) or self.index_of(mode)
         if index.bare:
             if not (mask := self.with_open[index.kind]) or not index.simple:
@@ -176,7 +171,6 @@ class PlacementIndex:
         return self.on_node(mode, self.nodes[(mask & -mask).bit_length() - 1])
 
     def _first_across(self, mode: Mode, index: ModeIndex) -> Placement | None:
-        """The first devices of any nodes; only nodes that have some are looked at."""
         numbers = self.having_room(mode)
         if mode.node_count > 1 and numbers.bit_count() < mode.node_count:
             return None
@@ -185,15 +179,15 @@ class PlacementIndex:
         return self._across(mode, (self.nodes[number] for number in self.nodes_in(numbers)))
 
     def having_room(self, mode: Mode) -> int:
-        """Bitmask of the nodes that may have room for a part of a gang now."""
+        """Return the bitmask of the nodes that may have room for a part of a gang."""
         if mode.unit is not None:
             return self.room(mode.unit)
-        # Others may fit where no whole one is open.
+        # Other modes may fit where no whole accelerator is open.
         mask = self.with_open[self.index_of(mode).kind] if self.index_of(mode).simple else (1 << len(self.nodes)) - 1
         return mask if mode.nodes is None else mask & mode.nodes
 
     def free_for(self, mode: Mode) -> int:
-        """Free capacity for a gang on any nodes, in units of `amount_of`."""
+        """Return the free capacity for a gang on any nodes, in units of `amount_of`."""
         numbers = self.having_room(mode)
         if mode.node_count > 1:
             return numbers.bit_count()
@@ -201,9 +195,9 @@ class PlacementIndex:
         return sum(share_of(mode, self.nodes[number], amount) for number in self.nodes_in(numbers))
 
     def on_node(self, mode: Mode, node: NodeState) -> Placement | None:
-        """The mode on this node's first devices; the caller knows that it fits.
+        """Return a mode's placement on the first devices of a node on which it fits.
 
-        Else None, or an answer that `claim` will refuse.
+        If it does not fit, return None, or a placement that `refusal` rejects.
         """
         if mode.gpus == 0:
             return node.placement(mode)
@@ -223,14 +217,13 @@ class PlacementIndex:
         return Placement(mode, tuple(gpu.device for gpu in fitting[: mode.gpus])) if len(fitting) >= mode.gpus else None
 
     def _gang(self, mode: Mode, node: NodeState, available: int) -> Placement | None:
-        """As many of a node's open accelerators as the mode takes, the first ones."""
         placement = node.gangs.get((mode, available))  # the same open ones give the same devices
         if placement is not None:
             return placement
         if available.bit_count() < mode.gpus:
             return None
         if len(node.gangs) >= KEPT_GANGS:
-            node.gangs.clear()  # they are made again when asked for
+            node.gangs.clear()  # they are created again when needed
         chosen, rest = [], available
         for _ in range(mode.gpus):
             lowest = rest & -rest
@@ -240,9 +233,9 @@ class PlacementIndex:
         return placement
 
     def best_gpu(self, mode: Mode, node: NodeState) -> GpuState | None:
-        """The best accelerator for one launch.
+        """Return the best accelerator of a node for one launch.
 
-        Of those where it fits the fullest for a fraction (so that whole ones stay whole), the emptiest where whole
+        Among those where it fits: the fullest for a fraction (so that others remain whole), the emptiest where whole
         launches overlap or share by time slices, else the first.
         """
         index = self.indexes.get(mode)
@@ -253,7 +246,7 @@ class PlacementIndex:
                 lowest = available & -available
                 available ^= lowest
                 gpu = node.gpus[lowest.bit_length() - 1]
-                if gpu.free > max_free:  # of equals the first
+                if gpu.free > max_free:  # the first among equals
                     best, max_free = gpu, gpu.free
             return best
         if not (fitting := node.taking(mode)):
@@ -268,9 +261,9 @@ class PlacementIndex:
         self, mode: Mode, nodes: Iterable[NodeState], budget: Budget | None = None,
         amounts: Mapping[int, int] | None = None,
     ) -> Placement | None:  # fmt: skip
-        """A gang over several nodes, filling nodes in order.
+        """Return a gang's placement over several nodes, filling nodes in order.
 
-        `budget`: what its partition will have in use by then; None: what it has now.  `amounts`: most of it by node.
+        `budget`: usage of its partition to assume; None: the present usage.  `amounts`: maximum amount by node.
         """
         new = 1 << 30
         if mode.limited:
@@ -294,13 +287,13 @@ class PlacementIndex:
         return None
 
     def countable(self, mode: Mode) -> bool:
-        """Return True if cores, or whole accelerators of one node, need only be counted."""
+        """Return True if counts of free cores or GPUs show whether a mode fits a node."""
         if mode.span_any:
             return False
         return mode.gpus == 0 or (self.indexes.get(mode) or self.index_of(mode)).simple
 
     def nodes_in(self, mask: int) -> Iterator[int]:
-        """Indexes of the set bits, ascending."""
+        """Yield the indexes of the set bits, ascending."""
         while mask:
             lowest = mask & -mask
             yield lowest.bit_length() - 1
@@ -308,12 +301,12 @@ class PlacementIndex:
 
 
 def amount_of(mode: Mode) -> int:
-    """Needs of a gang over nodes: nodes, accelerators, or thousandths of cores."""
+    """Return the size of a multi-node gang in nodes, GPUs, or thousandths of cores."""
     return mode.node_count if mode.node_count > 1 else mode.gpus or mode.millicores
 
 
 def share_of(mode: Mode, node: NodeState, left: int) -> int:
-    """The part of a gang's remaining `amount_of` that one node can take."""
+    """Return the part of a gang's remaining size (`amount_of`) that a node can host."""
     if mode.unit is not None:
         if not node.fits(mode.unit):
             return 0
@@ -335,7 +328,7 @@ def share_of(mode: Mode, node: NodeState, left: int) -> int:
 
 
 def _gang_on(mode: Mode, chosen: list[tuple[NodeState, int]]) -> Placement:
-    """A gang that holds so much of each of these nodes, on their first devices."""
+    """Return a gang's placement on the first devices of nodes, by amount per node."""
     if not mode.gpus:
         devices = tuple(node.device for node, _ in chosen)
         if mode.node_count > 1:

@@ -1,4 +1,4 @@
-"""Slices of a MIG GPU in a run: busy ones, the next layout, times of use."""
+"""Slices of a MIG GPU during a run: busy slices, the layout, reconfiguration."""
 
 from collections import Counter
 from copy import copy
@@ -14,10 +14,10 @@ from hetsim.model.tasks import Mode
 def best_cut(
     kind: DeviceType, layout: Layout, busy: Layout, fixed: bool, share: int, memory: int, profile: str
 ) -> tuple[Layout, Slice] | None:
-    """The layout and slice for a launch next to the busy slices; None: no fit.
+    """Return the layout and slice for a launch next to the busy slices; None: no fit.
 
-    Of the layouts that the GPU may have now the one whose smallest fitting slice is smallest, then the one that leaves
-    most of the GPU, then the present one; of the others the one that leaves the largest slices, then most memory.
+    Choose the layout whose smallest fitting slice is smallest, then the one that leaves most of the GPU free, then the
+    present one, then the one that leaves the largest slices, then most memory.
     """
     admitted, ranked = kind.slices_for(share, memory, profile), []
     others = () if fixed or (busy and kind.sharing.recut != "idle") else kind.sharing.cuts
@@ -54,36 +54,36 @@ class GpuSlices:
         return other
 
     def cut_for(self, mode: Mode) -> tuple[Layout, Slice] | None:
-        """The layout and slice of a launch in this mode now; None if none fits."""
+        """Return the layout and slice of a launch in this mode now; None if none fits."""
         key = self.layout, self.taken, self.fixed, mode
         if key not in self.known:
             self.known[key] = best_cut(self.kind, *key[:3], mode.share, mode.gpu_memory, mode.slice)
         return self.known[key]
 
     def recut(self, layout: Layout, now: float) -> None:
-        """Change to a layout with the busy slices; idle slices in common stay."""
+        """Change to a layout that contains the busy slices, and keep common idle slices."""
         new, kept, begin = Counter(layout) - Counter(self.taken), [], now
         for one, ready in sorted(self.idle, key=lambda entry: entry[1]):
             if new[one]:
                 new[one] -= 1
-                kept.append((one, ready))  # it goes on being cut, or is ready
+                kept.append((one, ready))  # it is ready, or still being created
             else:
-                begin = max(begin, ready)  # what is still being cut is cut again only then
+                begin = max(begin, ready)  # slices still being created are recreated only after that
         self.idle = kept + [(one, begin + self.kind.sharing.reconfigure) for one in new.elements()]
         self.layout = layout
 
     def take(self, mode: Mode, launch: Any, now: float) -> float:
-        """Give a launch its slice; return the time from which it is usable.
+        """Assign a launch its slice; return the time from which it is usable.
 
         On a what-if copy that slice may be busy for another launch; then nothing changes.
         """
         cut = self.real.cut_for(mode)
-        # What was tried out on a copy may stand in the way of that layout.
+        # Trial launches on the copy may not fit that layout.
         if cut is None or (self.real is not self and Counter(self.taken) - Counter(cut[0])):
             return now
         if cut[0] != self.layout:
             self.recut(cut[0], now)
-        # Of equal slices the one that is usable first.
+        # Among equal slices the one that is usable first.
         entry = min((entry for entry in self.idle if entry[0] == cut[1]), default=None)
         if entry is not None:
             self.idle.remove(entry)
@@ -98,7 +98,7 @@ class GpuSlices:
             self.taken = tuple(sorted(one for one, _ in self.busy.values()))
 
     def named(self, layout: list[Any]) -> Layout | None:
-        """The possible layout of these slices that keeps the busy ones; None if none."""
+        """Return the possible layout described by a policy, or None."""
         wanted, busy = sorted(str(x * 1.0 if isinstance(x, int) else x) for x in layout), Counter(self.taken)
         for one in (self.layout, *self.kind.sharing.cuts):
             same = wanted in (sorted(map(str, one)), sorted(str(part.profile or part.share) for part in one))
@@ -107,7 +107,7 @@ class GpuSlices:
         return None
 
     def agree(self, modes: dict[Any, Mode]) -> bool:
-        """Return True if the slices match the modes of the launches on the GPU."""
+        """Return True if layout and busy slices match the launches on the GPU."""
         there = tuple(sorted(one for one, _ in (*self.idle, *self.busy.values())))
         return there == self.layout and there in self.kind.sharing.cuts and self.busy.keys() == modes.keys() and all(
             self.busy[launch][0] in self.kind.slices_for(mode.share, mode.gpu_memory, mode.slice)

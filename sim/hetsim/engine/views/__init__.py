@@ -1,1 +1,1 @@
-"""Views: the questions that a policy may ask."""
+"""The engine's answers to the queries of policies (`View`)."""

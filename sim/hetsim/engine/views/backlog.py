@@ -1,8 +1,8 @@
-"""Estimated seconds waiting and running, by device type and class.
+"""Estimated seconds of waiting and running work, by device type and class.
 
-Waiting work is a sum per kind of best mode.  Launches that only compute end when their estimate says, so their work
-is a sum of ends less the time; those that have overrun their estimate leave that sum by a heap.  Launches that go
-through stages are asked one by one.  Cost: O(log n) a start, O(kinds + staged launches) a question.
+Waiting work is a sum for each key (type and class) of the tasks' fastest modes.  Compute-only launches end as
+estimated, so their work is a sum of ends minus the time; a heap removes launches that have exceeded their estimate.
+Launches with stages are queried one by one.  Cost: O(log n) a start, O(keys + launches with stages) a query.
 """
 
 import math
@@ -17,24 +17,23 @@ from hetsim.model.cluster import DeviceType
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 
-Key = tuple[str, str, str]
-"""Kind and name of the device type, and the class: device types themselves are slow to hash."""
+Key = tuple[str, str, str]  # kind and name of the device type, and the class; device types themselves are slow to hash
 
 
 class Watched(dict[int, Any]):
-    """A dictionary of tasks or launches that reports each one that joins or leaves.
+    """A dictionary of tasks or launches that reports each insertion and removal.
 
-    It takes the place of the engine's own from the first question on, so that runs without such questions pay nothing.
+    It replaces the engine's own dictionary from the first query on, so that runs without such queries pay nothing.
     """
 
     def __init__(self, items: dict[int, Any], joins: Callable[[Any], None], leaves: Callable[[Any], None]):
         super().__init__(items)
-        self._joins, self._leaves = joins, leaves  # after `super()`, which takes in what is there without telling
+        self._joins, self._leaves = joins, leaves  # after `super()`, which inserts the present items without reporting
         for item in items.values():
             joins(item)
 
     def __setitem__(self, key: int, item: Any) -> None:
-        if key not in self:  # what is set again has joined before
+        if key not in self:  # a replaced item was reported before
             self._joins(item)
         dict.__setitem__(self, key, item)
 
@@ -49,7 +48,7 @@ class Watched(dict[int, Any]):
 
 
 class Running:
-    """Plain launches of one kind: sum of expected ends without overdue ones."""
+    """Sum of the expected ends of compute-only launches of one key, if not overdue."""
 
     __slots__ = ("ends", "total", "heap")
 
@@ -75,10 +74,10 @@ class Running:
 
 
 class Backlog:
-    """Waiting and running work, by kind."""
+    """Waiting and running work, by key (device type and class)."""
 
     def __init__(self, state: RunState, remaining: Callable[[Launch], float]):
-        """`remaining`: estimated seconds that a launch has left."""
+        """Start counting; `remaining`: returns the estimated seconds left to a launch."""
         self.state = state
         self.remaining = remaining
         self.waiting: dict[Key, list[Any]] = {}  # seconds and number of the tasks that wait
@@ -113,18 +112,18 @@ class Backlog:
             self.staged.setdefault(key, {})[launch.number] = launch
 
     def ends(self, launch: Any) -> None:
-        for running in self.plain.values():  # of whichever kind: its table may have come since
+        for running in self.plain.values():  # in any sum: it may have got a timetable since
             running.remove(launch.number)
         for launches in self.staged.values():
             launches.pop(launch.number, None)
 
     def materialized(self, launch: Any) -> None:
-        """Note a plain launch that goes through stages from now on."""
+        """Record that a compute-only launch now has a timetable."""
         self.ends(launch)
         self.runs(launch)
 
     def _entry(self, task: Task) -> list[Any]:
-        """The sums that a waiting task belongs to."""
+        """Return the sums to which a waiting task contributes."""
         return self.waiting.setdefault(key_of(best_mode(task).type, task.class_), [0.0, 0])
 
     # Questions ------------------------------------------------------------------------------------------------
@@ -145,7 +144,6 @@ class Backlog:
         return requests + sum(self.waiting[key][1] for key in matching(self.waiting, kind, class_))
 
     def _requests(self, kind: str | None, class_: str | None) -> tuple[int, float]:
-        """Waiting requests and their seconds, in O(1) where all are alike."""
         count, seconds = 0, []
         for queue in self.state.queues:
             if not len(queue):
@@ -162,13 +160,13 @@ class Backlog:
 
 
 def best_mode(task: Task) -> Mode:
-    """The mode in which a task takes the least time."""
+    """Return the fastest mode of a task."""
     modes = task.shape.modes
     return modes[0] if len(modes) == 1 else modes[task.modes_by_speed()[0]]
 
 
 def wanted(task: Task, kind: str | None, class_: str | None) -> bool:
-    """Return True if the task's best type and class are among those asked about."""
+    """Return True if a task's fastest device type and its class are requested."""
     return bool(matching([key_of(best_mode(task).type, task.class_)], kind, class_))
 
 

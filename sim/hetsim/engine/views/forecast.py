@@ -1,4 +1,4 @@
-"""How long and until when: what estimates tell of tasks, launches and devices."""
+"""Forecasts from estimates: durations and ends of tasks, launches and devices."""
 
 import math
 from collections.abc import Sequence
@@ -23,8 +23,7 @@ Engine = Literal["stream", "upload", "compute", "download"]
 class StageEstimate(NamedTuple):
     """Seconds of each stage of a launch that has not begun."""
 
-    ready: float
-    """Seconds until its devices are ready: state being saved, waking, reconfiguring."""
+    ready: float  # seconds until its devices are ready (saving of state, waking, reconfiguration)
     write_back: float
     upload: float
     restore: float
@@ -61,7 +60,7 @@ class Forecast:
         return self.clock._now
 
     def duration(self, task: Task, placement: Placement) -> float:
-        """Estimated seconds of a launch at a placement, on idle links and engines."""
+        """Return the estimated seconds of a launch on idle links and engines."""
         mode, steady = placement.mode, self.state.steady and task._launch is None
         if steady and mode.curve is None and task.shape not in self._fleets:
             part_left = 1.0 - task.done
@@ -69,19 +68,19 @@ class Forecast:
         return self.stages((task,), placement).total
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> StageEstimate:
-        """Seconds of each stage if these tasks started there now, all else idle.
+        """Return the seconds of each stage if these tasks started now with all else idle.
 
-        Reckoned by the engine's own functions, on estimates.  Of a running task (a Move) what it has left counts.
+        Computed by the engine's own functions from estimates.  For a running task (a Move), its remaining work counts.
         """
         mode = placement.mode
         transfers = self.transfers
         now = self.now
         needed = mode.share or mode.millicores
         states = [self._capacity.of[device.index] for device in placement.devices]
-        # It waits for what is being saved there only as far as it needs the room.
+        # It waits for state being saved there only if it needs that capacity.
         ready = max(available_at(state, now, state.free_amount - needed) for state in states)
         if mode.gpus and mode.type.sharing.kind == "mig":
-            ready = max(ready, *(state.slices.copy().take(mode, None, now) for state in states))  # nothing is cut
+            ready = max(ready, *(state.slices.copy().take(mode, None, now) for state in states))  # on copies
         parts_left = [self._left(task) for task in tasks]
         if mode.parts:
             seconds = seconds_of(tasks, transfers.fusion(tasks), mode.parts, True)
@@ -108,7 +107,7 @@ class Forecast:
         )
 
     def _left(self, task: Task) -> float:
-        """The estimated part of the work still to do, progress of a running task counted."""
+        """Return the estimated fraction of a task's work that is left."""
         launch = task._launch
         if task.shape in self._fleets:
             full_time = task.shortest_estimate
@@ -125,7 +124,7 @@ class Forecast:
         return self.remaining_of(launch) / full_time if full_time > 0 else 0.0
 
     def _kept(self, task: Task) -> History | None:
-        """Work kept of a task at its next start; of a running one, if stopped now."""
+        """Return the saved work of a task; if it runs, as if it was stopped now."""
         launch = task._launch
         if task.state != RUNNING or launch is None or launch.fusion is not None:
             return task._history
@@ -139,7 +138,7 @@ class Forecast:
         return history
 
     def _write_back(self, tasks: Sequence[Task], placement: Placement) -> float:
-        """Seconds until only copies that a start there would evict are on the host."""
+        """Return the seconds to write back the last copies that a start would evict."""
         longest, places = 0.0, self.state.places
         for device in placement.devices:
             state = self._capacity.of[device.index]
@@ -155,7 +154,7 @@ class Forecast:
         return longest
 
     def remaining(self, task: Task) -> float:
-        """Estimated remaining compute seconds of a task."""
+        """Return the estimated remaining compute seconds of a task."""
         launch = task._launch
         if self._fleets and task.shape in self._fleets:
             return self._generated.remaining(task)
@@ -164,7 +163,7 @@ class Forecast:
         return self.remaining_of(launch)
 
     def remaining_of(self, launch: Launch) -> float:
-        """Estimated remaining compute seconds of a launch at rate 1; at least 0."""
+        """Return the estimated remaining compute seconds of a launch at rate 1."""
         table: Timetable | None = launch.table
         expected, now = planned(launch), self.now
         if table is None:
@@ -177,19 +176,19 @@ class Forecast:
         return max(0.0, expected - done)
 
     def finish_of(self, launch: Launch) -> float:
-        """The end of a launch, by estimates, present rates and earlier launches."""
+        """Return the end of a launch by estimates, present rates and earlier launches."""
         if launch.resident:
             return math.inf
         if launch.table is None:
-            # The very float of the event, if the estimate is exact: not now + what is left.
+            # The same float as the event if the estimate is exact, which `now` + the remainder is not.
             return max(self.now, launch.decided + planned(launch))
         return self._pipeline(launch).end
 
     def _pipeline(self, launch: Launch) -> EngineTimes:
-        """Times at which a launch will be through each of its engines.
+        """Return the times at which a launch will have passed each of its engines.
 
-        Those before it on its first accelerator are followed through upload, compute and download in start order, as
-        the engines serve them.
+        The launches before it on its first accelerator are followed through upload, compute and download in start
+        order, in which the engines serve them.
         """
         table: Timetable = launch.table
         before = table.lanes[0].flights if table.lanes else [launch]
@@ -201,7 +200,7 @@ class Forecast:
         return times
 
     def _follow(self, launch: Launch, free: EngineTimes) -> EngineTimes:
-        """The engines' next free times once they have served this launch too."""
+        """Return the engines' next free times after they have served this launch."""
         table: Timetable = launch.table
         now = self.now
         up, down = self.transfers.estimate(launch)
@@ -213,12 +212,12 @@ class Forecast:
             # Calculated from when the rate was last set, so that the answer is the same float at any time.
             uploaded = now
             seconds_left = planned(launch) - (table.total - table.left)
-            # At rate 0 (a link is down) as if at full rate.
+            # At rate 0 (a link is down) assume full rate.
             computed = max(now, table.updated + seconds_left / (table.rate or 1.0))
         else:
             uploaded = self._upload_end(launch, stage, up, free.upload)
             alone = launch.placement.mode.share == WHOLE
-            # Parts compute next to each other.
+            # Fractional launches compute concurrently.
             computed = max(uploaded, free.compute if alone else now) + self.remaining_of(launch)
         end = max(computed, free.download if down else computed) + down
         return EngineTimes(max(free.upload, uploaded), max(free.compute, computed), max(free.download, end), end)
@@ -236,9 +235,9 @@ class Forecast:
         return max(upload_free, ready, *sliced) + seconds
 
     def free_at(self, device: Device, engine: Engine = "stream") -> float:
-        """Time at which an engine of a device will have served all launches in flight.
+        """Return when an engine of a device will have served all launches in flight.
 
-        "stream": when one more whole launch may start there (for cores: when one is free).
+        "stream": when one more whole launch may start there (CPU: when a core is free).
         """
         now = self.now
         state = self._capacity.of[device.index]

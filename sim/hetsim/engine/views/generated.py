@@ -1,8 +1,8 @@
-"""Views of requests to language models, which wait for and run in replicas.
+"""Views of requests to language models, which wait for replicas and run in them.
 
-A request waits as long as no replica has taken it in: before its first step, after it was preempted or lost its
-replica, and, where prefill is apart, until a replica that decodes has room for it.  Nothing is kept for that: what
-waits is what is there less what is in the replicas, and is sorted out when a policy looks.
+A request waits while no replica has admitted it: before its first step, after a preemption or the loss of its replica,
+and, with separate prefill replicas, until a decode replica has room for it.  No list of waiting requests exists: they
+are all requests minus those in replicas, computed when a policy queries them.
 """
 
 import math
@@ -30,20 +30,20 @@ class Generated:
         self.queues = {shape: WaitingRequests(fleet) for shape, fleet in serving.fleets.items()}
 
     def waiting(self) -> list[Task]:
-        """Waiting requests in the order in which they became ready."""
+        """Return waiting requests in the order in which they became ready."""
         if len(self.queues) == 1:
             return [task for queue in self.queues.values() for task in queue.tasks()]
         return sorted((task for queue in self.queues.values() for task in queue.tasks()), key=by_readiness)
 
     def with_replicas(self, launches: list[Launch], device: Device | None) -> list[Launch]:
-        """Launches by start, replicas included: all, or those on a device."""
+        """Return launches and replicas by start time, all or those on a device."""
         residents = self.state.residents.values()
         here = list(residents) if device is None else [one for one in launches_on(self.state, device) if one.resident]
         return sorted([*here, *launches], key=lambda launch: launch.decided)
 
     @staticmethod
     def by_finish(launches: Sequence[Launch], finish_of: Callable[[Launch], float]) -> list[Task]:
-        """Tasks of these launches by end; requests of a replica one by one."""
+        """Return the tasks of launches by expected end, requests in replicas included."""
         ends: list[tuple[float, Task]] = []
         for launch in launches:
             if launch.resident:
@@ -56,13 +56,13 @@ class Generated:
     # How many, how much ----------------------------------------------------------------------------------------
 
     def count(self, kind: str | None, class_: str | None) -> int:
-        """Number of waiting requests, by type of their best mode and by class."""
+        """Return the number of waiting requests by type of the fastest mode and by class."""
         if kind is None and class_ is None:
             return sum(map(len, self.queues.values()))
         return sum(wanted(task, kind, class_) for task in self.waiting())
 
     def seconds(self, kind: str | None, class_: str | None) -> float:
-        """Remaining seconds of requests, each as if it were alone."""
+        """Return the remaining seconds of all requests, as if each was alone."""
         waiting = [self.remaining(task) for task in self.waiting() if wanted(task, kind, class_)]
         return math.fsum(waiting) + math.fsum(
             self.remaining(task) for launch in self.state.residents.values() for task in launch.tasks
@@ -70,17 +70,17 @@ class Generated:
         )  # fmt: skip
 
     def remaining(self, task: Task) -> float:
-        """Estimated seconds alone on a replica, less those in steps; at least 0."""
+        """Return the estimated time alone on a replica minus the time in steps so far."""
         launch = task._launch
         estimate = task.shortest_estimate if launch is None else task.estimates[launch.holder.kind.position]
-        # One that takes longer than alone has nothing left.
+        # A request that has exceeded its estimate has 0 s left.
         return max(0.0, estimate - self.fleets[task.shape].in_steps(task.index))
 
     def attained(self, task: Task) -> float:
         return self.fleets[task.shape].received_by(task.index)
 
     def attained_by(self, user: str) -> float:
-        """Device-seconds received by a user's requests; linear in the run's."""
+        """Return the device-seconds attained by a user's requests; linear in all requests."""
         tasks = self.state.tasks
         if not self.fleets or user not in tasks.users:
             return 0.0
@@ -93,14 +93,14 @@ class Generated:
 
 
 def end_in_replica(launch: Any, task: Task) -> float:
-    """Time at which a request will leave its replica, by estimates."""
+    """Return the estimated time at which a request will leave its replica."""
     return launch.holder.foresee().ends.get(task.index, math.inf)
 
 
 class WaitingRequests:
-    """See `hetsim.policy.request_queue.RequestQueue`; batches cannot be taken from it.
+    """A read-only `RequestQueue` of the requests that wait for replicas.
 
-    Cost: linear in the requests that are there, of the number O(replicas).
+    Cost: linear in the requests present; `len`: O(replicas).
     """
 
     def __init__(self, fleet: Fleet):
@@ -113,7 +113,6 @@ class WaitingRequests:
         return len(self.fleet.requests) - sum(replica.requests.size for replica in self.fleet.replicas.all)
 
     def _waiting(self) -> Iterator[Task]:
-        """In no order."""
         taken_in: set[int] = set()
         for replica in self.fleet.replicas.all:
             taken_in.update(replica.requests.inside, replica.requests.loading)

@@ -12,15 +12,14 @@ from hetsim.engine.resources.occupancy import Sketch
 from hetsim.engine.views.forecast import Forecast
 from hetsim.model.tasks import Mode
 
-MANY = 64
-"""Launches noted on a node from which on those that are over are looked for with every new one."""
+MANY = 64  # length of a node's list of launches from which each new one removes ended launches
 
 
 class Bounds:
-    """Time at which one mode fits, per node; a lower bound for a `stale` node.
+    """Earliest time at which a mode fits, by node; a lower bound for `stale` nodes.
 
     A launch that starts on a node cannot make the mode fit there earlier, and one that ends at its expected time was
-    accounted for already.  So a time stays a valid lower bound, and is computed again only when it is the minimum of
+    accounted for already.  So a time remains a valid lower bound, and is computed again only when it is the minimum of
     all.  A launch that ends before its expected time makes the bound of its node void: `forget`.
     """
 
@@ -35,7 +34,7 @@ class Bounds:
         self.position = 0  # up to where the log of changes has been read
 
     def note(self, log: list[int], generation: int) -> None:
-        """Take note of the nodes that changed."""
+        """Mark the nodes that changed as stale."""
         if self.generation != generation:
             self.stale.update(range(len(self.times)))
         elif self.position != len(log):
@@ -56,7 +55,7 @@ class Bounds:
             heapify(self.heap)
 
     def first_end(self) -> tuple[float, int]:
-        """The earliest time, and the first node that has it."""
+        """Return the earliest time, and the first node that has it."""
         heap = self.heap
         while heap[0][0] != self.times[heap[0][1]]:  # equal floats: an entry is a copy of its time
             heappop(heap)
@@ -66,8 +65,8 @@ class Bounds:
 class Ends:
     """Time at which each node will have room for a mode, by expected launch ends.
 
-    For runs in which every launch computes steadily from its start: its end by estimate does not move then.
-    Cost: O(what started and ended since the last question), and the nodes that might be the first to have room.
+    For runs in which every launch computes steadily from its start: then its expected end does not change.  Cost:
+    O(starts and ends since the last query), and the nodes that might be the first to have room.
     """
 
     def __init__(self, state: RunState, forecast: Forecast, stops: Stops):
@@ -77,8 +76,8 @@ class Ends:
         self.state = state
         self.stops = stops
         self.language = bool(self.state.input.language)
+        # by node: (end, number, launch) of its launches by end, and of some that are over
         self.on: list[list[tuple[float, int, Launch]]] = [[] for _ in self.capacity.nodes]
-        """By node: (end, number, launch) of what runs there, by end, and of some that are over."""
         self._voids = 0  # how often bounds became void because a launch ended before its expected time
         self.bounds: dict[Mode, Bounds] = {}
         self._last = 0
@@ -87,21 +86,21 @@ class Ends:
         self._countable = True
         tasks = self.state.tasks
         shapes = [] if tasks.estimate is not tasks.time or self.language else tasks.shapes
+        # True if every launch can be counted, and ends when expected unless it is stopped
         self._exact = bool(shapes) and all(self.capacity.countable(mode) for shape in shapes for mode in shape.modes)
-        """True if every launch can be counted, and ends when expected unless it is stopped."""
         self._stops = 0  # launches stopped before the last look
 
     def as_known(self) -> bool:
-        """As `known`, for questions about earlier answers.
+        """Like `refresh`, but may skip the update; for checks of earlier answers.
 
-        Where nothing can end early or late, launches need not be looked at before a time is asked for.
+        If no launch can end early or late, launches need not be read before a time is queried.
         """
         return self._exact and self._stops == self.stops.count or self.refresh()
 
     def refresh(self) -> bool:
-        """Take in starts and ends; False if counting is not enough for a launch."""
+        """Read new starts and ends; return False if a launch cannot be counted."""
         fresh, crowded = launches_since(self.state, self._last), []
-        self._last = self.state.last_launch  # as `fresh` was read: nothing starts in between
+        self._last = self.state.last_launch  # read together with `fresh`
         stopped, self._stops = self._stops != self.stops.count, self.stops.count
         exact = self._exact
         for launch in reversed(fresh):  # as they started
@@ -113,7 +112,7 @@ class Ends:
                 mode = launch.placement.mode
                 end = launch.decided + (mode.single + task.estimates[position]) * (1.0 - task.done)
             elif len(launch.tasks) > 1 or not self.capacity.countable(launch.placement.mode):
-                self._countable = False  # for good: what was not taken in would be missing
+                self._countable = False  # final: launches that were not read would be missing
                 break
             else:
                 end = self.forecast.finish_of(launch)
@@ -129,7 +128,7 @@ class Ends:
         return self._countable
 
     def _look_at_changed(self) -> None:
-        """Void the bounds of nodes on which a launch ended before its expected time."""
+        """Void the bounds of nodes on which a launch has ended earlier than expected."""
         running, now = self.state.running, self.forecast.now
         changed: Iterable[int] = set(self.capacity.log[self._position :])
         if self._generation != self.capacity.log_generation:
@@ -139,18 +138,18 @@ class Ends:
             early = self.language or any(end > now and number not in running for end, number, _ in self.on[node])
             self.on[node] = self.launches(node)
             if early:
-                self._voids += 1  # what was the earliest node may be it no longer
+                self._voids += 1  # the earliest node may have changed
                 for bounds in self.bounds.values():
                     bounds.forget(node)  # -inf is below any time: it is looked at before all others
 
     def stamp(self) -> tuple[int, int, int]:
-        """A mark, taken after `as_known`, to tell whether anything has changed since."""
+        """Return a mark, taken after `as_known`, to detect later changes."""
         return self._voids, self.capacity.log_generation, len(self.capacity.log)
 
     def unchanged(self, node: int, stamp: tuple[int, int, int]) -> bool:
-        """Return True if the node is as at a stamp, and nothing ended early anywhere.
+        """Return True if a node has not changed since `stamp`, and no launch ended early.
 
-        So if it was the first to have room for a mode, and that time is to come, it still is.
+        So if it was the first node to have room for a mode, at a time still to come, it still is.
         """
         voids, generation, position = stamp
         # A release may have made another node the first.
@@ -159,25 +158,25 @@ class Ends:
         return node not in self.capacity.log[position:]
 
     def launches(self, number: int) -> list[tuple[float, int, Launch]]:
-        """Known launches on a node, by end."""
+        """Return the known launches on a node, by end."""
         here, running = self.on[number], self.state.running
         if self._exact:
             here = here[bisect_left(here, (self.forecast.now,)) :]  # what was to end earlier has
         return [entry for entry in here if entry[1] in running]
 
     def due(self, number: int, time: float) -> list[tuple[float, int, Launch]]:
-        """Launches on a node that will have ended at a time given by `earliest`."""
+        """Return the launches on a node that end by a time computed by `earliest`."""
         here = self.on[number]
         return here[: bisect_right(here, (time, math.inf))]
 
     def earliest(self, mode: Mode) -> tuple[float, int]:
-        """First time at which a mode fits, and on which node; -inf if it fits now."""
+        """Return the first time at which a mode fits, and the node; -inf if it fits now."""
         if (bounds := self.bounds.get(mode)) is None:
             bounds = self.bounds[mode] = Bounds(self.capacity.types[mode.type], len(self.on))
         bounds.note(self.capacity.log, self.capacity.log_generation)
         time, number = bounds.first_end()
         if time <= self.forecast.now:
-            # Such a one may have come true, and the mode may fit there by now: bounds of the past do not hold.
+            # A bound in the past may have come true, so that the mode fits there now: recompute it.
             now, times = self.forecast.now, bounds.times
             for other in [other for other in bounds.stale if times[other] <= now]:
                 bounds.stale.discard(other)
@@ -190,12 +189,12 @@ class Ends:
         return time, number
 
     def _time(self, number: int, mode: Mode, kind: int) -> float:
-        """Time at which a mode fits on a node; -inf if it does now, inf if never."""
+        """Return when a mode fits on a node; -inf if it fits now, inf if never."""
         node = self.capacity.nodes[number]
         here = self.on[number] = self.launches(number)
         host = mode.millicores <= node.cpu_free and mode.memory <= node.mem_free
         if mode.gpus and self.capacity.undisturbed and host and (mode.nodes is None or mode.nodes & node.bit):
-            # Nothing but accelerators can be missing: a count will do, three times as fast as a tally.
+            # Only accelerators can be missing: counting suffices, three times as fast as a sketch.
             if (missing := mode.gpus - node.open[kind].bit_count()) <= 0:
                 return -math.inf
             gpus = node.gpus

@@ -1,4 +1,4 @@
-"""Where a task or a mode fits, among devices as they are now."""
+"""Placements of tasks and modes on devices in their present state."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,20 +18,18 @@ from hetsim.model.task import Task
 from hetsim.model.tasks import Mode, Shape
 from hetsim.policy.contract import Preference
 
-CORES = 36
-"""Bits for thousandths of cores below the share of accelerators, so that an amount of both is one number."""
+CORES = 36  # bits for thousandths of cores below the accelerators' share, so that one number holds both amounts
 
 
 class RoomIndex:
     """Nodes by the free share of their accelerators of one type, then by free cores.
 
-    Nodes with equal amounts are one bitmask.  It is brought up to date when it is asked, by looking at the nodes that
-    have changed since.  Cost: O(log n) a change, and a question passes over amounts only where the mode does not fit
-    for another reason (memory, a partition).
+    Nodes with equal amounts share one bitmask.  A query updates the index with the nodes that changed since.  Cost:
+    O(log n) a change; a query skips amounts only if the mode does not fit for another reason (memory, a partition).
     """
 
     def __init__(self, capacity: Capacity, kind: int, whole: bool):
-        """An index for the type `kind`.  `whole`: no accelerator is taken in part."""
+        """Create an index for a device type; `whole`: modes use only whole devices."""
         self._capacity, self._kind, self._whole = capacity, kind, whole
         self._generation = self._position = -1
         self._amount: dict[int, int] = {}  # node -> what was free there at the last look
@@ -40,13 +38,13 @@ class RoomIndex:
         capacity.noting = True
 
     def node(self, mode: Mode, among: int, tightest: bool) -> int:
-        """The first of the nodes with the least (or the most) free room.
+        """Return the first of the nodes with the least (or the most) free capacity.
 
-        The mode fits on all of those given.
+        The mode fits on all nodes of `among`.
         """
         self._refresh()
         nodes, amounts = self._nodes, self._amounts
-        if tightest:  # less than what the mode takes is not looked at
+        if tightest:  # skip amounts below the mode's need
             needed = (mode.gpus * mode.share << CORES) + mode.millicores if self._whole and mode.node_count == 1 else 0
             amounts = amounts[bisect_left(amounts, needed) :]
         else:
@@ -70,7 +68,7 @@ class RoomIndex:
             amount, old = (share << CORES) + node.cpu_free, before.get(number, -1)
             if amount == old:
                 continue
-            before[number] = amount  # first: below, the node moves from one bitmask to the other
+            before[number] = amount  # set first: below, the node moves from one bitmask to another
             if old >= 0:
                 mask = masks[old] = masks[old] ^ node.bit
                 if not mask:
@@ -83,33 +81,27 @@ class RoomIndex:
                 insort(self._amounts, amount)
 
     def _share(self, node: NodeState) -> int:
-        """The free share of a node's accelerators of the type, in millionths."""
         return sum(min(WHOLE, max(0, gpu.free)) for gpu in node.gpus
                    if gpu.kind == self._kind and gpu.up and not gpu.asleep)  # fmt: skip
 
 
 @dataclass
 class AcceleratorColumns:
-    """All accelerators: a row a node, a column a position on the node."""
+    """All accelerators: one row per node, one column per position on the node."""
 
-    share: np.ndarray
-    """Free share in millionths, from 0 to WHOLE; 0 where there is none, and of one that is down or asleep."""
-    room: np.ndarray
-    """Bytes of memory that launches may claim; 0 where there is none."""
-    kind: np.ndarray
-    """Number of its type in `types`; -1 where there is none."""
+    share: np.ndarray  # free share in millionths, 0 to WHOLE; 0 if there is none, or it is down or asleep
+    room: np.ndarray  # bytes of memory that launches may claim; 0 if there is no accelerator
+    kind: np.ndarray  # index of its type in `types`; -1 if there is no accelerator
     types: list[str]
-    stamp: np.ndarray
-    """By node: the `look` at which it was last found changed."""
-    look: int = 0
-    """Grows with every refresh."""
+    stamp: np.ndarray  # by node: the value of `look` when a change was last seen
+    look: int = 0  # incremented by every refresh
 
 
 class NodeColumns:
     """Free capacity of all nodes as NumPy columns, for placements that score nodes.
 
-    `cores`, `memory`, and `gpus[type name]` (free share, summed over the node).  Only nodes touched since the
-    last look are refreshed; `refresh()` is called by `candidates`.  `accelerators` are kept once they were asked for.
+    `cores`, `memory`, and `gpus[type name]` (free share, summed over the node).  Only nodes that changed since the last
+    refresh are updated; `candidates` calls `refresh()`.  `accelerators` are updated from their first use on.
     """
 
     def __init__(self, capacity: Capacity):
@@ -124,7 +116,7 @@ class NodeColumns:
 
     @property
     def accelerators(self) -> AcceleratorColumns:
-        """Every accelerator on its own, as of the last refresh."""
+        """Every accelerator separately, as of the last refresh."""
         if self._accelerators is None:
             nodes = self._capacity.nodes
             size = len(nodes), max((len(node.gpus) for node in nodes), default=0)
@@ -166,11 +158,11 @@ class NodeColumns:
                 self.gpus[name][number] = total / WHOLE
 
     def fitting(self, mode: Mode) -> list[int]:
-        """Indexes of nodes on which the mode fits, ascending; columns stay as they are."""
+        """Return the nodes on which the mode fits, ascending, without updating columns."""
         return list(self._capacity.nodes_in(self._capacity.mask(mode)))
 
     def candidates(self, mode: Mode) -> np.ndarray:
-        """Indexes of nodes on which the mode fits, ascending, with the columns fresh."""
+        """Return the nodes on which the mode fits, ascending, after updating columns."""
         mask = self._capacity.mask(mode)
         self.refresh()
         bits = np.frombuffer(mask.to_bytes((len(self._capacity.nodes) + 7) // 8, "little"), dtype=np.uint8)
@@ -181,7 +173,7 @@ class Placing:
     """Finds placements; nothing here changes the state of the run."""
 
     def __init__(self, state: RunState, transfers: Transfers, fleets: Mapping[Shape, Any]):
-        """`fleets`: by shape, services whose replicas take the requests: no places."""
+        """Create the finder; `fleets`: services whose replicas place the requests."""
         self._fleets = fleets
         self._capacity = state.capacity
         self._places = state.places
@@ -197,13 +189,13 @@ class Placing:
 
     @property
     def offers(self) -> Offers:
-        """Accelerators that services are offered, for the dispatcher."""
+        """Index of the emptiest accelerators, for services (used by the dispatcher)."""
         if self._offers is None:
             self._offers = Offers(self._capacity)
         return self._offers
 
     def fit(self, task: Task) -> Placement | None:
-        """The placement of a task in its fastest mode that fits somewhere."""
+        """Return the placement of a task in its fastest mode that fits somewhere."""
         modes, first, items = task.shape.modes, self._capacity.first, self._with_items
         for position in () if task.shape in self._fleets else task.modes_by_speed():
             placement = self._first_with_items(modes[position], task) if items else first(modes[position])
@@ -228,7 +220,6 @@ class Placing:
         return self._capacity.first(mode)
 
     def _by_room(self, mode: Mode, among: int, tightest: bool) -> Placement | None:
-        """The first devices of the tightest or roomiest of these nodes."""
         if not (mask := self._capacity.mask(mode) & among):
             return None
         kind = self._capacity.types[mode.type]
@@ -240,7 +231,7 @@ class Placing:
         return self._capacity.on_node(mode, self._capacity.nodes[rooms.node(mode, mask, tightest)])
 
     def _first_with_items(self, mode: Mode, task: Task) -> Placement | None:
-        """Passing over devices without room for the task's data."""
+        """Return the first placement whose devices have room for the task's data."""
         placement = self._capacity.first(mode)  # most often there is room for its data, too
         if placement is None or self.holds(task, placement):
             return placement
@@ -263,7 +254,7 @@ class Placing:
         return self._capacity._across(mode, (self._capacity.nodes[node] for node in self._capacity.nodes_in(nodes)))
 
     def _emptiest(self, mode: Mode, task: Task | None) -> Placement | None:
-        """The first place by load: O(1) for whole devices, else linear in fitting ones."""
+        """Return the least loaded placement: O(1) for whole devices, else linear."""
         if (only := self._only.get(mode)) is None:
             only = self._only[mode] = self._only_place(mode)
         if only:
@@ -285,7 +276,7 @@ class Placing:
         return sum(self._places.items[item].size for item in self._places.missing(task.reads, device))
 
     def _only_place(self, mode: Mode) -> tuple[Any, ...]:
-        """The one accelerator of its type, and the mode placed there; None: several."""
+        """Return the mode's only possible placement, with its GPU and node, or ()."""
         if mode.on_cpu or mode.gpus != 1 or mode.type.sharing.kind == "mig" or self.cluster.count(mode.type.name) != 1:
             return ()
         device = next(device for device in self.cluster.devices if device.type is mode.type)
@@ -294,7 +285,7 @@ class Placing:
         return Placement(mode, (device,)), self._capacity.of[device.index], self._capacity.nodes[device.node]
 
     def _on_node(self, mode: Mode, node: int, task: Task | None = None) -> Placement | None:
-        """The devices for a mode on one node; with a task, those with its data."""
+        """Return a mode's placement on a node; with a task, on devices that fit its data."""
         if not self._capacity.mask(mode) >> node & 1:
             return None
         state = self._capacity.nodes[node]
@@ -322,7 +313,7 @@ class Placing:
         return placements
 
     def _alike(self, task: Task, mode: Mode) -> bool:
-        """Return True if the task ends at the same time wherever this mode fits now."""
+        """Return True if all present placements of the mode give the same end time."""
         kind = mode.type
         if task.reads or not (mode.on_cpu or mode.whole_devices):
             return False
@@ -334,7 +325,7 @@ class Placing:
             nodes = self.cluster.nodes
             having = [n for n in nodes if n.cpu.type is kind or any(d.type is kind for d in n.accelerators)]
             specs = self._specs[kind] = len({(n.spec.switch, n.spec.switch_size is None) for n in having})
-        # A slower device, or one that wakes, makes a difference.
+        # A slower or waking device makes a difference.
         return specs == 1 and all(state.normal for state in self._capacity.of)
 
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
@@ -343,12 +334,12 @@ class Placing:
         return bool(self._capacity.mask(mode)) or (mode.span_any and self._capacity.first(mode) is not None)
 
     def over_limit(self, task: Task) -> bool:
-        """See `View.over_limit`; one test where nothing is limited."""
+        """See `View.over_limit`; one test if nothing is limited."""
         modes = task.shape.modes
         for mode in modes:
             if mode.limited:
                 break
-        else:  # a loop, as this is asked of every head that does not fit
+        else:  # a loop, for speed: called for every head that does not fit
             return False
         capacity = self._capacity
         for position in task.allowed or range(len(modes)):
@@ -369,7 +360,7 @@ class Placing:
 
 
 def together(state: RunState, rows: Sequence[int]) -> tuple[Task, ...] | None:
-    """Tasks in this order as one launch; None if one waits for another."""
+    """Return tasks, in this order, as one launch; None if one must wait for another."""
     members: list[Task] = []
     before: dict[int, None] = {}
     graph = state.graph

@@ -1,4 +1,4 @@
-"""When and where a task could start: the reservation of backfilling."""
+"""Earliest start of a task that does not fit now (the reservation of backfilling)."""
 
 import math
 from bisect import insort
@@ -22,28 +22,28 @@ from hetsim.model.task import Task
 from hetsim.model.tasks import Mode, Shape
 from hetsim.policy.contract import NEVER, Shadow
 
-SLACK = 64
-"""Launches that are over may stay in the list until they are so many more than those that run."""
+SLACK = 64  # maximum number of ended launches in the list beyond the number of running ones
 
 
 class PoolEnds:
-    """Expected ends of launches, in order, where they are steady (`Changes.steady`).
+    """Expected ends of launches, in order, in steady runs (`Changes.steady`).
 
-    Nodes do not matter to a gang that may take any whole accelerators of its type and nothing of a host: it fits as
-    soon as that number is free.  Cost: a step for each end up to the shadow, and one for each launch since the last.
+    For gangs that may use any whole accelerators of a type and need nothing of a host: such a gang fits as soon as that
+    number is free on any nodes.  Cost: a step for each end up to the shadow time, and one for each launch since the
+    last query.
     """
 
     def __init__(self, state: RunState, forecast: Forecast):
         self.state = state
         self.forecast = forecast
         self.capacity = state.capacity
+        # (end, launch, type number, accelerators); some of the launches are over
         self.ends: list[tuple[float, int, int, int]] = []
-        """(end, launch, type number, accelerators), of some launches that are over too."""
         self._last = 0
         self._countable = True
 
     def counts(self, mode: Mode) -> bool:
-        """Return True if counting is enough for this mode and for all that runs."""
+        """Return True if counting free GPUs is enough for this mode and all launches."""
         if not (mode.span_any and self.capacity.undisturbed and mode.nodes is None and not mode.limited):
             return False
         if mode.millicores or mode.memory or not self.capacity.index_of(mode).simple:
@@ -51,7 +51,7 @@ class PoolEnds:
         return self._known()
 
     def _known(self) -> bool:
-        """Take note of new launches; False if one takes parts of accelerators."""
+        """Read new launches; return False if one uses fractions of GPUs."""
         fresh, self._last = launches_since(self.state, self._last), self.state.last_launch
         capacity, running = self.capacity, self.state.running
         for launch in fresh:
@@ -63,12 +63,12 @@ class PoolEnds:
                 break
             end = self.forecast.finish_of(launch)
             insort(self.ends, (end, launch.number, capacity.types[mode.type], mode.gpus))
-        if len(self.ends) > 2 * len(running) + SLACK:  # thrown out together: a look at each end would cost more
+        if len(self.ends) > 2 * len(running) + SLACK:  # removed in bulk, which is cheaper than at each end
             self.ends = [entry for entry in self.ends if entry[1] in running]
         return self._countable
 
     def earliest(self, mode: Mode) -> tuple[float, int]:
-        """Time at which a mode fits (inf: never), and the accelerators free then."""
+        """Return when a mode fits (inf: never), and the number of accelerators free then."""
         capacity, kind, needed = self.capacity, self.capacity.types[mode.type], mode.gpus
         free = sum(capacity.nodes[n].open[kind].bit_count() for n in capacity.nodes_in(capacity.with_open[kind]))
         time = -math.inf if free >= needed else math.inf  # it fits now, or an end must come first
@@ -83,28 +83,26 @@ class PoolEnds:
         return time, free
 
 
-MAX_KEPT = 64
-"""Shadows that are remembered."""
+MAX_KEPT = 64  # maximum number of cached shadows
 
 
 @dataclass(eq=False)
 class Shadows:
-    """Cached shadow times, kept while they are valid."""
+    """Cached shadow times (earliest estimated starts), reused while valid."""
 
     state: RunState
     forecast: Forecast
     placing: Placing
     stops: Stops
     questions: Questions
-    fleets: Mapping[Shape, Any]
-    """Services by shape of which only replicas start the requests."""
+    fleets: Mapping[Shape, Any]  # services by shape whose requests only replicas start
     _kept: "dict[tuple[int, Mode | None], EarliestFit]" = field(default_factory=dict)
     _ends: Ends | None = None
     _pool: PoolEnds | None = None
 
     @property
     def ends(self) -> Ends:
-        """Times at which nodes will have room; only where the run is steady."""
+        """Times at which nodes will have room; only in a steady run."""
         if self._ends is None:
             self._ends = Ends(self.state, self.forecast, self.stops)
         return self._ends
@@ -123,18 +121,18 @@ class Shadows:
         shadow = self._kept.get(key)
         if shadow is None or not shadow.holds():
             if len(self._kept) >= MAX_KEPT:
-                self._kept.clear()  # questions are asked again, at a cost
+                self._kept.clear()  # shadows are computed again when needed
             shadow = self._kept[key] = EarliestFit(self, task, mode)
         return shadow
 
 
 class EarliestFit:
-    """Time and place of a task's start if running tasks ended as estimated.
+    """Time and place of a task's start if running tasks end as estimated.
 
-    Where counting is enough and ends are known (`Ends`), the earliest of the nodes' own times, kept up to date for
-    the nodes that changed; for gangs of whole accelerators anywhere the earliest by `PoolEnds`.  Else walks through the
-    running launches in order of expected finish, giving back what each holds on sketches of its nodes, until a mode of
-    the task fits; cost: one sort of the running launches.
+    In steady runs where counting free devices is enough, the time is the minimum over the nodes (`Ends`), updated only
+    for nodes that changed; `PoolEnds` serves gangs that may use whole accelerators anywhere.  Otherwise the running
+    launches are released in order of expected finish on sketches (what-if copies) of their nodes until a mode of the
+    task fits; cost: one sort of the running launches.
     """
 
     def __init__(self, shadows: Shadows, task: Task, mode: Mode | None = None):
@@ -147,26 +145,24 @@ class EarliestFit:
         self.anywhere = False
         self._placement: Placement | None = None
         self._capacity = shadows.state.capacity
-        self._sketches: dict[int, Sketch] = {}  # nodes at the shadow time, as far as they were looked at
-        self._at: tuple[int, Mode, Ends] | None = None
-        """The node and mode, if they were found from the nodes' own times."""
+        self._sketches: dict[int, Sketch] = {}  # what-if copies of nodes at the shadow time
+        self._at: tuple[int, Mode, Ends] | None = None  # node, mode and index, if the answer comes from `Ends`
         self._due: list[tuple[float, int, Launch]] = []  # launches that will have ended on that node by then
         self._accepted = False  # True if a launch beyond the shadow time has been accepted on its nodes
         self._last = shadows.state.last_launch  # later ones are released on sketches, if they end by then
-        self._budgets: dict[Partition | None, Budget] = {}
-        """What partitions with a limit will have in use at the shadow time."""
+        self._budgets: dict[Partition | None, Budget] = {}  # usage of limited partitions at the shadow time
+        # mode of its start, if free capacity on all nodes was counted for it or `_walk` found it
         self._gang: Mode | None = None
-        """The mode in which it would start, where what is free on all nodes was counted for it or the walk found it."""
         self._free = -1  # free for the gang at the shadow time (`amount_of`), if that was counted; else -1
         self._modes = [mode] if mode is not None else [task.shape.modes[p] for p in task.modes_by_speed()]
         self._stamp = 0, 0, 0
         self._find()
 
     def holds(self) -> bool:
-        """Return True if the answer is still valid.
+        """Return True if the computed start is certainly still valid.
 
-        That is known only if it was found from the nodes' own times, is still to come, and nothing has changed on its
-        node.  A task that started elsewhere cannot have made any node fit earlier.
+        That is known only if it comes from `Ends`, its time is still to come, and its node has not changed: a task that
+        started elsewhere cannot have made any node fit earlier.
         """
         if self._at is None or self._accepted:
             return False
@@ -191,7 +187,7 @@ class EarliestFit:
         self._budgets = {mode.partition: capacity.budget(mode).copy() for mode in modes if mode.limited}
         steady = self.state.steady and not self._budgets
         if steady and all(map(capacity.countable, modes)) and shadows.ends.refresh():
-            # The earliest time of the single nodes, of equal ones the first.
+            # The minimum over the nodes' times; the first node among equals.
             ends = shadows.ends
             for mode in modes:
                 time, number = ends.earliest(mode)
@@ -214,11 +210,11 @@ class EarliestFit:
     def _walk(self, modes: list[Mode]) -> None:
         """Release launches on sketches of nodes, by expected finish, until a mode fits.
 
-        Where a partition's limit may be what is waited for (`_budgets`), an end anywhere in it counts.
+        If a partition's limit may delay the task (`_budgets`), an end anywhere in the partition counts.
         """
         limited = self._budgets
         free = {mode: self._capacity.free_for(mode) for mode in modes if mode.span_any and not limited}
-        # Sorted by end and stable: launches that end together are given back in the order of their start.
+        # Sorted by end, stable: launches that end together are released in start order.
         self.shadows.questions.count()
         for launch in sorted(self.state.running.values(), key=self.forecast.finish_of):
             placement = launch.placement
@@ -226,7 +222,7 @@ class EarliestFit:
             if self._placement is not None and (limited or end > self.time):
                 break
             if placement.mode.partition in limited:
-                # What it waits for may be the limit alone.
+                # The limit alone may prevent its start.
                 limited[placement.mode.partition].give(placement.mode, placement.devices)
             nodes = [number for number, _, _ in placement.hosts()]
             for number in nodes:
@@ -243,18 +239,18 @@ class EarliestFit:
             self._free = free.get(self._gang, -1)
 
     def _on_sketches(self, modes: list[Mode], nodes: list[int], free: dict[Mode, int]) -> Placement | None:
-        """The first mode that fits now that a launch has ended on these nodes."""
+        """Return the first mode's placement that fits after a launch ended on these nodes."""
         for number in nodes:
             for mode in modes:
                 if (placement := self._sketches[number].place(mode)) is not None:
                     return placement
         for mode in modes:
-            if mode.span_any and free[mode] >= amount_of(mode):  # enough of it: some nodes have it together
+            if mode.span_any and free[mode] >= amount_of(mode):  # enough capacity on several nodes together
                 return self._across(mode)
         return None
 
     def _within_limits(self, modes: list[Mode]) -> Placement | None:
-        """The first mode that fits with the nodes and limits as they are sketched."""
+        """Return the first mode's placement within sketched nodes and limits."""
         capacity, sketches = self._capacity, self._sketches
         for mode in modes:
             budget = self._budgets[mode.partition] if mode.limited else None
@@ -273,7 +269,7 @@ class EarliestFit:
         return None
 
     def _across(self, mode: Mode) -> Placement | None:
-        """A gang on the first nodes that have room at the shadow time."""
+        """Return a gang's placement on the first nodes that have room at the shadow time."""
         numbers = self._capacity.having_room(mode)
         for number in self._sketches:
             numbers |= 1 << number
@@ -295,7 +291,7 @@ class EarliestFit:
         return self._placement
 
     def _sketch(self, number: int) -> Sketch:
-        """The node as it will be at the shadow time, as far as is known."""
+        """Return a what-if copy of the node as of the shadow time."""
         if (sketch := self._sketches.get(number)) is None:
             sketch = self._sketches[number] = Sketch(self._capacity.nodes[number], lasting=True)
             over = [launch for launch in launches_since(self.state, self._last)
@@ -312,16 +308,16 @@ class EarliestFit:
     def survives(self, task: Task, placement: Placement) -> bool:
         """Return True if `task` may start there without delaying this one."""
         forecast = self.forecast
-        # Equal is in time: ends come before the round.
+        # An end at the same time is early enough: ends come before the round.
         if self.time == math.inf or forecast.now + forecast.duration(task, placement) <= self.time:
             return True
-        # Accepted launches stay on the sketches, and off the count: each is judged with those before it in this round.
+        # Accepted launches remain on the sketches and reduce the count, for the next checks of this round.
         if (gang := self._gang) is not None and self._free >= 0:
             return self._spares_gang(placement, gang)
         partition = placement.mode.partition
         if (budget := self._budgets.get(partition)) is None:
             return self._spares(placement)
-        budget.take(placement.mode, placement.devices)  # tried out: given back if the head could not start
+        budget.take(placement.mode, placement.devices)  # a trial: released below if the head could not start
         head = self.placement
         assert head is not None
         beyond = head.mode.partition is partition and budget.refusal(head.mode, head.devices) is not None
@@ -331,7 +327,7 @@ class EarliestFit:
         return True
 
     def _spares(self, placement: Placement) -> bool:
-        """Return True if a launch beyond the shadow leaves it the devices it needs."""
+        """Return True if a longer launch does not use the devices reserved for this task."""
         if self._at is not None:
             head, mode, _ = self._at
             if not placement.mode.span_any and placement.devices[0].node != head:
@@ -360,7 +356,7 @@ class EarliestFit:
         return True
 
     def _spares_gang(self, placement: Placement, gang: Mode) -> bool:
-        """Return True if a launch beyond the shadow leaves enough for a gang anywhere."""
+        """Return True if a longer launch leaves enough devices for a gang."""
         amount_left = self._free
         if self.anywhere:  # its nodes do not matter: a count will do
             if placement.mode.type is gang.type:

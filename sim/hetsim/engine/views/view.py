@@ -1,4 +1,4 @@
-"""The engine's side of the view (contract: `hetsim.policy.contract.View`)."""
+"""The engine's implementation of `hetsim.policy.contract.View`."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,13 +33,12 @@ from hetsim.model.tasks import Item, Mode, Shape, Tasks
 from hetsim.policy.batching import RequestQueue
 from hetsim.policy.contract import Decision, Imagined, PlacementRule, Scheduler
 
-KINDS = ("cpu", "gpu", "npu")
-"""What devices are called besides the names of their types."""
+KINDS = ("cpu", "gpu", "npu")  # kinds of devices, which policies may name like types
 
 
 @dataclass(eq=False)
 class Changes:
-    """See `hetsim.policy.contract.Changes`."""
+    """Implementation of `hetsim.policy.contract.Changes`."""
 
     _state: RunState
     _capacity: Capacity
@@ -59,7 +58,7 @@ class Changes:
 
 @dataclass(eq=False)
 class LaunchSeen:
-    """See `hetsim.policy.contract.LaunchSeen`."""
+    """Implementation of `hetsim.policy.contract.LaunchSeen`."""
 
     _forecast: Forecast
     _launch: Launch | None
@@ -85,7 +84,7 @@ class LaunchSeen:
 
 @dataclass(eq=False)
 class RequestSeen(LaunchSeen):
-    """A request that a replica has taken in: it ends before its launch does."""
+    """A request in a replica's batch, which ends before the replica's launch."""
 
     _task: Task
 
@@ -101,15 +100,16 @@ class RequestSeen(LaunchSeen):
 
 @dataclass(eq=False)
 class Victims:
-    """Tries out what would fit on nodes without some of the tasks running there."""
+    """Finds placements that become possible if some running tasks are stopped."""
 
     _capacity: Capacity
     _fleets: Mapping[Shape, Any]  # services by shape of which replicas take in the requests: no victims
 
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
-        """A placement for a task and the victims to stop; None if all are not enough.
+        """Return a placement for a task and the victims to stop; None if impossible.
 
-        Victims are added in the order given until it fits on a node; then the best ones are spared again.
+        Victims are added in the order given until the task fits on a node; then those not needed are spared, first ones
+        first.
         """
         if self._fleets:
             if task.shape in self._fleets:
@@ -119,8 +119,8 @@ class Victims:
         capacity = self._capacity
         wanted = modes[0] if len(modes) == 1 and modes[0].gpus and capacity.countable(modes[0]) else None
         kind = capacity.types[modes[0].type]
+        # accelerators that each node lacks; above 0, nothing fits there and the node need not be tried
         lacking: dict[int, int] = {}
-        """By node the accelerators that it lacks, where that tells that nothing fits yet without a look at the rest."""
         stopped: dict[int, list[Task]] = {}
         sketches: dict[int, Sketch] = {}
         seen: set[int] = set()
@@ -131,7 +131,7 @@ class Victims:
             seen.add(launch.number)  # a batch has several tasks: it stops once
             placement = launch.placement
             if not stopped and placement.mode is modes[0]:
-                # The first victim holds just what is wanted: nothing has to be tried out.
+                # The first victim occupies exactly the wanted mode: no trial is needed.
                 return placement, [victim]
             if wanted is not None:
                 if capacity.countable(placement.mode):
@@ -158,21 +158,21 @@ class Victims:
         return None
 
     def _sparing(self, number: int, mode: Mode, needed: list[Task], sketch: Sketch) -> tuple[Placement, list[Task]]:
-        """The placement on a node, and the victims that must stop for it.
+        """Return the placement on a node, and the victims that must stop for it.
 
-        The first ones are spared first.  sketch: the node without all of these victims.
+        Earlier victims are spared first.  `sketch`: the node without all of these victims.
         """
-        for spared in needed[:-1]:  # the last one was what made room
+        for spared in needed[:-1]:  # the last one is needed in any case
             fewer = [victim for victim in needed if victim is not spared]
             without = self._released(number, fewer)
             if without.fits(mode) and self._allows(mode, number, fewer):
-                needed, sketch = fewer, without  # spared for good: the next try is without it
+                needed, sketch = fewer, without  # permanently spared: later trials do not stop it
         placement = sketch.place(mode)
         assert placement is not None
         return placement, needed
 
     def _allows(self, mode: Mode, number: int, victims: list[Task]) -> bool:
-        """Return True if its partition's limits let a mode start without these tasks."""
+        """Return True if partition limits let a mode start without these victims."""
         if not mode.limited:
             return True
         budget = self._capacity.budget(mode).copy()
@@ -182,7 +182,6 @@ class Victims:
         return budget.narrowed(mode, 1 << number) != 0
 
     def _released(self, number: int, victims: list[Task]) -> Sketch:
-        """A node as it would be without these tasks."""
         sketch = Sketch(self._capacity.nodes[number])
         for victim in victims:
             sketch.release(victim._launch.placement, victim._launch)
@@ -213,7 +212,7 @@ class EngineView:
         self._placing = placing = Placing(state, launches.transfers, fleets)
         self._forecast = forecast = Forecast(state, launches.transfers, generated)
         self._first = None if fleets or self.items else state.capacity.first
-        # What others answer is asked of them at once: these questions are the most frequent ones.
+        # Direct references to the answering objects: these queries are the most frequent.
         self.nodes = placing.nodes
         self.first, self.holds, self.options = placing.first, placing.holds, placing.options
         self.fits, self.over_limit, self.load = placing.fits, placing.over_limit, placing.load
@@ -238,7 +237,7 @@ class EngineView:
 
     @property
     def offers(self) -> Offers:
-        """Offers to services, for the dispatcher."""
+        """Index of the emptiest accelerators, for the dispatcher."""
         return self._placing.offers
 
     # Where does it fit? -------------------------------------------------------------------------------------
@@ -246,7 +245,7 @@ class EngineView:
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
         if rule is not None:
             return rule(task, self)
-        modes, first = task.shape.modes, self._first  # the commonest question by far: one call less
+        modes, first = task.shape.modes, self._first  # the most frequent query by far: saves a call
         return self._placing.fit(task) if first is None or len(modes) > 1 else first(modes[0])
 
     def together(self, rows: Sequence[int]) -> tuple[Task, ...] | None:
@@ -326,7 +325,6 @@ class EngineView:
         return seconds if own or not self._generated.fleets else seconds + self._generated.seconds(kind, class_)
 
     def _known(self, kind: str | None, class_: str | None = None) -> None:
-        """Raise PolicyError for an unknown name, which would never be free or waiting."""
         types, classes = self.cluster.types, self._state.tasks.classes
         if kind is not None and kind not in KINDS and kind not in types:
             text = f'queries devices of type "{kind}", which the cluster lacks{suggestion(kind, [*KINDS, *types])}'
