@@ -211,7 +211,7 @@ def test_more_attempts_than_a_stream_can_have_are_refused(tmp_path):
 
 
 def test_copies_of_a_chain_are_not_apart(tmp_path):
-    with pytest.raises(ScenarioError, match=r"clients\.hedge\.apart: .* apart needs plain tasks, .* or a pipeline"):
+    with pytest.raises(ScenarioError, match=r"clients\.hedge\.apart: apart needs plain tasks, .* or a pipeline"):
         load(chain(tmp_path, {"hedge": {"after": "0 s", "apart": True}}, (0.1, 0.1))).build()
 
 

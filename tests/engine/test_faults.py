@@ -232,7 +232,7 @@ def test_a_checkpoint_longer_than_any_time_between_failures_is_refused(every):
     fault = {"on": "gpu", "every": every, "repair": "1 min"}
     with pytest.raises(ScenarioError, match=r"infinitely many; it takes 60 min.*will practically never finish"):
         run([fault], [job | {"stopping": {"interval": "1 h"}}])
-    with pytest.raises(ScenarioError, match="without end; it wants 70 min"):
+    with pytest.raises(ScenarioError, match="infinitely many; it takes 70 min"):
         run([fault], [job | {"stopping": {"interval": "20 min", "restore": "50 min"}}])
     unfinished = hs.run(scenario([fault], [job | {"stopping": {"interval": "1 h"}}], horizon="20 h"))
     assert unfinished.metric("unfinished_count") == 1

@@ -277,7 +277,7 @@ def test_a_function_is_an_observation(own):
     ("wrong", "said"),
     [
         (lambda acting: [math.nan, 1.0], "returned nan at \\[0\\], t = .*entries must be finite numbers"),
-        (lambda acting: np.zeros(2 + (acting.view.num_waiting() > 1)), "shape \\(3,\\) .* has to be \\(2,\\)"),
+        (lambda acting: np.zeros(2 + (acting.view.num_waiting() > 1)), "shape \\(3,\\) .* must be \\(2,\\)"),
         (lambda acting: ["a", "b"], "which is not an array of numbers"),
         (lambda acting: [[1], [1, 2]], "returned .*, which is not an array of numbers"),
         (lambda acting: {"a": [[1], [1, 2]]}, "returned .* in a at t = .*, which is not an array of numbers"),

@@ -367,7 +367,7 @@ def test_a_run_of_the_file_is_what_the_judge_saw(tmp_path, judged_seldom):
         ({"settings": {"rate": "abc"}}, UsageError, "setting rate of agent dqn: .* got 'abc'"),
         ({"settings": {"rate": -1}}, UsageError, "rate of agent dqn: input should be greater than 0"),
         ({"settings": {"rate": math.nan}}, UsageError, "rate of agent dqn: input should be a finite number"),
-        ({"settings": {"hidden": [0]}}, UsageError, "hidden of agent dqn: .* not \\[0\\]"),
+        ({"settings": {"hidden": [0]}}, UsageError, "hidden of agent dqn: .* got \\[0\\]"),
         ({"settings": {"hidden": 5}}, UsageError, "hidden of agent dqn"),
         ({"settings": {"batch": 0}}, UsageError, "batch of agent dqn"),
         ({"settings": {"runs": 1}, "agent": "reinforce"}, UsageError, "runs of agent reinforce"),

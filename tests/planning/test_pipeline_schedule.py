@@ -270,7 +270,7 @@ def test_the_picture_of_a_partition(tmp_path: Any) -> None:
         assert (tmp_path / name).stat().st_size > 5000
     for options, said in (
         (("--level", "2@1GB/s", "--picture", "x.txt"), "a picture must be a file name ending in .png, .pdf or .svg"),
-        (("--level", "2@1GB/s", "--picture", "nowhere/x.png"), 'there is no folder "nowhere"'),
+        (("--level", "2@1GB/s", "--picture", "nowhere/x.png"), 'the folder "nowhere" does not exist'),
         (("--level", "2@1GB/s", "--level", "1@1GB/s", "--picture", "x.png"), "--picture needs one --level, or "
                                                                              "--device"),
     ):

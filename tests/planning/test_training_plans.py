@@ -149,7 +149,7 @@ def test_several_numbers_of_gpus_are_ranked_together(tmp_path: Any) -> None:
         (("--gpus", "6"), "the number of GPUs must be a multiple of 4, those of each node"),
         (("--gpus", "8,x"), '--gpus must be whole numbers from 1 to 1,000,000; got "x"'),
         (("--gpus", "0"), 'got "0"'),
-        (("--picture", "plan.txt"), "a picture is written as .png, .pdf or .svg"),
+        (("--picture", "plan.txt"), "a picture must be a file name ending in .png, .pdf or .svg"),
     ):
         answer = hetsim(path, *options)
         assert answer.exit_code == 2 and said in " ".join(answer.stderr.split())

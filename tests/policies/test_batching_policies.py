@@ -283,7 +283,7 @@ def test_a_delayed_request_waits_behind_those_in_time():
 def test_wrong_levels_and_sizes_are_refused():
     with pytest.raises(ScenarioError, match="levels must be from 1 to 2"):
         TritonDynamic(priority_levels=2, priority_queue_policy={3: QueuePolicy()})
-    with pytest.raises(ScenarioError, match="64 is more than max_batch_size"):
+    with pytest.raises(ScenarioError, match="must be at most max_batch_size"):
         TritonDynamic(32, [4, 64])
     model = parameter_model("triton_dynamic", registry.parameters(TritonDynamic))
     given = {"priority_queue_policy": {"1": {"timeout": "5 ms", "timeout_action": "delay"}}}

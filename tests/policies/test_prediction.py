@@ -405,7 +405,7 @@ def test_an_oracle_inside_another_policy_is_refused():
     inner = choosing("oracle")["policy"] | {"scale": False}
     with pytest.raises(ScenarioError, match="predictor of the true rates"):
         hs.load(choosing("ewma", scale=False, base=inner)).build()
-    with pytest.raises(UsageError, match="of a run only"):
+    with pytest.raises(UsageError, match="knows only the rates of a run"):
         led(registry.policy("predictor", "oracle")(), [1.0]).forecast(5.0)
 
 

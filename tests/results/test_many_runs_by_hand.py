@@ -221,7 +221,7 @@ def test_replications_by_their_values():
         runs([1.0, 1.0]).interval("jain")
     with pytest.raises(UsageError, match="no task arrived in the window of any replication"):
         runs([1.0, 1.0], task_count=[0, 0]).interval("jain")
-    with pytest.raises(UnknownName, match="among those kept the replications have no groups by"):
+    with pytest.raises(UnknownName, match="among those kept of the replications"):
         found.column("rho_max")
     assert found.keeps("jain") and not found.keeps("_end") and not found.keeps("rho_max")
     weighted = runs([1.0, 4.0], "wait_mean", _started=[10, 30])
@@ -545,7 +545,7 @@ def test_regrets_and_directions():
     for call, said in ((lambda: front(found, "jain", "jain"), "got jain twice"),
                        (lambda: more_is_better("makespan_bound"), "has no better direction: choose one,"),
                        (lambda: more_is_better("jain", {"jain": "up"}),
-                           "is \"more\" or \"less\", not 'up'")):  # type: ignore[dict-item]  # fmt: skip
+                           "must be \"more\" or \"less\"; got 'up'")):  # type: ignore[dict-item]  # fmt: skip
         with pytest.raises(UsageError, match=said):
             call()
     with pytest.raises(UsageError, match="the best jain is 0 in some replication"):

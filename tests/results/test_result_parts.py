@@ -176,7 +176,7 @@ def test_all_decisions_of_a_run():
     assert sorted(zip(found["time"], found["what"], strict=True)) == [
         (0.0, "starts a and 2 more on n0/g0"), (1.0, "starts d on n0/g1"), (2.0, "rejects e"),
         (3.0, "stops a on n0/g0"), (4.0, "moves d on n0/g1"), (5.0, "starts a and 1 more on n0/g0"),
-        (6.0, "sets n0/g1 to the frequency 0.75"), (7.0, "sets n0/g0 to sleep"), (8.0, "sets n0/g0 to wake"),
+        (6.0, "sets n0/g1 to frequency 0.75"), (7.0, "sets n0/g0 to sleep"), (8.0, "sets n0/g0 to wake"),
     ]  # fmt: skip
 
 

@@ -115,7 +115,7 @@ def test_selections_that_are_not_gone_on_with():
     race.add("a", 2.0)
     for policy in ("a", "b"):
         race.add(policy, 2.0)
-    with pytest.raises(UsageError, match="needs at least 3 replications; got 2$"):
+    with pytest.raises(UsageError, match="must have at least 3 replications; got 2$"):
         race.start()
     same = Race(["a", "b"], "wait_mean")
     nothing = Race(["a", "b", "c"], "wait_mean")

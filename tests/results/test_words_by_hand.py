@@ -384,7 +384,7 @@ def test_everything_that_was_decided():
     table = decisions(Result(rec)).sort_values(["time", "what"])
     assert table.to_numpy().tolist() == [
         [0, "starts a and 2 more on n0/g0"], [1, "rejects d"], [1, "starts c on n0/g1"], [1.5,
-            "sets n0/g0 to the frequency 1,234"],
+            "sets n0/g0 to frequency 1,234"],
         [2, "starts c on n0/g1"], [2, "stops c on n0/g1"], [3, "moves c on n0/g1"], [4, "starts c on n0/g0"],
         [4.5, "starts b and 1 more on n0/g1"], [5, "loses c on n0/g0"], [6, "sets n0/g1 to sleep"], [7,
             "sets n0/g1 to wake"],

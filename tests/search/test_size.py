@@ -128,7 +128,7 @@ def test_bad_input():
         hs.size(SERVERS, "wait_mean < 1 s", "name")
     with pytest.raises(ScenarioError, match="--over horizon"):
         hs.size(SERVERS, "wait_mean < 1 s", "horizon")
-    with pytest.raises(UsageError, match="no range"):
+    with pytest.raises(UsageError, match="must be a range"):
         hs.size(SERVERS, "wait_mean < 1 s", COUNT, least=5, most=4)
     with pytest.raises(UsageError, match="not defined with any"):
         hs.size(SERVERS, "slo_attainment > 90%", COUNT, most=2)

@@ -191,7 +191,7 @@ def test_a_class_or_function_is_a_policy():
     def fcfs(task: Any) -> float:
         return -task.arrival
 
-    with pytest.raises(UsageError, match="already"):
+    with pytest.raises(UsageError, match="is taken by another policy"):
         named_policy(fcfs)
 
 

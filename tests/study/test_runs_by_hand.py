@@ -507,7 +507,7 @@ def test_workers_of_a_cluster(monkeypatch: pytest.MonkeyPatch):
     assert log.level == before and calls[-1] == ("closed", {"timeout": 2}) and Client.executor.closed
     for greet, said in (
         (lambda: {"x": "2"}, "differ from this machine: x 2 there, 1 here"),
-        (lambda: 1 / 0, r"cannot run hetsim \(ZeroDivisionError: division by zero\); install it"),
+        (lambda: 1 / 0, r"cannot run hetsim \(ZeroDivisionError: division by zero\); install the same"),
     ):
         with pytest.raises(UsageError, match=f"the workers at tcp://a:1 {said}"):
             workers.DaskCluster("tcp://a:1", greet, {"x": "1"})

@@ -194,7 +194,7 @@ def test_the_recipes_for_slurm_and_kubernetes(tmp_path: Path):
             words, env={**os.environ, "PATH": path, "HOME": str(tmp_path), **given}, capture_output=True, text=True,
             check=True,
         )  # fmt: skip
-        assert done.stdout.startswith(f"shard 2/2: {4 - there} runs made, {there} were there")
+        assert done.stdout.startswith(f"shard 2/2: {4 - there} runs made, {there} found")
 
 
 @pytest.mark.slow

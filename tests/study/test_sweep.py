@@ -565,7 +565,7 @@ def test_a_run_that_is_not_whole_is_made_again(tmp_path, monkeypatch):
     for torn in (whole[:-40], whole[:60]):  # the last run, and all of them
         segment.write_bytes(torn)
         (tmp_path / "s" / ".hetsim-left").write_text("x")
-        with pytest.warns(DamageWarning, match=r"1, such as .*\.runs; what was lost was made again"):
+        with pytest.warns(DamageWarning, match=r"1, such as .*\.runs; the lost runs were made again"):
             again = sweep(SMALL, {GPUS: [2, 3]}, out=tmp_path / "s")
         pd.testing.assert_frame_equal(again.table, found.table, check_exact=True)
         assert files(tmp_path) == before

@@ -125,7 +125,7 @@ def test_one_replication_has_no_interval_and_seeds_may_be_given(made: Made):
     assert found.table["jain"].tolist() == [value((count, "fcfs"), 1 << 63, 0) for count in (3, 5, 4)]
     by_key = sweep(SMALL, {"seed": [7, 8]})
     assert by_key.table["jain"].tolist() == [value((9, "fcfs"), seed, 0) for seed in (7, 8)]
-    with pytest.raises(UsageError, match="seeds must be given once: as the key seed, or as seed (--seed)"):
+    with pytest.raises(UsageError, match="seeds must be given once: as the key seed, or as seed"):
         sweep(SMALL, {"seed": [7, 8]}, seed=1)
 
 
@@ -229,7 +229,7 @@ def test_policies_of_a_point_share_the_longest_warmup(made: Made):
     assert sorted(both.table["warmup_cut"].tolist()) == [3.0, 20.0]
     many = sweep(AUTO | {"replications": 30}, {COUNT: [3]})
     assert sum(job.pilot for job in made.jobs[-50:]) == 20 and many.table["replications"].tolist() == [30]
-    with pytest.raises(UsageError, match="at least 5 of them"):
+    with pytest.raises(UsageError, match="at least 5 replications"):
         sweep(AUTO, OVER, replications=4)
 
 
@@ -342,8 +342,8 @@ def test_shards_make_each_run_once(made: Made, many: int, tmp_path: Path, monkey
     ]  # fmt: skip
     found = sweep(SMALL, OVER, **options)
     assert len(made.jobs) == 12 and found.table["status"].tolist().count("failed") == 1
-    for wrong, said in (({"out": None}, "a shard needs a shared folder: give "
-                                        "cache"), ({"fresh": True}, "cannot be combined with --fresh")):
+    for wrong, said in (({"out": None}, "a shard needs a shared folder: give --out or "
+                                        "--cache"), ({"fresh": True}, "cannot be combined with --fresh")):
         with pytest.raises(UsageError, match=said):
             sweep(SMALL, OVER, shard="1/2", **(options | wrong))
 
@@ -588,7 +588,7 @@ def test_sizes_that_cannot_run_or_fail(made: Made):
     ({"least": 0}, "sizes must be a range of whole numbers of at least 1; got 0 to "
                    "4096"), ({"least": 5, "most": 4}, "sizes must be a range of whole numbers of at least 1; "
                                                       "got 5 to 4"),
-    ({"over": "seed"}, "it selects the random numbers, not how large anything is"),
+    ({"over": "seed"}, "it selects the random numbers, not a size"),
     ({"shard": "1/2", "cache": "x"}, "a bisection cannot be sharded: sizes depend on earlier ones; give values"),
 ])  # fmt: skip
 def test_what_no_search_takes(more: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -649,11 +649,11 @@ def test_a_selection_drops_policies_one_after_another(strictly: Made):
 
 
 def test_points_and_policies_that_do_not_go_together(monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(UsageError, match="policies must be given once: in the points, or as policies (--policy)"):
+    with pytest.raises(UsageError, match="policies must be given once: in the points, or as policies"):
         plan_sweep(SMALL, points=[{COUNT: 3, "policy": "sjf"}], policies=["fcfs"])
     monkeypatch.setattr(points_of_sweeps, "MAX_ROWS", 5)
     assert len(plan_sweep(SMALL, OVER).rows) == 3
-    with pytest.raises(UsageError, match="the sweep has 6 points .with policies., more than the 5 that one takes"):
+    with pytest.raises(UsageError, match="the sweep must have at most 5 points .with policies.; got 6"):
         plan_sweep(SMALL, OVER, policies=["fcfs", "sjf"])
 
 

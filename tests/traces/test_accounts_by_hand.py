@@ -431,7 +431,7 @@ def test_snapshots_that_are_refused(tmp_path: Path, old: str, new: str, message:
     ("2 2\n1.5 2.5\n3.5\n", {"header": True}, "2 tasks on 2 machines, so 4 numbers; the file has 3"),
     ("2 2\n1 2\n3 4\n", {"machines": 3}, "the first line says 2 machines, the option machines says 3"),
     ("2 2\n1 2\n3 4\n", {"types": ["a", "b", "c"]}, "the first line says 2 machines, types names 3"),
-    ("2 2\n1 2\n3 4\n", {"types": ["a"], "machines": 2}, "types must have 2 names (machines); got 1"),
+    ("2 2\n1 2\n3 4\n", {"types": ["a"], "machines": 2}, "types must have 2 names .machines.; got 1"),
     ("0 2\n", {"header": True}, "the first line is not two whole numbers above 0"),
     ("1.5\n2.5\n3.5\n", {}, "the number of machines is unknown: give the option machines, or a first"),
     ("1.5 2.5\n3.5 4.5\n5.5\n", {}, r"log:3: the line has 1 number, for 2 machines"),

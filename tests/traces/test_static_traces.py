@@ -304,7 +304,7 @@ def test_the_size_of_braun_is_known(file, complaints):
     assert len(found) == 512 and len(found.times) == 16
     assert "read as 512 tasks on 16 machines" in found.notes[0]
     (said,) = complaints(hcsp, "1.5\n" * 8191)
-    assert said.startswith("t.txt: how many machines there are cannot be told")
+    assert said.startswith("t.txt: the number of machines is unknown")
     assert complaints(hcsp, "1.5\n" * 8191, machines=16) == [
         "t.txt: 8,191 numbers are not a whole number of tasks on 16 machines"
     ]

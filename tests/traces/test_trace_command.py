@@ -189,8 +189,7 @@ def test_what_identify_says_of_places():
         "indistinguishable from best_fit: first_fit")  # fmt: skip
     second.alike = False
     assert identify.places_text(found).endswith("(25.0 % by chance)")
-    assert identify.places_text(three_rules(assumed="worst_fit")).endswith("placement: the log has no nodes; "
-                                                                           "the placement worst_fit")
+    assert identify.places_text(three_rules(assumed="worst_fit")).endswith("worst_fit explains the starts best")
     read = json.loads(json.dumps(identify.mapping(found), allow_nan=False))
     assert (read["jobs"], read["judged"], read["cycle"], read["capacity"], read["unit"]) == (4, 10, 30, 8, "GPUs")
     assert read["placements"] == [{"name": "best_fit", "explained": 0.9, "alike": False},

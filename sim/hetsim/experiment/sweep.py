@@ -113,7 +113,7 @@ def sweep_plan(plan: SweepPlan, out: str | Path | None = None, resume: bool = Fa
     if part is not None and options.fresh:
         raise UsageError("--shard cannot be combined with --fresh: it would discard the runs of the other shards")
     if part is not None and out is None and options.cache is None:
-        raise UsageError("shards need a shared folder: give --out or --cache")
+        raise UsageError("a shard needs a shared folder: give --out or --cache")
     pool = Workers(options.workers, options.dask, options.executor)
     with _place(plan, out, resume) as (store, directory):
         with (
