@@ -100,7 +100,7 @@ class Server:
     def read_off(self, count: int) -> Reading | None:
         """Infer step times from the first `count` requests; None if impossible."""
         service, log = self.service, self.log
-        if self.wants_roofline or service.disaggregated is not None or service.autoscale is not None:
+        if self.wants_roofline or service.disaggregated is not None or service.scale is not None:
             return None
         if service.replicas not in (None, 1) or not (self.log.output[:count] > 1).any():
             return None

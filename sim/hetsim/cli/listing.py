@@ -196,7 +196,8 @@ def _default(value: Any) -> str:
 
 _HEADINGS = {
     "scheduler": "schedulers", "placement": "placements", "admission": "admission policies",
-    "batching": "batching policies", "routing": "routing policies", "predictor": "predictors",
+    "batching": "batching policies", "routing": "routing policies", "scale": "scaling policies",
+    "eviction": "eviction policies", "predictor": "predictors",
     "model": "language models (service: {kind: llm, model: NAME})", "gpu": "GPUs (service: {kind: llm, gpu: NAME})",
     "tasks": "numbers of tasks", "s": "times, in seconds", "share": "shares, from 0 to 1", "ratio": "ratios",
     "1/s": "rates, per second", "J": "energy, in joules", "money": "cost, in the money of the prices",
