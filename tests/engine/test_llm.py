@@ -574,7 +574,7 @@ def test_other_tasks_use_the_gpus_that_replicas_leave():
         ({"batching": "serial_greedy"}, {}, {}, "forms whole batches"),
         ({"routing": "best"}, {}, {}, "unknown routing"),
         ({"routing": "round_robbin"}, {}, {}, 'did you mean "round_robin"'),
-        ({"scale": {"name": "target_requests", "min": 3, "max": 2, "target": 1}}, {}, {}, "contradict"),
+        ({"scale": {"name": "target_requests", "min": 3, "max": 2, "target": 1}}, {}, {}, "max must be at least min"),
         ({"preemption": "swap"}, {}, {}, "give kv"),
         ({"prefix_cache": True}, {}, {}, "give kv"),
         ({}, {"tokens": None}, {}, "give tokens"),

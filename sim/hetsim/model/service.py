@@ -88,7 +88,7 @@ class ScaleBounds:
     def check(self) -> None:
         """Raise KeyProblem for bounds that contradict each other."""
         if self.max_replicas < self.min_replicas:
-            text = f"min_replicas must be at most max_replicas ({self.max_replicas}); got {self.min_replicas}"
+            text = f"max must be at least min ({self.min_replicas}); got {self.max_replicas}"
             raise KeyProblem("max", text)
 
 
