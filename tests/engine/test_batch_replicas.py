@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from test_scaling import seen_count, serverless
 
 import hetsim as hs
 from hetsim import registry
@@ -248,6 +249,63 @@ def test_a_service_grows_with_its_load_and_shrinks_after_it():
     assert job["device"] == "n1/g0" and max(ends[1]) <= job["start"] <= max(expected)
 
 
+def one_stream(gpus, rate, count, compute, **service):
+    """Requests on GPUs of one node over PCIe of 1 GB/s, and when they came and what each computes."""
+    keys = {"compute": compute, "max_batch": 1, **service}
+    described = {
+        "name": "s",
+        "cluster": {"nodes": {"gpus": {"type": "g", "count": gpus}, "pcie": {"upload": "1 GB/s"}}},
+        "workload": [
+            {"name": "web", "arrivals": {"process": "poisson", "rate": rate}, "count": count, "service": keys}],
+    }  # fmt: skip
+    built = load(described).build(1)
+    record = Simulation(built, check=True).run()
+    return record, record.input.tasks.arrival, record.input.tasks.time[:, 0]
+
+
+def test_keep_alive_of_batches_start_by_start():
+    """A service without a replica until a request comes: the same loop as of a language model, 5 GB over 1 GB/s."""
+    scale = {"name": "keep_alive", "min": 0, "max": 1, "keep": "10 s"}
+    more = {"max_batch": 1000, "model": "5 GB", "scale": scale}
+    record, arrival, _ = one_stream(1, "0.1/s", 80, {"fixed": "1e-12 s"}, **more)
+    starts, loads = serverless(arrival, 10.0, 5.0)
+    assert record.start == pytest.approx(starts, abs=1e-9) and loads > 15
+
+
+@pytest.mark.parametrize(("refresh", "delay"), [(0.7, 0), (0.7, 0.2), (0, 0.4)])
+def test_the_shortest_queue_of_batches_with_an_age_start_by_start(refresh, delay):
+    """Batches of one, of exponential length, to the first of three with the fewest requests as they are seen."""
+    routing = {"name": "least_outstanding", "refresh": f"{refresh} s", "delay": f"{delay} s"}
+    compute = {"per_item": {"distribution": "exponential", "mean": "1 s"}}
+    record, arrival, seconds = one_stream(3, "2.5/s", 200, compute, replicas=3, routing=routing)
+    lines = [[], [], []]
+    starts = []
+    for at, own in zip(arrival.tolist(), seconds.tolist(), strict=True):
+        counts = [seen_count(line, at, refresh, delay) for line in lines]
+        line = lines[counts.index(min(counts))]
+        starts.append(max(at, line[-1][1] if line else at))
+        line.append((at, starts[-1] + own))
+    assert record.start == pytest.approx(starts, abs=1e-9)
+
+
+@pytest.mark.parametrize(("share", "opened"), [(False, 14.4), (True, 11.2)])
+def test_batch_replicas_load_over_links_by_hand(share, opened):
+    """Two replicas of one node start for 8 s, then bring 16 GB each from a store over a card of 5 GB/s: together 6.4 s
+    longer, or one load of 3.2 s for both.  The first that is there takes both requests that wait."""
+    card = {"network": {"in": "5 GB/s"}, "pcie": {"upload": "20 GB/s"}}
+    nodes = {"gpus": {"type": "g", "count": 2}, **card}
+    service = {
+        "compute": {"fixed": "1 s"}, "max_batch": 1, "model": "16 GB",
+        "scale": {"name": "target_requests", "min": 0, "max": 2, "target": 1},
+        "start": {"from": ["host", "store"], "fixed": "8 s", "share": share},
+    }  # fmt: skip
+    web = {"name": "web", "arrivals": {"process": "all_at_once", "count": 2}, "service": service}
+    stores = [{"name": "store", "out": "10 GB/s"}]
+    result = run({"name": "s", "cluster": {"nodes": [nodes | {"keep": "40 GB"}], "stores": stores}, "workload": [web]})
+    assert result.tasks["start"].tolist() == pytest.approx([opened, opened + 1.0], abs=1e-9)
+    assert result.record.input.services[0].start.share is share
+
+
 @pytest.mark.parametrize("at_timeout", ["", "leave", "cancel"])
 def test_requests_that_wait_for_a_cold_start_time_out(at_timeout):
     """The one replica fails 0.3 s after the second request and comes back 0.05 s after the fourth, when its 500 MB are
@@ -303,7 +361,7 @@ def test_requests_of_a_stopped_replica_begin_again_elsewhere():
 
 @pytest.mark.parametrize(
     ("touches", "says"),
-    [("start", "replicas form their batches by themselves"), ("stop", r"Stop\(device\) stops a replica")],
+    [("start", "replicas form batches themselves"), ("stop", r"Stop\(device\) stops a replica")],
 )
 def test_no_scheduler_touches_batches_of_replicas(touches, says):
     described = fleet(["a"], {"a": 1}, "round_robin", "200/s")
@@ -317,10 +375,10 @@ def test_no_scheduler_touches_batches_of_replicas(touches, says):
     ("changes", "says"),
     [
         ({"replicas": {"b": 1}}, r"service.replicas.b: b is neither a variant .* nor a type of device"),
-        ({"replicas": 3}, r"service.replicas: replica 3 of 3 of web finds no node with 1 × a free"),
+        ({"replicas": 3}, r"service.replicas: no node has 1 × a free for replica 3 of 3 of web"),
         ({"replicas": 0}, r"service.replicas"), ({"replicas": "two"}, r"service.replicas"),
         ({"routing": "round_robin"}, r"service.routing: this is for replicas, and there are none"),
-        ({"replicas": 1, "scale": SCALE}, r"service.replicas: scale says how many"),
+        ({"replicas": 1, "scale": SCALE}, r"service.replicas: scale defines the number"),
         ({"scale": {**SCALE, "roles": ["prefill"]}}, r"service.scale.roles: roles are those of disaggregated"),
         ({"scale": {"name": "queue_kv", "max": 2}}, r"service.scale: queue_kv looks at KV blocks, which web has not"),
         ({"replicas": 1, "routing": "scored"}, r"service.routing: scored looks at KV blocks and cached prefixes"),
@@ -331,10 +389,10 @@ def test_no_scheduler_touches_batches_of_replicas(touches, says):
         ({"start": {"fixed": "1 s"}}, r"service.start: this is for replicas, and there are none"),
         ({"replicas": 1, "gpus": 0.5}, r"service.replicas: no replica can start: a is no accelerator"),
         ({"replicas": 1, "device": "cpu"}, r"service.replicas: no replica can start: .* is no accelerator"),
-        ({"replicas": 1, "gpus": 2}, r"service.replicas: no replica can start: 2 × a are more than the 1 of any node"),
+        ({"replicas": 1, "gpus": 2}, r"service.replicas: no replica can start: 2 × a exceed the 1 of any node"),
         ({"replicas": 1, "cpus": 99}, r"service.replicas: no replica can start: no node with 1 × a has 99 cores"),
         ({"replicas": 1, "model": "90 GB"}, r"service.model: the model and its batches need 90 GB"),
-        ({"replicas": 1, "batching": "continuous"}, r"service.batching: continuous is for language models"),
+        ({"replicas": 1, "batching": "continuous"}, r"service.batching: continuous needs a language model"),
     ],
 )
 def test_what_replicas_cannot_be(changes, says):
@@ -398,5 +456,5 @@ def test_plans_and_models_that_do_not_know_replicas_say_so():
     failed = {one.text for one in match(load(described)).failed}
     assert {"not recognized: service.replicas", "not recognized: service.routing"} <= failed
     described["policy"] = "heft"
-    with pytest.raises(ScenarioError, match="heft is told of all tasks beforehand, and requests to replicas are none"):
+    with pytest.raises(ScenarioError, match="heft plans all tasks in advance, and requests to replicas cannot"):
         Simulation(load(described).build())

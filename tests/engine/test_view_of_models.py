@@ -178,7 +178,7 @@ def test_a_request_that_waits_for_a_replica_that_answers_can_be_rejected():
     ("decide", "words"),
     [
         (lambda view: Start(view.waiting()[0], Placement(view.waiting()[0].modes[0], (view.cluster.devices[2],))),
-         "it is a request to chat, a language model, whose replicas take them in by themselves"),
+         "it is a request to chat, a language model, whose replicas admit requests themselves"),
         (lambda view: Start(view.queue_of(view.waiting()[0]).first(1), None),
          "forms batches of chat, a language model"),
         (lambda view: view.queue_of(view.waiting()[0]).want(3), "forms batches of chat"),

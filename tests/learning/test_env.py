@@ -235,9 +235,9 @@ def test_a_baseline_earns_what_its_tables_say():
     [
         ("slowdwn", UnknownName, 'unknown reward "slowdwn"; did you mean "slowdown"'),
         ({"speed": 1}, UnknownName, "the rewards are response, slowdown, goodput, energy"),
-        ({"slowdown": "much"}, UsageError, "the weight of reward slowdown is a number"),
-        ({}, UsageError, "a reward is a name"),
-        (3, UsageError, "a reward is a name"),
+        ({"slowdown": "much"}, UsageError, "the weight of reward slowdown must be a number; got"),
+        ({}, UsageError, ", a mapping of names to weights, a class or a function;"),
+        (3, UsageError, ", a mapping of names to weights, a class or a function;"),
     ],
 )
 def test_a_wrong_reward_is_said(reward, kind, said):
@@ -357,7 +357,7 @@ def test_an_action_that_is_none_is_said(action):
     with pytest.raises(UsageError, match="reset"):
         episodes.step(0)
     episodes.reset(0)
-    with pytest.raises(UsageError, match="none of the"):
+    with pytest.raises(UsageError, match="an action must be from 0 to 32"):
         episodes.step(action)
 
 
@@ -549,8 +549,8 @@ def test_unfinished_tasks_count_in_the_response_as_the_documentation_says():
     unfinished = tasks["finish"].isna()
     assert total == pytest.approx(-tasks["response"].sum() - (episodes.now - tasks["arrival"][unfinished]).sum())
     text = (Path(__file__).parents[2] / "docs" / "learning.md").read_text(encoding="utf-8")
-    said = f"{unfinished.sum()} of {len(tasks)} tasks are unfinished, and the sum of `response` is {total:,.0f} s where"
-    assert f"{said} that of the column is {-tasks['response'].sum():,.0f} s." in text
+    said = f"{unfinished.sum()} of {len(tasks)} tasks are unfinished; the sum of `response` is {total:,.0f} s, and the"
+    assert f"{said} negative sum of the column is {-tasks['response'].sum():,.0f} s." in text
 
 
 @pytest.mark.quick(3)

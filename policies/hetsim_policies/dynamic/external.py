@@ -1,11 +1,11 @@
 """A scheduler in another process and any language, by the protocol of Batsim.
 
-Decides when and, where it names resources, where.  Messages tell what has happened; the process answers with what it
-does about it, in simulated time.  A resource is a core or an accelerator, and a job asks for those of its fastest mode.
+Decides when and, if it names resources, where.  Messages report events; the process answers with decisions, in
+simulated time.  A resource is a core or an accelerator, and a job requests those of its fastest mode.
 Reference: Dutot, Mercier, Poquet, Richard, Batsim: a Realistic Language-Independent Resources and Jobs Management
 Systems Simulator (JSSPP 2016).
-Weakness: no requests in batches, no forks; data items are placed without it.
-Cost: a message and its answer a round, about 0.1 ms, besides what the process computes.
+Weakness: no batches of requests, no forks of runs; it cannot place data items.
+Cost: a message and its answer per round, about 0.1 ms, in addition to the process's own computing.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """An attempt of a task, as the process knows it."""
+    """An attempt of a task, which the process sees as a job."""
 
     id: str
     task: Task
@@ -47,10 +47,10 @@ class Job:
 
 
 class External(Scheduler):
-    """A scheduler in a process of its own, whose command is given with `--external`.
+    """A scheduler in its own process, whose command is given with `--external`.
 
-    protocol: how messages are written: as Batsim does, a line of JSON each.
-    timeout: wall-clock time that the process has for each answer, at most a day.
+    protocol: format of messages: as in Batsim, one line of JSON each.
+    timeout: wall-clock time of the process for each answer, at most a day.
     """
 
     external_program: ExternalProgram | None = None  # set by the code that builds a run: no scenario names it
@@ -70,7 +70,7 @@ class External(Scheduler):
 
     def check(self, problem: PlanProblem) -> None:
         if self.external_program is None:
-            what = "external runs a command, which only the command line or Python may name"
+            what = "the command of external must be given on the command line or in Python"
             text = f'{what}: give --external "./my-scheduler" (external=["./my-scheduler"]), or --exchange to replay it'
             raise ScenarioError(Problem(text, key="policy.scheduler"))
 
@@ -151,7 +151,6 @@ class External(Scheduler):
                     self._exchange.in_order = True
 
     def _open(self, view: View) -> None:
-        """Start the process and describe the cluster."""
         self.check(PlanProblem(None, view.cluster))  # type: ignore[arg-type]
         resources = [
             {"id": number, "name": lane.name, "state": "idle", "properties":
@@ -173,7 +172,7 @@ class External(Scheduler):
         self._ask([{"timestamp": view.now, "type": "SIMULATION_BEGINS", "data": data}])
 
     def _ask(self, events: list[dict[str, Any]]) -> None:
-        """Send one message; what is answered is due at its time."""
+        """Send one message, and store the answer's decisions with their times."""
         self._last, self._answer = _ENCODE({"now": self._view.now, "events": events}), ""
         try:
             self._answer = self._exchange.ask(self._last).decode(errors="backslashreplace").rstrip("\n")
@@ -187,7 +186,7 @@ class External(Scheduler):
                 heappush(self._due, (time, next(self._number), event))
         except UNREADABLE as error:
             form = '{"now": time, "events": [{"timestamp", "type", "data"}, ...]}'
-            raise self._wrong(f"answered with something else than {form} ({_named(error)})") from None
+            raise self._wrong(f"must answer with {form} ({_named(error)})") from None
 
     @property
     def said(self) -> str:  # type: ignore[override]
@@ -216,22 +215,22 @@ class External(Scheduler):
         elif kind == "CALL_ME_LATER":
             time = float(data["timestamp"])
             if not view.now < time < math.inf:
-                raise self._wrong(f"wants to be called at {time:g} s, which is not a later time")
+                raise self._wrong(f"must be called at a later time; got {time:g} s")
             heappush(self._due, (time, next(self._number), {"type": None}))
         elif kind is None:  # the call: what this process is told, and cannot say itself
             self._tell("REQUESTED_CALL")
         elif kind == "SET_RESOURCE_STATE":
             state = data.get("state", "on")
             if state not in ("off", "on", "wake") and not (isinstance(state, int | float) and 1e-3 <= state <= 1e3):
-                raise self._wrong(f"sets the state {state!r}, which is not off, on, wake or a frequency (nominal: 1)")
+                raise self._wrong(f"must set the state off, on, wake or a frequency (nominal: 1); got {state!r}")
             for device in dict.fromkeys(self._lanes[one] for one in self._numbers(kind, data.get("resources"))):
                 yield Set(device, state)
             self._tell("RESOURCE_STATE_CHANGED", resources=data["resources"], state=str(state))
         elif kind not in ("NOTIFY", "SET_JOB_METADATA"):  # which Batsim's schedulers may send, and change nothing here
-            raise self._wrong(f"answered {kind}, which is not carried out here")
+            raise self._wrong(f"answered {kind}, which is not supported")
 
     def _stop(self, job: Job, resubmit: bool) -> Iterator[Decision]:
-        """Stop a job: for good, or to wait again with the work that it has done."""
+        """Stop a job for good, or (with `resubmit`) to wait again with its work kept."""
         self._over(job, "COMPLETED_KILLED")
         yield Stop(job.task, keep=resubmit)
         self._tell("JOB_KILLED", job_ids=[job.id], job_progress={job.id: {"progress": job.task.done}})
@@ -246,7 +245,7 @@ class External(Scheduler):
         return job
 
     def _numbers(self, kind: str, text: Any) -> list[int]:
-        """The resources of an interval set, such as `0-3,7` or `0-3 7`."""
+        """Parse an interval set of resources, such as `0-3,7` or `0-3 7`."""
         try:
             ends = [[*map(int, part.split("-"))] for part in text.replace(",", " ").split()]
         except (ValueError, AttributeError):
@@ -256,13 +255,13 @@ class External(Scheduler):
         return sorted({number for one in ends for number in range(one[0], one[-1] + 1)})
 
     def _place(self, job: Job, data: dict[str, Any], view: View) -> Placement:
-        """The placement that an answer names: by a mode, by resources, by both or neither."""
+        """Return the placement that an answer names by mode, resources, both or neither."""
         task, wanted, alloc = job.task, data.get("mode"), data.get("alloc")
         modes = [one for at in task.modes_by_speed() if wanted in (None, (one := task.modes[at]).name)]
         if alloc is None:
             free = next((place for mode in modes if (place := view.first(mode, task)) is not None), None)
             if free is None:
-                raise self._wrong(f"starts {job.id}, which fits nowhere now")
+                raise self._wrong(f"starts {job.id}, which fits on no device now")
             return free
         job.lanes = lanes = self._numbers("EXECUTE_JOB", alloc)
         kind, there = self._lanes[lanes[0]].type, f"starts {job.id} on {alloc}"
@@ -285,7 +284,7 @@ def _named(error: Exception) -> str:
 
 
 def _res(mode: Mode) -> int:
-    """Resources that a mode asks for: accelerators, or cores."""
+    """Number of resources that a mode requests: accelerators, or cores."""
     return mode.gpus or max(1, math.ceil(mode.cpus))
 
 
@@ -298,6 +297,6 @@ def _mode(mode: Mode) -> dict[str, Any]:
 
 
 def _intervals(numbers: Sequence[int]) -> str:
-    """An interval set, as Batsim writes it: `0-3 7`."""
+    """Format an interval set as Batsim does: `0-3 7`."""
     runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
     return " ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)

@@ -1,4 +1,4 @@
-"""The finished part of a sweep that is still being made, read from its directory."""
+"""Tables of a sweep that is still running, read from its directory."""
 
 import warnings
 from itertools import product
@@ -18,9 +18,9 @@ from hetsim.scenario.file.document import parse_value
 
 
 def planned_again(folder: Path) -> SweepPlan:
-    """Plan the sweep that a directory is of, from its own files.
+    """Rebuild the plan of a sweep from the files in its directory.
 
-    Raises: UsageError: they do not say what was swept: a policy or an input is known in Python alone.
+    Raises: UsageError: the files do not describe the sweep completely: a policy or an input exists only in Python.
     """
     about = unsealed(folder / MARK)
     rows = [[parse_value(one) if isinstance(one, str) else one for one in values] for values in about["points"]]
@@ -37,13 +37,13 @@ def planned_again(folder: Path) -> SweepPlan:
         if plan.checked.runs.hex() == about["rows"] and not plan.pilots:
             return plan
     raise UsageError(
-        f"the points of the sweep in {folder} can be shown once it has ended; its files do not say all that was swept "
+        f"the points of the sweep in {folder} can be shown only after its end: its files do not have all inputs "
         "(policies of single points, or given in Python; an input that changed since; a warm-up found from pilots)"
     )
 
 
 def so_far(plan: SweepPlan, folder: Path) -> Sweep | None:
-    """The points of a sweep all of whose runs have ended, None without any."""
+    """The sweep with the points whose runs are all finished; None if there are none."""
     study = Study(plan.setup, Workers(), store=Store(folder / RUNS, trust=True), identity=plan.identity)
     blocks = OpenBlocks(len(plan.rows), len(plan.rows), lambda _, rows: None)
     with warnings.catch_warnings(action="ignore"):  # the program that makes the runs has them
@@ -57,5 +57,5 @@ def so_far(plan: SweepPlan, folder: Path) -> Sweep | None:
     tables.add([plan.row(number, made[number]) for number in there])
     sweep = plan.result(tables)
     rest = f"{'' if plan.amount.precision is None else 'at least '}{len(outstanding):,} runs are left"
-    sweep.remarks = [*sweep.remarks, f"so far: {len(there):,} of {len(plan.rows):,} rows have all their runs; {rest}"]
+    sweep.remarks = [*sweep.remarks, f"so far {len(there):,} of {len(plan.rows):,} rows have all their runs; {rest}"]
     return sweep

@@ -1,4 +1,4 @@
-"""The points of a sweep: a grid, a list or samples, each under all policies."""
+"""The points of a sweep (a grid, a list or samples), each under all policies."""
 
 import csv
 import math
@@ -23,20 +23,17 @@ from hetsim.scenario.schema.whole import ScenarioModel
 
 SAMPLES = ("grid", "random", "latin_hypercube", "sobol")
 
-MAX_ROWS = 1_000_000
-"""Points × policies of one sweep: more are a mistake, and no table to look at."""
+MAX_ROWS = 1_000_000  # Maximum number of rows (points × policies) of one sweep.
 
 _UNSWEPT = {
-    "replications": "it holds for all points: give replications (--replications)",
-    "sweep": "a sweep has no sweeps inside",
-    "name": "it names the scenario and changes nothing",
-    "description": "it describes the scenario and changes nothing",
+    "replications": "the number is the same for all points: give replications (--replications)",
+    "sweep": "a sweep cannot contain a sweep",
+    "name": "it is the scenario's name, which changes no result",
+    "description": "it is a description, which changes no result",
 }
 
-MAX_CASES, MAX_PARTS = 100_000, 2_000
-"""What is kept of points while they are checked: facts of scenarios, and scenarios."""
-PARTS_TEXT = 10_000_000
-"""Characters of these scenarios together, at most; in memory each takes some fifteen times as much."""
+MAX_CASES, MAX_PARTS = 100_000, 2_000  # Maximum numbers of cached facts of scenarios, and of cached scenarios.
+PARTS_TEXT = 10_000_000  # Maximum number of characters of these scenarios; in memory each takes about 15 times as much.
 _SEED = TypeAdapter(Seed)
 _SCALARS = {str, int, float, bool, type(None)}
 
@@ -46,7 +43,7 @@ Points = Iterable[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class PointRow:
-    """A point under a policy: `values` as written, and `overrides` of the scenario."""
+    """A point under one policy: `values` as written, `overrides` of the scenario."""
 
     point: int
     values: dict[str, Any]
@@ -55,13 +52,12 @@ class PointRow:
 
     @property
     def label(self) -> str:
-        """Name of the row in messages: `point 3 (cluster.nodes.0.count=8, sjf)`."""
         parts = [f"{key}={shown_value(value)}" for key, value in self.values.items()]
         return f"point {self.point} ({', '.join([*parts, *([self.policy] if self.policy else [])])})"
 
 
 class PointValues:
-    """The values of the points of a sweep, one mapping each."""
+    """The values of a sweep's points: one mapping of keys to values for each point."""
 
     def __init__(self, points: Sequence[dict[str, Any]]):
         self.points = points
@@ -73,12 +69,12 @@ class PointValues:
         return self.points[point]
 
     def column(self, key: str, convert: Callable[[list[Any]], list[Any]]) -> list[Any]:
-        """The values of a key at all points, converted as a list by `convert`."""
+        """Return the values of one key at all points, converted as a list by `convert`."""
         return convert([self.at(point)[key] for point in range(len(self))])
 
 
 class GridValues(PointValues):
-    """All combinations of some values; those of the last key change fastest."""
+    """Points of a grid: all combinations of values; the last key varies fastest."""
 
     def __init__(self, lists: Mapping[str, list[Any]]):
         self.lists = lists
@@ -102,7 +98,7 @@ class GridValues(PointValues):
 
 
 class SampledValues(PointValues):
-    """Points of the unit cube, on the axes of keys."""
+    """Sampled points: points of the unit cube, mapped to the range of each key."""
 
     def __init__(self, axes: Mapping[str, Axis], shares: np.ndarray):
         self.axes, self.shares = axes, shares
@@ -117,7 +113,7 @@ class SampledValues(PointValues):
 
 
 class PointRows(Sequence[PointRow]):
-    """The rows of a sweep, point by point under every policy, each made when read."""
+    """The rows of a sweep: each point under every policy, built when accessed."""
 
     def __init__(self, points: PointValues, policies: Mapping[str | None, Any]):
         self.points, self.policies = points, list(policies.items())
@@ -137,7 +133,7 @@ class PointRows(Sequence[PointRow]):
 
 
 def shown_value(value: Any) -> Any:
-    """A value for tables and messages; a mapping or list as a short text."""
+    """Format a value for tables and messages; a mapping or list as a short text."""
     if isinstance(value, Mapping) and ("name" in value or "scheduler" in value):
         return named_policy(value)[0]
     if isinstance(value, Mapping | list | tuple):
@@ -153,9 +149,9 @@ def parse_over(text: str) -> tuple[str, Any]:
     key, sign, value = text.partition("=")
     key, value = key.strip(), value.strip()
     if not sign or not all(part.strip() for part in key.split(".")):
-        raise UsageError(f'--over needs key.path=values, such as cluster.nodes.0.count=8,16,32, not "{text}"')
+        raise UsageError(f'--over must be key.path=values, such as cluster.nodes.0.count=8,16,32; got "{text}"')
     if not value:
-        raise UsageError(f"--over {text}: no values to try")
+        raise UsageError(f'--over must have at least one value to try; got "{text}"')
     try:
         parsed = documents.parse_value(value)
     except ScenarioError:
@@ -169,10 +165,7 @@ def parse_over(text: str) -> tuple[str, Any]:
 
 
 def read_points(path: str | Path) -> list[dict[str, Any]]:
-    """Read points from a CSV file: a header of keys, and rows of values.
-
-    UsageError, with the line, for what is not such a table and for a point that is there twice.
-    """
+    """Read points from a CSV file with a header of keys; UsageError with the line."""
     point_list: list[dict[str, Any]] = []
     lines: dict[str, int] = {}
     try:
@@ -180,21 +173,21 @@ def read_points(path: str | Path) -> list[dict[str, Any]]:
             reader = csv.reader(stream, strict=True)
             header = next(reader, [])
             if not header or not all(name.strip() for name in header):
-                raise UsageError(f"{path}: the first line must name the keys, one a column")
+                raise UsageError(f"{path}: the first line must name a key for each column")
             if len(set(header)) < len(header):
-                raise UsageError(f"{path}: a key is named twice in the first line")
+                raise UsageError(f"{path}: each key must be named once in the first line")
             for row in reader:
                 if not row:
                     continue
                 if len(row) != len(header):
-                    raise UsageError(f"{path}:{reader.line_num}: {len(row)} values for {len(header)} keys")
+                    raise UsageError(f"{path}:{reader.line_num}: a row must have {len(header)} values; got {len(row)}")
                 values = zip(header, row, strict=True)
                 point_list.append({key.strip(): documents.parse_value(text.strip()) for key, text in values})
                 first = lines.setdefault(_same(point_list[-1]), reader.line_num)
                 if first != reader.line_num:
-                    raise UsageError(f"{path}:{reader.line_num}: the same point as in line {first}; give it once")
+                    raise UsageError(f"{path}:{reader.line_num}: the row repeats the point of line {first}")
                 if len(point_list) > MAX_ROWS:
-                    raise UsageError(f"{path}: more than {MAX_ROWS:,} points, the most that a sweep takes")
+                    raise UsageError(f"{path}: a sweep must have at most {MAX_ROWS:,} points; the file has more")
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -207,7 +200,7 @@ def read_points(path: str | Path) -> list[dict[str, Any]]:
 
 
 def _same(point: Mapping[str, Any]) -> str:
-    """The values of a point, however they are written, as a key."""
+    """Return a text that is equal for equal points, in whatever units they are."""
     return repr(
         [
             (key, named_policy(value)[0] if key == "policy" else _as_number(value))
@@ -217,7 +210,7 @@ def _same(point: Mapping[str, Any]) -> str:
 
 
 def _as_number(value: Any) -> Any:
-    """A text with a unit as number and dimension, rounded; anything else as it is."""
+    """Return a quantity as (number, dimension), rounded; other values unchanged."""
     if not isinstance(value, str):
         return int(value) if isinstance(value, float) and value.is_integer() else value
     try:
@@ -237,17 +230,18 @@ def rows(
     n: int | None = None,
     sample_seed: int = 0,
 ) -> tuple[list[str], Sequence[PointRow]]:
-    """The keys that are swept besides `policy`, and a row for every point and policy.
+    """Return the swept keys (without `policy`), and one row for each point and policy.
 
-    Without `over` and `points`: the scenario's `sweep`.  Its `policy` and that of `over` are the policies.
+    Without `over` and `points`, the scenario's `sweep` is used.  Its key `policy`, or that of `over`, lists the
+    policies.
     """
     if points is not None:
         if over or sample != "grid" or n is not None:
-            raise UsageError("points are given or made: leave out over, sample and n (--over, --sample, --n)")
+            raise UsageError("with points, over, sample and n must be left out (--over, --sample, --n)")
         keys, given = _listed(points)
         if "policy" in keys:
             if policies is not None:
-                raise UsageError("policies are given twice: in the points, and by themselves")
+                raise UsageError("policies must be given once: in the points, or as policies (--policy)")
             return _with_own_policies(base, keys, given)
         values = PointValues(given)
     else:
@@ -255,13 +249,13 @@ def rows(
         own = axes.pop("policy", None)
         if own is not None and policies is None:
             if is_range(own) or not isinstance(own, list | tuple | dict):
-                raise UsageError("policy: expected a list of policies")
+                raise UsageError("policy must be a list of policies")
             policies = own
         elif own is not None and over is not None:
-            raise UsageError("policies are given twice: as the key policy, and by themselves")
+            raise UsageError("policies must be given once: as the key policy, or as policies (--policy)")
         if not axes and policies is None:
             raise UsageError(
-                "nothing to sweep: the scenario has no `sweep:`; name keys and values "
+                "there is nothing to sweep: the scenario has no `sweep:`; give keys and values "
                 "(--over cluster.nodes.0.count=8,16,32), points or policies"
             )
         keys = list(axes)
@@ -269,7 +263,7 @@ def rows(
     _check_keys(base, keys)
     labeled: dict[str | None, Any] = {None: None}
     if policies is not None and not (labeled := dict(named_policies(policies).items())):
-        raise UsageError("no policies to sweep over")
+        raise UsageError("policies must have at least one policy")
     _check_count(len(values) * len(labeled))
     return keys, PointRows(values, labeled)
 
@@ -277,7 +271,6 @@ def rows(
 def _with_own_policies(
     base: Scenario, keys: list[str], found: list[dict[str, Any]]
 ) -> tuple[list[str], list[PointRow]]:
-    """Points that name their policy; those equal but for it are one point."""
     keys = [key for key in keys if key != "policy"]
     _check_keys(base, keys)
     numbers: dict[str, int] = {}
@@ -290,7 +283,7 @@ def _with_own_policies(
 
 
 def is_sampled(over: Mapping[str, Any]) -> bool:
-    """Return True if there is a range without steps, of which no grid can be made."""
+    """Return True if a range has no steps, so that it cannot be part of a grid."""
     axes = [_axis(key, value) for key, value in over.items()]
     return any(isinstance(axis, Range) and axis.steps is None for axis in axes)
 
@@ -304,9 +297,9 @@ def _axis(key: str, value: Any) -> Axis:
     except ValueError as error:
         raise UsageError(f"{key}: {error}") from None
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise UsageError(f"{key}: expected a list of values, or a range such as 1..8, not {shown_value(value)!r}")
+        raise UsageError(f"{key} must be a list of values, or a range such as 1..8; got {shown_value(value)!r}")
     if not (values := list(documents.from_mapping(list(value)).data)):
-        raise UsageError(f"{key}: no values to try")
+        raise UsageError(f"{key} must have at least one value to try")
     return values
 
 
@@ -315,7 +308,7 @@ def _listed(points: Points) -> tuple[list[str], list[dict[str, Any]]]:
     numbers: dict[str, int] = {}
     for number, point in enumerate(several(points, "points", "a list of mappings")):
         if not isinstance(point, Mapping) or not point:
-            raise UsageError(f"point {number}: expected a mapping of keys to values, not {point!r}")
+            raise UsageError(f"point {number} must be a mapping of keys to values; got {point!r}")
         point_list.append(documents.from_mapping(dict(point)).data)
         # Without policies a point may come again, as in a sample: it is another row of the same runs.
         first = numbers.setdefault(_same(point_list[-1]), number) if "policy" in point_list[-1] else number
@@ -325,7 +318,7 @@ def _listed(points: Points) -> tuple[list[str], list[dict[str, Any]]]:
             raise UsageError(f"point {number} and point 0 have different keys: {', '.join(missing)}")
         _check_count(len(point_list))
     if not point_list:
-        raise UsageError("there are no points")
+        raise UsageError("points must have at least one point")
     keys = list(point_list[0])
     return keys, [{key: point[key] for key in keys} for point in point_list]
 
@@ -335,14 +328,14 @@ def _made(axes: dict[str, Axis], sample: str, n: int | None, seed: int) -> Point
         raise UsageError(f'unknown sample "{sample}"{suggestion(sample, SAMPLES) or "; " + ", ".join(SAMPLES)}')
     if sample == "grid":
         if n is not None:
-            raise UsageError("a grid has as many points as its values make; n (--n) is for samples")
+            raise UsageError("n (--n) is for samples: the values of a grid define the number of points")
         grid = GridValues({key: _steps(key, axis) for key, axis in axes.items()})
         _check_count(len(grid))
         return grid
     if n is None or n < 1:
-        raise UsageError("a sample needs n (--n), the number of its points, of at least 1")
+        raise UsageError("a sample needs n (--n), its number of points, which must be at least 1")
     if not axes:
-        raise UsageError("a sample needs keys to draw: over (--over)")
+        raise UsageError("a sample needs keys with ranges: over (--over)")
     _check_count(n)
     return SampledValues(axes, _shares(sample, n, len(axes), seed))
 
@@ -353,7 +346,7 @@ def _steps(key: str, axis: Axis) -> list[Any]:
         for value in axis:
             same = _same({key: value})
             if same in there:
-                raise UsageError(f"{key}: {shown_value(value)} is there twice; give each value once")
+                raise UsageError(f"{key}: the value {shown_value(value)} is given twice; give each value once")
             there.add(same)
         return axis
     if axis.steps is None:
@@ -362,7 +355,6 @@ def _steps(key: str, axis: Axis) -> list[Any]:
 
 
 def _shares(sample: str, n: int, dimensions: int, seed: int) -> np.ndarray:
-    """n points of the unit cube."""
     random = np.random.default_rng(np.random.SeedSequence(seed))
     if sample == "random":
         return random.random((n, dimensions))
@@ -377,7 +369,7 @@ def _shares(sample: str, n: int, dimensions: int, seed: int) -> np.ndarray:
 def _check_count(count: int) -> None:
     if count > MAX_ROWS:
         raise UsageError(
-            f"the sweep has {count:,} points (with policies), more than the {MAX_ROWS:,} that one takes: give fewer "
+            f"the sweep must have at most {MAX_ROWS:,} points (with policies); got {count:,}: give fewer "
             "values, or a sample (--sample sobol --n 500)"
         )
 
@@ -406,9 +398,10 @@ def check_all(
     base: Scenario, given: Sequence[PointRow], facts: Callable[[Scenario], Any],
     each: Callable[[PointRow, int, Any], None],
 ) -> None:
-    """Call `each(row, seed, facts(scenario))`; ScenarioError names invalid points.
+    """Validate all rows; call `each(row, seed, facts(scenario))` for each of them.
 
-    facts: those that the seed does not change.  Rows that differ by their seeds alone are validated once.
+    facts: a function of the scenario whose result does not depend on the seed.  Rows that differ only in their seed are
+    validated once.  ScenarioError lists all invalid points.
     """
     wrong: dict[tuple[str, str], list[PointRow]] = {}
     parts: dict[tuple, Scenario | list[Problem] | None] = {}
@@ -440,9 +433,10 @@ def check_all(
 def _changed(
     base: Scenario, changes: Mapping[str, Any], parts: dict[tuple, Scenario | list[Problem] | None], max_parts: int
 ) -> Scenario | list[Problem]:
-    """The scenario with changes, joined of `parts` where it can be; or problems.
+    """Apply changes to the scenario; return the scenario, or the list of problems.
 
-    A part is kept from the second time on that it comes; of the first there is its key.
+    The scenario is joined from cached `parts` (changes of one top-level key) where possible.  A part is cached when it
+    occurs the second time; at the first only its key is stored.
     """
     alone: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():
@@ -475,7 +469,7 @@ def _tried(base: Scenario, changes: Mapping[str, Any]) -> Scenario | list[Proble
 
 
 def _identical(changes: Mapping[str, Any]) -> tuple:
-    """A key of values that are equal to the bit, as long as the points are in memory."""
+    """Return a key that is equal for identical values, while the points are in memory."""
     return *changes, *(
         (type(value), repr(value) if type(value) is float else value) if type(value) in _SCALARS else id(value)
         for value in changes.values()
@@ -490,7 +484,7 @@ def _whose(which: list[PointRow], count: int) -> str:
 
 
 def column_of(values: Sequence[Any]) -> list[Any]:
-    """The values of a key as a column: numbers in base units if all are, else texts."""
+    """A key's values as a column: numbers in base units if all are, else texts."""
     if all(isinstance(value, bool) for value in values):
         return list(values)
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):

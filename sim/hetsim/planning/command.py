@@ -1,4 +1,4 @@
-"""`hetsim plan`: plans of static policies, of pipelines and of training."""
+"""The command `hetsim plan` for static policies, pipelines and parallel training."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from hetsim.planning.training_plans import PlanCandidate
     from hetsim.results.panels import Picture
 
-MAX_DEVICES = 64
-"""More devices on a level are refused: time grows with their square."""
-MAX_UNLIKE = 32
-"""More unlike devices, in all groups together, are refused: time grows with their third power."""
+MAX_DEVICES = 64  # more devices on a level are refused: time grows with their square
+MAX_UNLIKE = 32  # more unlike devices in all are refused: time grows with their third power
 
 
 @click.command(short_help="Cut a network into the stages of a pipeline.")
@@ -39,11 +37,11 @@ MAX_UNLIKE = 32
                    "groups), inside (rate between those of the group), memory (of each), as in "
                    "npu,speed=0.4,link=2GB/s")  # fmt: skip
 @click.option("--memory", metavar="SIZE", help="Memory of each device, such as 16GB. For --level.")
-@click.option("--inference", is_flag=True, help="Forward passes alone; activations are sent once. For --device.")
+@click.option("--inference", is_flag=True, help="Forward passes only; activations are sent once. For --device.")
 @click.option("--deadline", metavar="TIME", help="Longest latency of an item, such as 30ms. For --device.")
-@click.option("--keep-order", is_flag=True, help="The devices follow each other as given. For --device.")
-@click.option("--no-replication", is_flag=True, help="One device a stage.")
-@click.option("--ignore-activations", is_flag=True, help="Sending activations takes no time. For --level.")
+@click.option("--keep-order", is_flag=True, help="Keep the order of devices as given. For --device.")
+@click.option("--no-replication", is_flag=True, help="Use one device per stage.")
+@click.option("--ignore-activations", is_flag=True, help="Ignore the time of sending activations. For --level.")
 @click.option("--picture", type=PICTURE, metavar="PNG",
               help="Draw there how micro-batches go through the stages. For one --level, or --device.")
 @TELLING
@@ -55,25 +53,25 @@ def partition(
     """Find the pipeline stages with the highest throughput.
 
     PROFILE has the measured layers of a network: a profile of PipeDream, or CSV with the columns layer, activations,
-    weights, forward, backward, and seconds.DEVICE for what is measured on each type of device.
+    weights, forward, backward, and seconds.DEVICE for times measured on one type of device.
 
-    With --level PipeDream's program for equal devices, all of which are used; with --device its form for unlike ones,
-    compared with all layers on each device alone. A stage that needs more memory than its devices have is no
-    candidate.
+    --level runs PipeDream's program for equal devices and uses all of them; --device runs its form for unlike devices
+    and compares the result with the whole network on each single device. A stage that needs more memory than its
+    devices have is not a candidate.
     """
     from hetsim.pipelines.partition import pipeline_partition, seconds_on, unlike_partition
     from hetsim.workload import measurements
 
     if bool(levels) == bool(devices):
-        raise click.UsageError("give either --level (equal devices) or --device (unlike ones)")
+        raise click.UsageError("either --level (equal devices) or --device (devices of different types) must be given")
     others = {"--inference": inference, "--deadline": deadline is not None, "--keep-order": keep_order}
     wrong = [name for name, given in others.items() if given] if levels else []
     only_levels = {"--ignore-activations": ignore_activations, "--memory": memory is not None}
     wrong += [name for name, given in only_levels.items() if given] if devices else []
     if wrong:
-        raise click.UsageError(f"{wrong[0]} belongs to {'--device' if levels else '--level'}")
+        raise click.UsageError(f"{wrong[0]} needs {'--device' if levels else '--level'}")
     if picture is not None and len(levels) > 1:
-        raise click.UsageError("--picture draws the stages on one --level, or on --device")
+        raise click.UsageError("--picture needs one --level, or --device")
     limit = math.inf if deadline is None else _quantity("--deadline", deadline, "time")
     room = math.inf if memory is None else _quantity("--memory", memory, "size")
     joined = [_level(text) for text in levels]
@@ -103,7 +101,7 @@ def _drawn_partition(
     profile: Path, cuts: Cuts, found: PipelinePartition, groups: list[EqualDevices], levels: list[NetworkLevel],
     inference: bool, ignore_activations: bool,
 ) -> Picture:  # fmt: skip
-    """Draw enough micro-batches in the stages to show the pipeline full."""
+    """Draw the stages with enough micro-batches to show a full pipeline."""
     from hetsim.pipelines.partition import EqualDevices, StageWay, slower_link
     from hetsim.pipelines.schedule import partition_schedule
     from hetsim.planning.picture import pipeline
@@ -122,9 +120,9 @@ def _parsed(option: str, text: str, read: Callable[[str], float]) -> float:
     try:
         value = read(text)
         if not math.isfinite(value):
-            raise ValueError(f'"{text}" is not a finite number')
+            raise ValueError(f'must be a finite number; got "{text}"')
         if value <= 0:
-            raise ValueError(f'"{text}" is not above 0')
+            raise ValueError(f'must be above 0; got "{text}"')
     except ValueError as error:
         raise click.UsageError(f"{option}: {error}") from None
     return value
@@ -141,7 +139,7 @@ def _quantity(option: str, text: str, kind: str) -> float:
 
 def _count(option: str, text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MAX_DEVICES:
-        raise click.UsageError(f'{option}: expected a whole number from 1 to {MAX_DEVICES}, not "{text}"')
+        raise click.UsageError(f'{option} must be a whole number from 1 to {MAX_DEVICES}; got "{text}"')
     return int(text)
 
 
@@ -150,7 +148,7 @@ def _level(text: str) -> NetworkLevel:
 
     count, _, rate = text.partition("@")
     if not rate:
-        raise click.UsageError(f'--level: expected COUNT@RATE such as 4@10GB/s, not "{text}"')
+        raise click.UsageError(f'--level must be COUNT@RATE such as 4@10GB/s; got "{text}"')
     return NetworkLevel(_count("--level", count.strip()), _quantity("--level", rate.strip(), "rate"))
 
 
@@ -175,23 +173,23 @@ def _groups(texts: tuple[str, ...]) -> list[EqualDevices]:
                 raise click.UsageError(f'--device {name}: unknown key "{key}"{keys}')
             values[key] = readers[key](where, value)
         if not name or any(one.name == name for one in groups):
-            raise click.UsageError(f'--device: "{name}" is given twice' if name else "--device: a name comes first")
+            raise click.UsageError(f'--device: "{name}" is given twice' if name else "--device must begin with a name")
         groups.append(EqualDevices(name, **values))
     devices = sum(one.count for one in groups)
     if devices > MAX_UNLIKE:
-        raise click.UsageError(f"--device: {devices} devices in all are more than {MAX_UNLIKE}; join some as one")
+        raise click.UsageError(f"--device must give at most {MAX_UNLIKE} devices in all; got {devices}: join some")
     return groups
 
 
 def _known(cuts: Cuts, groups: list[EqualDevices], profile: Path) -> None:
-    """Raise ScenarioError for devices that the profile has no times of."""
+    """Raise ScenarioError for devices without times in the profile."""
     measured = sorted(cuts.layers[0].on or {})
     if not measured or any(one.seconds for one in cuts.layers):
         return
     columns = f"there are columns for {', '.join(measured)}"
     problems = [f'no times for the device "{group.name}"; {columns}' for group in groups if group.name not in measured]
     if not groups:
-        problems = [f"no forward or backward times, which equal devices need; {columns}"]
+        problems = [f"no forward and backward times, which --level needs; {columns}"]
     if problems:
         raise ScenarioError([Problem(one, "", str(profile), 1) for one in problems])
 
@@ -243,11 +241,11 @@ MAX_GPUS = 1_000_000
 @click.command(short_help="Find the best degrees of parallel training for a cluster.")
 @SCENARIO
 @SET
-@click.option("--entry", metavar="NAME", help="The entry or class of the workload, where several train.")
+@click.option("--entry", metavar="NAME", help="The workload entry or class, if several have training.")
 @click.option("--gpus", metavar="N[,N...]",
               help="Numbers of GPUs to compare, such as 8,16,32; those of the entry unless given.")
 @click.option("--rank", type=click.Choice(["time", "gpu_hours"]), default="time", show_default=True,
-              help="By the time of a step, or by GPU-hours.")
+              help="Rank by the time of a step, or by GPU-hours.")
 @click.option("--top", type=Whole(min=1), default=10, show_default=True, metavar="N",
               help="Rows of the table, shared among the numbers of GPUs.")
 @click.option("--picture", type=PICTURE, metavar="PNG",
@@ -260,8 +258,9 @@ def training(
     """Compare parallel degrees, schedules and micro-batches of `training:`.
 
     Each row has the time of a step and its parts, the GPU-hours of all steps, the memory of the fullest GPU, and the
-    bytes that a GPU sends to other nodes a step. Nothing is run. A job is on one type of GPU, in the partition of its
-    entry. What does not fit into the memory is counted, the fastest of it with both figures; --json has all candidates.
+    bytes that a GPU sends to other nodes per step. Nothing is run. A job is on one type of GPU, in the partition of its
+    entry. Candidates that exceed the GPU memory are only counted, with needed and available memory of the fastest;
+    --json has all candidates.
     """
     from hetsim.planning.training_plans import training_plans
     from hetsim.scenario.scenario import load
@@ -273,7 +272,7 @@ def training(
     console.notes(loaded.notes)
     staged = next((one for one in plans if one.fits and one.pipeline is not None), None)
     if picture is not None and staged is None:
-        raise UsageError("--picture: no candidate that fits has more than one stage, so that there is nothing to draw")
+        raise UsageError("--picture: no candidate that fits has more than one stage, so there is no pipeline to draw")
     if staged is not None:
         console.picture(picture, lambda: _drawn_training(loaded.name, staged), quiet)
 
@@ -282,7 +281,7 @@ def _numbers(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     wrong = next((part for part in parts if not part.isdecimal() or not 1 <= int(part) <= MAX_GPUS), None)
     if wrong is not None:
-        raise click.UsageError(f'--gpus: expected whole numbers from 1 to {MAX_GPUS:,}, not "{wrong}"')
+        raise click.UsageError(f'--gpus must be whole numbers from 1 to {MAX_GPUS:,}; got "{wrong}"')
     return [int(part) for part in parts]
 
 
@@ -342,7 +341,7 @@ def _training_text(name: str, found: list[PlanCandidate], top: int) -> list[str]
 
 
 def _shown(fitting: list[PlanCandidate], sizes: list[int], top: int) -> list[PlanCandidate]:
-    """The first of each number of GPUs, in the order in which they are."""
+    """Select about `top` rows, the first ones of each number of GPUs."""
     rows_left = dict.fromkeys(sizes, -(-top // len(sizes)))
     shown = []
     for one in fitting:
@@ -356,7 +355,7 @@ ROWS = 20
 
 
 class Plan(click.Command):
-    """A command on a scenario with subcommands, chosen by the first word."""
+    """A command on a scenario; its first word may be a subcommand instead."""
 
     commands = {"partition": partition, "training": training}
 
@@ -396,12 +395,12 @@ def plan(
     scenario: str, policy: str | None, overrides: tuple[str, ...], seed: int | None, table: Path | None, as_json: bool,
     quiet: bool,
 ) -> None:  # fmt: skip
-    """Show what the static policy of a scenario plans, without running it.
+    """Show the plan of a scenario's static policy without running it.
 
-    Start and finish are the planner's own timetable.  A saved plan is followed by `replay`:
+    Start and finish are the planner's own timetable.  The policy `replay` follows a saved plan:
     `hetsim run FILE --set policy.scheduler='{name: replay, plan: plan.csv}'`.
 
-    Two commands plan something else: `hetsim plan partition` and `hetsim plan training`.
+    Two subcommands plan other things: `hetsim plan partition` and `hetsim plan training`.
     """
     from hetsim.planning.static_plan import plan as make
 

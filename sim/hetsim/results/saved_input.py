@@ -1,7 +1,7 @@
 """The input of a run in its directory: cluster, tasks and modes, without traces.
 
     record/input.json       the objects by tags (`hetsim.results.saved_classes`), each once; arrays by their number
-    record/arrays.parquet   the arrays, a row each
+    record/arrays.parquet   one array per row
 """
 
 import json
@@ -40,13 +40,13 @@ def save_input(run: RunInput, folder: Path) -> None:
 
 
 def load_input(folder: Path) -> RunInput:
-    """The saved input; UsageError if newer, any exception if damaged."""
+    """Read the saved input; UsageError if too new, any exception if damaged."""
     import pyarrow.parquet as pq
 
     document = read_json(folder / OBJECTS)
     version = document.get("version", 0)
     if type(version) is not int or not 0 <= version <= VERSION:
-        text = f"it has version {shown(version)}, and this hetsim reads 0 to {VERSION} (run.json: its hetsim)"
+        text = f"it has version {shown(version)}; this hetsim reads 0 to {VERSION} (run.json: the writer's hetsim)"
         raise UsageError(f"{folder / OBJECTS} cannot be read: {text}")
     check_parquet(folder / ARRAYS)
     rows = pq.read_table(folder / ARRAYS).to_pylist()
@@ -59,7 +59,7 @@ def load_input(folder: Path) -> RunInput:
 
 
 class _Writer:
-    """Plain data from objects; what is there twice is written once."""
+    """Converts objects to plain data; a repeated object is written once."""
 
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
@@ -120,7 +120,7 @@ class _Reader:
             return tuple(self.decode(one) for one in value["tuple"])
         if "same" in value:
             if value["same"] not in self._read:
-                raise ValueError(f"it refers to the object {shown(value['same'])}, which does not come before")
+                raise ValueError(f"it refers to the object {shown(value['same'])}, which is not defined before")
             return self._read[value["same"]]
         self._read[value["number"]] = decoded = self._object(value)
         return decoded
@@ -134,19 +134,19 @@ class _Reader:
             return np.fromiter((self.decode(one) for one in value["objects"]), object)
         tag, fields = (value["tag"], value["fields"]) if self.version else _tagged(value)
         if tag not in CLASSES:
-            raise ValueError(f"it names the class {shown(tag)}, which no run has")
+            raise ValueError(f"it names the class {shown(tag)}, which does not exist")
         decoded = {name: self.decode(one) for name, one in fields.items()}
         for version in range(self.version, VERSION):
             decoded = READERS[version](tag, decoded) if version in READERS else decoded
         kind, names = CLASSES[tag]
         for name in decoded.keys() - names.keys():
-            raise ValueError(f"its {tag} has the field {shown(name)}, which none has")
+            raise ValueError(f"its {tag} has the field {shown(name)}, which does not exist")
         make = getattr(kind, "model_construct", kind)  # of pydantic: was validated with the scenario
         return make(**{names[name]: one for name, one in decoded.items()})
 
 
 def _tagged(value: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Tag and fields of an object of version 0, whose tags are Python's names."""
+    """Tag and fields of an object of version 0, whose tags are Python names."""
     if "shape" in value:
         return "shape", dict(zip(("modes", "stopping", "preemptible"), value["shape"], strict=False))
     if "cluster" in value:

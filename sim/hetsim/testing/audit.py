@@ -1,4 +1,4 @@
-"""A second count of a run from its launches alone, without the engine's books."""
+"""Recount a run from its launches alone, independently of the engine's state."""
 
 import math
 from collections import Counter, defaultdict
@@ -29,28 +29,26 @@ from hetsim.results.one_run.language import rows_of
 
 @dataclass(frozen=True)
 class Occupation:
-    """One launch as seen from outside: the devices it held, and when."""
+    """One launch as recorded: its devices, and when it occupied them."""
 
     task: int
     mode: Mode
     devices: tuple[Device, ...]
-    cores: tuple[tuple[int, ...], ...]
-    """Numbers of cores by device; empty where they have none."""
+    cores: tuple[tuple[int, ...], ...]  # core numbers by device; empty for devices without cores
     start: float
     end: float
     outcome: int
-    fused: tuple[int, ...] = ()
-    """All tasks of a launch of several as one kernel."""
+    fused: tuple[int, ...] = ()  # all tasks of a launch that runs several as one kernel
 
 
 def audit(record: Record) -> list[str]:
-    """Everything impossible in a finished run, as sentences."""
+    """List everything impossible in a finished run, as sentences."""
     launches = list(occupations(record))
     return [*_placements(record, launches), *_capacities(record, launches), *_lives(record, launches)]
 
 
 def occupations(record: Record) -> Iterator[Occupation]:
-    """All launches of a run, from its launch or task columns."""
+    """Yield all launches of a run, from its launch or task columns."""
     cluster, tasks = record.input.cluster, record.input.tasks
     columns: dict[str, Any] | None = record.launches
     if columns is None:
@@ -78,13 +76,12 @@ def occupations(record: Record) -> Iterator[Occupation]:
 
 
 def _placements(record: Record, launches: list[Occupation]) -> Iterator[str]:
-    """Check that each launch is on devices of its mode's type and number."""
     for launch in launches:
         name, mode = record.input.tasks.name(launch.task), launch.mode
         wanted = mode.gpus or (mode.node_count if mode.node_count > 1 or mode.unit is None else len(launch.devices))
         label = f"task {name} at t = {launch.start:g} s"
         if len(launch.devices) != wanted or len(set(launch.devices)) != wanted:
-            yield f"{label}: mode {mode} needs {wanted} different devices and ran on {launch.devices}"
+            yield f"{label}: mode {mode} needs {wanted} different devices, but ran on {launch.devices}"
         outside = [device for device in launch.devices if not mode.allows(device.node)]
         if outside:
             yield f"{label}: ran on {outside[0]}, which is not in partition {mode.partition}"
@@ -94,13 +91,12 @@ def _placements(record: Record, launches: list[Occupation]) -> Iterator[str]:
         if mode.node_count > 1:
             counts = Counter(device.node for device in launch.devices)
             if len(counts) != mode.node_count or len(set(counts.values())) > 1:
-                yield f"{label}: mode {mode} needs equal parts of {mode.node_count} nodes and ran on {launch.devices}"
+                yield f"{label}: mode {mode} needs equal parts of {mode.node_count} nodes, but ran on {launch.devices}"
         if len({device.node for device in launch.devices}) > 1 and not mode.span_any:
-            yield f"{label}: mode {mode} may not span nodes and ran on {launch.devices}"
+            yield f"{label}: mode {mode} must not span nodes, but ran on {launch.devices}"
 
 
 def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
-    """Sweep over every resource: at no time is more held than there is."""
     occupied: dict[tuple[str, str], list[tuple[float, float, int]]] = defaultdict(list)
     limit: dict[tuple[str, str], float] = {}
 
@@ -138,13 +134,13 @@ def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
         for time, amount, task in sorted(changes):
             total += amount
             if total > limit[what, where]:
-                used = f"{what} of {where} in use {total:,.0f}, there are {limit[what, where]:,.0f}"
+                used = f"{what} in use of {where}: {total:,.0f}; capacity {limit[what, where]:,.0f}"
                 yield f"task {record.input.tasks.name(task)} at t = {time:g} s: {used}"
                 break
 
 
 def _lives(record: Record, launches: list[Occupation]) -> Iterator[str]:
-    """Check that each task has one status and one launch at a time, once ready.
+    """Check that each task has one status, and one launch at a time once ready.
 
     Requests to language models have no launches of their own: a launch is a busy period of their replica.
     """
@@ -165,7 +161,7 @@ def _lives(record: Record, launches: list[Occupation]) -> Iterator[str]:
         mine = sorted(occupations[row], key=lambda launch: (launch.start, launch.end))
         ready = record.ready[row]
         if mine and not mine[0].start >= max(ready, tasks.arrival[row]):
-            yield f"task {name} started at t = {mine[0].start:g} s and was not ready before t = {ready:g} s"
+            yield f"task {name} started at t = {mine[0].start:g} s, but was ready only at t = {ready:g} s"
         for first, second in zip(mine, mine[1:], strict=False):
             if second.start < first.end:
                 yield f"task {name} at t = {second.start:g} s: started while it was running"
@@ -181,13 +177,13 @@ def _end(record: Record, row: int, mine: list[Occupation], back: float) -> Itera
     if status == COMPLETED:
         ended = len(complete) == 1 and finish == complete[0].end + back
         if not ended and record.batch is None:
-            yield f"task {name} is completed at t = {finish:g} s, and {len(complete)} of its launches ended well"
+            yield f"task {name} is completed at t = {finish:g} s, but {len(complete)} of its launches completed, not 1"
         if any(launch.outcome not in (LAUNCH_STOPPED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_COMPLETED) for launch in mine):
-            yield f"task {name} is completed and still runs"
+            yield f"task {name} is completed, but still runs"
         for before in (tasks.predecessors or {row: ()})[row]:
             if mine and before not in mine[0].fused and not record.finish[before] <= mine[0].start:
                 yield f"task {name} at t = {mine[0].start:g} s: started before task {tasks.name(before)} had finished"
     elif complete and (status != ABORTED or record.attempt_of is None):  # a server works on when its client has left
-        yield f"task {name} ran to its end and is {STATUS_NAMES.get(status, 'nowhere')}"
+        yield f"task {name} ran to its end, but has the status {STATUS_NAMES.get(status, 'nowhere')}"
     if status not in (UNFINISHED, NOT_ARRIVED) and math.isnan(finish):
         yield f"task {name} has ended without a finish time"

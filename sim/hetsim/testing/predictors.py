@@ -1,4 +1,4 @@
-"""The rules of predictors, for their authors."""
+"""Contract checks for authors of predictors."""
 
 import math
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from hetsim.policy import Predictor
 
 
 def check_predictor(make: Callable[[], Predictor]) -> None:
-    """Check a predictor: 0 before observations, then finite; asking changes nothing.
+    """Check that a predictor returns 0 before data, then finite and repeatable values.
 
-    Parameters: make: makes it.
+    Parameters: make: returns a new predictor.
     Raises: AssertionError: a rule is broken.
     """
     one, two = make(), make()
@@ -22,5 +22,5 @@ def check_predictor(make: Callable[[], Predictor]) -> None:
         first, again = ([one.forecast(horizon) for horizon in (0.0, 60.0, 7200.0)] for _ in range(2))
         two.observe(60.0 * step, value)
         assert all(map(math.isfinite, first)), f"forecasts {first} after {step + 1} observations are not finite"
-        assert first == again, "to be asked changes what is forecast"
-        assert first == [two.forecast(horizon) for horizon in (0.0, 60.0, 7200.0)], "two that saw the same differ"
+        assert first == again, "a forecast changes later forecasts"
+        assert first == [two.forecast(horizon) for horizon in (0.0, 60.0, 7200.0)], "two equal predictors differ"

@@ -317,10 +317,10 @@ class Serving(Residents):
     def unanswered(self) -> RunError:
         """Return the error for requests that wait for ever."""
         missing = sum(len(one.missing) for one in self.sets)
-        lack = "of their replicas have failed or were not started, and no devices come free"
+        lack = "of their replicas have failed or were not started, and no devices become free"
         why = f"; {missing} {lack}" if missing else ""
         count = sum(len(one.fleet.requests) for one in self.sets)
-        return RunError(f"{count} requests wait for replicas, and nothing will ever happen{why}")
+        return RunError(f"{count} requests wait for replicas, and no event is left that could serve them{why}")
 
     def close(self, end: float) -> None:
         for fleet in self.fleets.values():

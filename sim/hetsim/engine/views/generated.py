@@ -148,7 +148,7 @@ class WaitingRequests:
         return self.fleet.coming.since(self.fleet.clock._now - seconds)
 
     def _refuses(self, *_: Any, **named: Any) -> NoReturn:
-        text = f"forms batches of {self.service}, a language model, whose replicas take requests in by themselves"
+        text = f"forms batches of {self.service}, a language model, whose replicas admit requests themselves"
         raise illegal(self.fleet.state, text)
 
     first = chosen = stages = _refuses

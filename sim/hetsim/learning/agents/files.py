@@ -1,10 +1,9 @@
-"""Files of learned policies: arrays and JSON, nothing that could run.
+"""Files of learned policies: arrays and JSON, no executable content.
 
-A NumPy archive (.npz) of the network's arrays `array0`, `array1`, ... and of `about`, the bytes of a JSON object:
-format, version of format and of features, what it decides, agent, window, types of device, scale, and how it was
-trained.
-Read with allow_pickle=False; written under another name first, so that a file is whole or not there.  Same policy,
-same bytes.
+A NumPy archive (.npz) with the network's arrays `array0`, `array1`, ... and `about`, the bytes of a JSON object:
+format, versions of the format and of the features, what the policy decides, agent, window, device types, scale, and
+training.  It is read with allow_pickle=False.  It is written under a temporary name first, so that a file is never
+partial.  Equal policies give equal bytes.
 """
 
 import io
@@ -34,23 +33,20 @@ from hetsim.model.files import open_input, write_whole
 
 FORMAT = "hetsim learned policy"
 VERSION = 2
-PLACES = {SCHEDULING: "policy.scheduler", ADMISSION: "policy.admission"}
-"""Where a scenario names a policy that decides this."""
-MAX_BYTES = 64_000_000
-"""No such file is larger, by far."""
+PLACES = {SCHEDULING: "policy.scheduler", ADMISSION: "policy.admission"}  # Scenario key of a policy, by what it decides
+MAX_BYTES = 64_000_000  # maximum size of a policy file; real ones are far smaller
 
 
 @dataclass
 class LearnedPolicy:
-    """A trained network, and the scenario that it was trained for."""
+    """A trained network, and a description of the scenario that it was trained for."""
 
     network: ScoreNetwork
     window: int
     types: tuple[str, ...]
     scale: float
     agent: str
-    training: dict[str, Any] = field(default_factory=dict)
-    """How it was made: scenario, steps, seed, reward, ..."""
+    training: dict[str, Any] = field(default_factory=dict)  # how it was trained: scenario, steps, seed, reward, ..
     decides: str = SCHEDULING
 
     @property
@@ -58,12 +54,12 @@ class LearnedPolicy:
         return Layout(self.window, self.types, self.decides)
 
     def best(self, observation: np.ndarray, mask: np.ndarray) -> int:
-        """The possible action with the highest score; of ties the first."""
+        """Return the possible action with the highest score; the first one of ties."""
         possible = np.flatnonzero(mask)
         return int(possible[self.network.scores(self.layout.row(observation, possible)).argmax()])
 
     def check(self, cluster: Cluster, path: Path) -> None:
-        """Raise ScenarioError, naming its file, if it cannot act on this cluster."""
+        """Raise ScenarioError, with the file's name, if it does not match this cluster."""
         here = Layout.for_cluster(cluster, self.window, self.decides)
         mine = self.layout
         if here.types != mine.types:
@@ -77,7 +73,7 @@ class LearnedPolicy:
 
 
 def save(policy: LearnedPolicy, path: str | Path) -> None:
-    """Write the file, whole or not at all."""
+    """Write the policy file; an error leaves no partial file."""
     about = {
         "format": FORMAT, "version": VERSION, "features": FEATURES_VERSION,
         **{key: value for key, value in vars(policy).items() if key != "network"},
@@ -100,17 +96,17 @@ def save(policy: LearnedPolicy, path: str | Path) -> None:
 
 
 def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
-    """Read a policy file; ScenarioError if it cannot run or decides differently here."""
+    """Read a policy file; ScenarioError if it is invalid or for another decision."""
     path = Path(path)
     wrong = partial(file_error, path)
     policy = _checked(_read_parts(path, wrong), wrong)
     if decides not in (None, policy.decides):
-        raise wrong(f"was learned for {policy.decides}, not for {decides}: name it under {PLACES[policy.decides]}")
+        raise wrong(f"was learned for {policy.decides}, not for {decides}: put it under {PLACES[policy.decides]}")
     return policy
 
 
 def _read_parts(path: Path, wrong: Callable[[str], ScenarioError]) -> dict[str, np.ndarray]:
-    """Read the arrays of an archive; raise `wrong` if it is none.  Nothing in it runs."""
+    """Read the arrays of an archive without running code; raise `wrong` if invalid."""
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
@@ -130,7 +126,7 @@ def _read_parts(path: Path, wrong: Callable[[str], ScenarioError]) -> dict[str, 
     except Exception as error:  # zip, its compressions and NumPy's headers each complain in their own way
         raise wrong(f"is damaged or cut off: {' '.join(str(error).split()) or type(error).__name__}") from None
     if size > MAX_BYTES:
-        raise wrong(f"is not a learned policy: it holds {size:,} bytes")
+        raise wrong(f"is not a learned policy: it has {size:,} bytes")
     for name, array in parts.items():
         if not isinstance(array, np.ndarray):  # NumPy gives the bytes of what is not an array as they are
             raise wrong(f'is not a learned policy: "{name}" in it is not an array')
@@ -144,14 +140,14 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
     except (KeyError, ValueError, TypeError, RecursionError):
         recognized = False
     if not recognized:
-        raise wrong("is an .npz archive, but no learned policy (hetsim train)")
+        raise wrong("is an .npz archive, but not a learned policy (hetsim train)")
     try:
         _check_versions(about, wrong)
         layout = Layout(int(about["window"]), tuple(map(str, about["types"])), str(about["decides"]))
         scale = float(about["scale"])
         arrays = _numbered(parts, wrong)
         if not isinstance(about["agent"], str):
-            raise wrong(f"is damaged: its agent is a name, not {shown(about['agent'])}")
+            raise wrong(f"is damaged: its agent must be a name; got {shown(about['agent'])}")
         training = dict(about["training"])
         said = int(about["observation"]), int(about["actions"])
     except KeyError as error:
@@ -159,9 +155,9 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
     except (TypeError, ValueError, OverflowError):
         raise wrong("is damaged: numbers and names in its description have wrong types") from None
     if layout.decides not in DECIDES:
-        raise wrong(f'is damaged: it decides "{layout.decides}"; a policy decides {" or ".join(DECIDES)}')
+        raise wrong(f'is damaged: decides must be {" or ".join(DECIDES)}; got "{layout.decides}"')
     if not 1 <= layout.window <= MAX_WINDOW:
-        raise wrong(f"is damaged: its window is {layout.window:,} tasks, not 1 to {MAX_WINDOW:,}")
+        raise wrong(f"is damaged: its window must be from 1 to {MAX_WINDOW:,} tasks; got {layout.window:,}")
     if said != (layout.observation, layout.actions):
         raise wrong(
             f"is for observations of {said[0]} numbers and {said[1]} actions; a window of {layout.window} tasks on "
@@ -170,9 +166,9 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
     shapes = [array.shape for array in arrays]
     sound = all(array.dtype == np.float32 and np.isfinite(array).all() for array in arrays)
     if not SHORTEST <= scale < float("inf") or not sound or not _chained(shapes):
-        raise wrong("is damaged: its arrays are not a network")
+        raise wrong("is damaged: the shapes of its arrays do not form a network")
     if shapes[0][0] != layout.inputs:
-        raise wrong(f"is damaged: its network reads {shapes[0][0]} numbers an action, and there are {layout.inputs}")
+        raise wrong(f"is damaged: its network must read {layout.inputs} numbers an action; got {shapes[0][0]}")
     return LearnedPolicy(
         ScoreNetwork(arrays), layout.window, layout.types, scale=scale, agent=about["agent"], training=training,
         decides=layout.decides
@@ -180,39 +176,38 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
 
 
 def _check_versions(about: Mapping[str, Any], wrong: Any) -> None:
-    """Refuse a file of another version than this program reads, newer or older."""
     versions = (
         (about["version"], VERSION, "its file format"),
         (about["features"], FEATURES_VERSION, "what it observes"),
     )
     for theirs, ours, what in versions:
         if isinstance(theirs, bool) or not isinstance(theirs, int):
-            raise wrong(f"is damaged: the version of {what} is a whole number, not {shown(theirs)}")
+            raise wrong(f"is damaged: the version of {what} must be a whole number; got {shown(theirs)}")
         if theirs > ours:
-            text = f"was made by a newer hetsim: the version of {what} is {theirs}, and this one knows {ours}"
+            text = f"was made by a newer hetsim: the version of {what} is {theirs}, but this hetsim knows {ours}"
             raise wrong(f"{text}; update hetsim, or train it again")
         if theirs < ours:
-            text = f"was made by an older hetsim: the version of {what} is {theirs}, and this one has {ours}"
+            text = f"was made by an older hetsim: the version of {what} is {theirs}, but this hetsim has {ours}"
             raise wrong(f"{text}; train it again")
 
 
 def _numbered(parts: Mapping[str, np.ndarray], wrong: Any) -> list[np.ndarray]:
-    """The arrays of a network in their order."""
+    """Return the arrays of a network in order."""
     expected = [f"array{number}" for number in range(len(parts) - 1)]
     for name in parts:
         if name != "about" and name not in expected:
-            raise wrong(f'is damaged: its arrays are not array0, array1 and so on, for there is one named "{name}"')
+            raise wrong(f'is damaged: its arrays must be array0, array1 and so on; got "{name}"')
     return [parts[name] for name in expected]
 
 
 def shown(value: Any) -> str:
-    """A value in a file as text, cut short."""
+    """Format a value of the file as text of at most 40 characters."""
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _chained(shapes: list[tuple[int, ...]]) -> bool:
-    """Return True if arrays of these shapes make layers that end in one score."""
+    """Return True if arrays of these shapes form layers that end in one score."""
     if len(shapes) < 2 or len(shapes) % 2:
         return False
     width = shapes[0][0] if len(shapes[0]) == 2 else 0

@@ -1,14 +1,16 @@
-"""The best of k policies with a stated probability (Kim and Nelson's procedure).
+"""Selection of the best of k policies with a stated probability (Kim and Nelson).
 
 S.-H. Kim and B. L. Nelson, "A fully sequential procedure for indifference-zone selection in simulation", 2001, with
-c = 1.  After a first stage of n0 replications of every policy, one more of each is made at a time, and a policy goes as
-soon as its mean is behind another's by more than W(r) = max(0, (h² S² / δ² - r) δ / 2r), S² the variance of the paired
-difference in the first stage, h² = 2 η (n0 - 1), η = ((2 α / (k - 1))^(-2 / (n0 - 1)) - 1) / 2.
+c = 1.  After a first stage of n0 replications of every policy, all remaining policies are replicated once more in each
+round r, and a policy is eliminated when its mean is worse than another's by more than
+W(r) = max(0, (h² S² / δ² - r) δ / 2r), where S² is the variance of the paired difference in the first stage,
+h² = 2 η (n0 - 1) and η = ((2 α / (k - 1))^(-2 / (n0 - 1)) - 1) / 2.
 
-Proven: if the best is at least δ better than all others, it is the one that stays with probability 1 - α or more, for
-normal replications; common random numbers are allowed, and as they make S² small, save replications.  If others are
-within δ of it, one of those may stay instead.  Here δ is a share of the best mean of the first stage rather than fixed
-beforehand, which makes the guarantee approximate.  Cost: replications grow as (S / δ)²; hopeless policies leave early.
+Proven for normal replications: if the best policy is better than all others by at least δ, it is selected with
+probability 1 - α or more; common random numbers are allowed, and save replications as they reduce S².  If others are
+within δ of the best, one of these may be selected.  Here δ is a share of the best mean of the first stage, not fixed
+beforehand, which makes the guarantee approximate.  Cost: replications grow as (S / δ)²; clearly worse policies are
+eliminated early.
 """
 
 import math
@@ -22,17 +24,16 @@ from hetsim.results.declared import has_direction, higher_is_better
 from hetsim.results.formatting import gap, listed, metric_name
 from hetsim.results.one_run import metrics
 
-FIRST = 10
-"""Replications of the first stage."""
+FIRST = 10  # Number of replications in the first stage.
 MAX_REPLICATIONS = 1_000
 PROBABILITY, DELTA = 0.95, 0.01
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The best policy, or all candidates left at the maximum of replications.
+    """The best policy, or the candidates left at the maximum number of replications.
 
-    `dropped`: policy -> replications after which it was out, in the order of leaving.
+    `dropped`: policy -> number of replications after which it was eliminated, in the order of elimination.
     """
 
     metric: str
@@ -46,12 +47,11 @@ class Selection:
 
     @property
     def sentences(self) -> list[str]:
-        """The outcome as sentences."""
         name, runs = metric_name(self.metric), max(self.runs.values())
         within = gap(self.metric, self.delta)
         if self.best is None:
             first = (
-                f"No best policy in {name} after {runs:,} replications: {listed(self.remaining)} cannot be told apart "
+                f"No best policy in {name} after {runs:,} replications: {listed(self.remaining)} do not differ "
                 f"to {within} with a probability of {100 * self.probability:g} %; allow a larger delta, or longer runs."
             )
         else:
@@ -60,7 +60,7 @@ class Selection:
                 f"or within {within} of it (Kim and Nelson's selection; {sum(self.runs.values()):,} runs in all)."
             )
         out = [f"{policy} after {number:,}" for policy, number in self.dropped.items()]
-        second = [f"Out of the race: {', '.join(out)} replications."] if out else []
+        second = [f"Eliminated: {', '.join(out)} replications."] if out else []
         same = [f"{listed(self.tied)} had the same mean; the first of them is named."] if self.tied else []
         return [first, *second, *same]
 
@@ -71,12 +71,12 @@ class Race:
     def __init__(self, policies: Sequence[str], metric: str, probability: float = PROBABILITY, delta: float = DELTA):
         metrics.metric(metric)
         if not has_direction(metric):
-            raise UsageError(f"there is no best {metric}: neither more nor less of it is better")
+            raise UsageError(f"the metric {metric} has no better direction, so no policy can be selected by it")
         if len(policies) < 2:
-            raise UsageError("the best of fewer than two policies needs no selection")
+            raise UsageError("a selection needs at least two policies")
         if not 1 / len(policies) < probability < 1:
             raise UsageError(
-                f"the probability of selecting the best of {len(policies)} must be above chance (1/{len(policies)}) "
+                f"probability must be above chance (1/{len(policies)}, of {len(policies)} policies) "
                 f"and below 1; got {probability:g}"
             )
         if not 0 < delta < 1:
@@ -92,25 +92,25 @@ class Race:
         self._limit: dict[tuple[str, str], float] = {}
 
     def add(self, policy: str, value: float, count: float = 1.0) -> None:
-        """Add a policy's next replication, a mean over this number of customers."""
+        """Add a policy's next replication: a mean over `count` customers."""
         if not math.isfinite(value):
             number, what = len(self.values[policy]), "undefined" if math.isnan(value) else "infinite"
             raise UsageError(
-                f"{self.metric} is {what} in replication {number} of {policy}: no best can be selected by it"
+                f"{self.metric} is {what} in replication {number} of {policy}: select by another metric"
             )
         self.values[policy].append(value)
         self.counts[policy].append(count)
 
     def withdraw(self, policy: str) -> None:
-        """Withdraw a policy that cannot take part, before its first value."""
+        """Remove a policy that cannot run, before its first value."""
         self.left.remove(policy)
         del self.values[policy], self.counts[policy]
 
     def _contributions(self, policy: str) -> np.ndarray:
         """Contributions whose mean estimates the ratio of expectations.
 
-        ratio + (value - ratio) × count / mean count, ratio and mean count those of the first stage: so replications
-        stay independent and those made before do not change, as the procedure supposes.
+        ratio + (value - ratio) × count / mean count, with ratio and mean count of the first stage: replications stay
+        independent and earlier contributions do not change, as the procedure requires.
         """
         values, (ratio, count) = np.array(self.values[policy]), self._first[policy]
         return ratio + (values - ratio) * (np.array(self.counts[policy]) / count)
@@ -119,11 +119,11 @@ class Race:
         """End the first stage: fix δ and the variances of all differences."""
         first, count = len(next(iter(self.values.values()))), len(self.values)
         if first < 3:
-            raise UsageError(f"the first stage of a selection needs at least 3 replications; got {first}")
+            raise UsageError(f"the first stage of a selection must have at least 3 replications; got {first}")
         if all(np.ptp(values) == 0 for values in self.values.values()):
             raise UsageError(
-                f"{self.metric} is the same in all {first} replications of each policy: nothing here is random, "
-                "so there is nothing to select with a probability; one run of each says which is best"
+                f"{self.metric} is the same in all {first} replications of each policy: the scenario is not random, "
+                "so that no selection is needed; compare one run of each policy"
             )
         for policy, values in self.values.items():
             counts = np.array(self.counts[policy])
@@ -131,7 +131,7 @@ class Race:
         contributions = {policy: self._contributions(policy) for policy in self.values}
         self.delta = self.share * abs(max(self.sign * values.mean() for values in contributions.values()))
         if self.delta == 0:
-            raise UsageError(f"the best mean of {self.metric} is 0: a delta relative to it says nothing")
+            raise UsageError(f"the best mean of {self.metric} is 0, so delta is undefined: select by another metric")
         eta = ((2 * (1 - self.probability) / (count - 1)) ** (-2 / (first - 1)) - 1) / 2
         squared = 2 * eta * (first - 1)
         for i, one in enumerate(self.left):
@@ -140,7 +140,7 @@ class Race:
                 self._limit[one, other] = self._limit[other, one] = limit
 
     def screen(self) -> list[str]:
-        """Return the policies that are eliminated after this replication."""
+        """Eliminate and return the policies that are worse after this replication."""
         r = len(self.values[self.left[0]])
         mean = {policy: self.sign * float(self._contributions(policy).mean()) for policy in self.left}
         out = [
@@ -165,7 +165,7 @@ class Race:
 
     @property
     def over(self) -> bool:
-        """Return True if one policy is left, or all left are tied without a margin."""
+        """Return True if one policy is left, or all that are left are tied."""
         if len(self.left) == 1:
             return True
         r = len(self.values[self.left[0]])

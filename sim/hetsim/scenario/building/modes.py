@@ -1,4 +1,4 @@
-"""Interned modes and shapes of one run, and whether a cluster can ever run them."""
+"""Interned modes and shapes of a run, and checks whether the cluster can run them."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from hetsim.scenario.schema.service import VariantSpec
 
 
 class ModeBook:
-    """All modes and shapes of a run; equal demands are the same object."""
+    """All modes and shapes of a run; equal demands share one object."""
 
     def __init__(self, cluster: Cluster, spreads: Collection[str] = ("gpus", "cores", "nodes")):
         self.cluster = cluster
@@ -38,7 +38,7 @@ class ModeBook:
         kinds[kind] = (first, count + 1)
 
     def _kinds_for(self, mode: Mode) -> dict[NodeSpec, tuple[Node, int]]:
-        """One node of each kind that the mode may use, and how many there are."""
+        """One node of each kind that the mode may use, with the number of such nodes."""
         if (partition := mode.partition) is None:
             return self._kinds
         if partition not in self._kinds_of:
@@ -49,7 +49,6 @@ class ModeBook:
         return self._kinds_of[partition]
 
     def of_kind(self, kind: str) -> list[DeviceType]:
-        """As `Cluster.of_kind`, but cached."""
         if kind not in self._of_kind:
             self._of_kind[kind] = self.cluster.of_kind(kind)
         return self._of_kind[kind]
@@ -58,10 +57,10 @@ class ModeBook:
         self, device: DeviceType, demand: Demand | TaskMode, span_any: bool | None = None, name: str | None = None,
         partition: Partition | None = None, curve: WorkCurve | None = None, exchange: Exchange | None = None,
     ) -> Mode:  # fmt: skip
-        """The mode of a demand, by default of 1 core or 1 GPU.
+        """Return the mode of a demand, by default of 1 core or 1 GPU.
 
-        `span_any`: may it be on several nodes, where the `span` of the demand does not tell.
-        `curve`: how the time depends on the layout and on what is done; modes of one curve are the same.
+        `span_any`: the mode may use several nodes, if the demand's `span` does not decide.
+        `curve`: dependence of the time on layout and work; modes with one curve are equal.
         """
         on_cpu = device.kind == "cpu"
         slice, nodes, memory = demand.slice, demand.used("nodes"), demand.used("memory")
@@ -96,7 +95,7 @@ class ModeBook:
         return interned
 
     def served(self, device: DeviceType, way: VariantSpec, gpu_memory: int, batch_limit: int, several: bool) -> Mode:
-        """A mode of a service on a type of device, of this entry alone."""
+        """Return a mode of a service on a type of device, for one workload entry only."""
         on_cpu = device.kind == "cpu"
         gpus = 0.0 if on_cpu else way.used("gpus")
         cores = (way.cpus or 1.0) if on_cpu else (way.cpus or 0.0)
@@ -110,7 +109,7 @@ class ModeBook:
         )  # fmt: skip
 
     def shape(self, modes: Sequence[Mode], stopping: Stopping, preemptible: bool) -> int:
-        """The number of the shape with these modes in this order."""
+        """Number of the shape with these modes in this order."""
         key = (tuple(id(mode) for mode in modes), stopping, preemptible)
         if key not in self._shapes:
             self._shapes[key] = len(self.shapes)
@@ -136,22 +135,22 @@ class ModeBook:
         return sum(self._room(node, mode) * count for node, count in kinds) >= mode.gpus
 
     def _over_bounds(self, mode: Mode) -> str:
-        """The bound that a mode exceeds, as part of a sentence, or ""."""
+        """Phrase for the limit that a mode exceeds, or ""."""
         bound, memory = mode.partition, mode.type.memory
         within = _within(bound)
         if bound is not None:
             for needed, limit, unit in ((mode.gpu_share, bound.max_gpus, "GPUs"), (mode.cpus, bound.max_cpus, "cores")):
                 if limit is not None and needed > limit:
-                    return f"{needed:g} {unit} are more than the {limit:g} that jobs{within} may hold"
+                    return f"{needed:g} {unit} exceed the {limit:g} that jobs{within} may use"
         if memory is not None and mode.gpu_memory > memory:
             max_memory = _size(memory)
-            return f"{_size(mode.gpu_memory)} of GPU memory are more than the {max_memory} of a {mode.type.name}"
+            return f"{_size(mode.gpu_memory)} of GPU memory exceed the {max_memory} of a {mode.type.name}"
         if bound is not None and bound.max_nodes is not None and mode.node_count > bound.max_nodes:
-            return f"{mode.node_count} nodes are more than the {bound.max_nodes} that jobs{within} may use"
+            return f"{mode.node_count} nodes exceed the {bound.max_nodes} that jobs{within} may use"
         return ""
 
     def _over_slices(self, mode: Mode) -> str:
-        """Reason why no slice takes a mode, as part of a sentence, or ""."""
+        """Phrase for why no slice can run a mode, or ""."""
         kind = mode.type
         if mode.slice and kind.sharing.share_of(mode.slice) is None:
             names = ", ".join(dict.fromkeys(one.profile for one in kind.sharing.slices if one.profile))
@@ -161,10 +160,10 @@ class ModeBook:
             return ""
         if not kind.slices_for(mode.share):
             return f"{share} is larger than {within}"
-        return f"{_size(mode.gpu_memory)} of GPU memory for {mode.slice or share} are more than {within} has"
+        return f"{_size(mode.gpu_memory)} of GPU memory for {mode.slice or share} exceed the memory of {within}"
 
     def _parts(self, node: Node, mode: Mode) -> int:
-        """Nodes (1 or 0) or cores that a gang could have of one empty node."""
+        """Number of a gang's nodes (1 or 0) or cores that one empty node offers."""
         unit = mode.unit
         assert unit is not None
         if self._room(node, unit) < max(1, unit.gpus):
@@ -174,7 +173,7 @@ class ModeBook:
         return node.cpus if not unit.memory or node.memory is None else min(node.cpus, node.memory // unit.memory)
 
     def _room(self, node: Node, mode: Mode) -> int:
-        """Devices for the mode on an empty node (of a CPU mode: 1 or 0)."""
+        """Number of devices for the mode on an empty node (for a CPU mode 1 or 0)."""
         if mode.on_cpu:
             fits = node.cpu.type is mode.type and mode.millicores <= node.cpus * 1000
             return int(fits and (node.memory is None or mode.memory <= node.memory))
@@ -187,10 +186,7 @@ class ModeBook:
         return room
 
     def why_not(self, mode: Mode, nodes_by: str = "nodes: N") -> str:
-        """Why a mode can never run, as part of a sentence.
-
-        nodes_by: what gives it several nodes; empty for requests and stages, which stay on one.
-        """
+        """Phrase: why a mode can never run; nodes_by: key that allows several nodes."""
         if over := self._over_bounds(mode):
             return over
         if mode.unit is not None:
@@ -206,12 +202,12 @@ class ModeBook:
         kinds = [(node, count) for node, count in self._kinds_for(mode).values() if node.cpu.type is device]
         cores = max((node.cpus for node, _ in kinds), default=0)
         if mode.millicores <= cores * 1000:
-            return f"{_size(mode.memory)} of memory are more than any node with enough cores has"
-        rest = " besides those that drive accelerators" if any(node.spec.drivers for node, _ in kinds) else ""
+            return f"{_size(mode.memory)} of memory exceed the memory of every node with enough cores"
+        rest = " that do not drive accelerators" if any(node.spec.drivers for node, _ in kinds) else ""
         limit_text = f"the {cores} of any node{_within(mode.partition)}{rest}"
         spread = mode.millicores <= sum(count * node.cpus for node, count in kinds) * 1000
         way_out = f" ({nodes_by} would use several nodes)" if spread and nodes_by else ""
-        return f"{mode.millicores / 1000:g} cores are more than {limit_text}{way_out}"
+        return f"{mode.millicores / 1000:g} cores exceed {limit_text}{way_out}"
 
     def _why_no_gpus(self, mode: Mode, nodes_by: str) -> str:
         device, kinds = mode.type, self._kinds_for(mode).values()
@@ -221,9 +217,9 @@ class ModeBook:
         total = sum(there * count for there, count in present)
         if not mode.span_any and mode.gpus > max_there:
             way_out = f" ({nodes_by} would use several nodes)" if nodes_by and mode.gpus <= total else ""
-            return f"{wanted} are more than the {max_there} of any node{within}{way_out}"
+            return f"{wanted} exceed the {max_there} of any node{within}{way_out}"
         if mode.gpus > total:
-            return f"{wanted} are more than the {total} of {within[4:] or 'the cluster'}"
+            return f"{wanted} exceed the {total} of {within[4:] or 'the cluster'}"
         if too_large := self._over_slices(mode):
             return too_large
         needs = [f"{mode.millicores / 1000:g} cores"] if mode.millicores else []
@@ -235,18 +231,17 @@ class ModeBook:
         where = _within(mode.partition)[4:] or "the cluster"
         if mode.node_count == 1:
             memory = f" with {_size(unit.memory)} of memory each" if unit.memory else ""
-            return f"{mode.cpus:g} cores{memory} are more than the {there} of {where}"
+            return f"{mode.cpus:g} cores{memory} exceed the {there} of {where}"
         needs = [f"{unit.cpus:g} cores"] if unit.millicores else []
         needs += [f"{unit.gpus} × {unit.type.name}"] if unit.gpus else []
         needs += [f"{_size(unit.memory)} of memory"] if unit.memory else []
         listed = " and ".join(filter(None, [", ".join(needs[:-1]), needs[-1]]))
         if not there:
-            return f"no node of {where} has the {listed} that the job takes on each of {mode.node_count} nodes"
-        return f"{mode.node_count} nodes with {listed} each are more than the {there} of {where}"
+            return f"no node of {where} has the {listed} that the job needs on each of {mode.node_count} nodes"
+        return f"{mode.node_count} nodes with {listed} each exceed the {there} of {where}"
 
 
 def _within(bound: Partition | None) -> str:
-    """The partition of a bound, as part of a sentence, or ""."""
     return "" if bound is None else f" of partition {bound}"
 
 

@@ -1,4 +1,4 @@
-"""From a validated scenario to the input of one run: cluster, tasks, policies."""
+"""Build the input of one run from a scenario: cluster, tasks, policies."""
 
 import json
 import math
@@ -38,15 +38,15 @@ from hetsim.workload.traces import TaskTable
 DEFAULT_EVICTION = PolicySpec("eviction", "lru")
 DEFAULT_ROUTING = PolicySpec("routing", "least_outstanding")
 DEFAULT_BATCHING = {False: PolicySpec("batching", "serial_greedy"), True: PolicySpec("batching", "continuous")}
-_ONLY_LLM, _NO_LLM = "is for language models (service: {kind: llm})", "forms whole batches, which"
-_UNFIT = {
-    False: (f"{_ONLY_LLM}, and there is none", f"{_ONLY_LLM}; this service forms batches"),
-    True: (f"{_NO_LLM} language models do not; continuous suits them",
-           f"{_NO_LLM} a language model does not; continuous suits it"),
+# messages about a batching policy for services of the other kind (True: language models): of all, and of one
+UNFIT = {
+    False: ("needs a language model (service: {kind: llm}); the workload has none",
+            "needs a language model (service: {kind: llm}); this service forms batches"),
+    True: ("forms whole batches, which language models cannot use; use continuous",
+           "forms whole batches, which a language model cannot use; use continuous"),
 }  # fmt: skip
-"""What to say of a batching policy for all services, or one, of the other kind; True: of language models."""
+# signals of policies that only replicas of language models have
 OF_TOKENS = {"kv": "KV blocks", "prefix": "cached prefixes", "forecast": "forecasts"}
-"""What policies look at of replicas of language models only, as `signals` of a policy name it."""
 
 
 def service_policies(
@@ -59,7 +59,7 @@ def service_policies(
     common = policies.batching
     if common is not None and iterates(common) is not language:
         if alone:
-            problems.append(document.problem(("policy", "batching"), f"{common.name} {_UNFIT[language][0]}"))
+            problems.append(document.problem(("policy", "batching"), f"{common.name} {UNFIT[language][0]}"))
         common = None
     made = []
     for stream in served:
@@ -69,7 +69,7 @@ def service_policies(
             own = PolicySpec("batching", preset["name"], {key: preset[key] for key in preset if key != "name"})
         spec = policies.of_service.get(number, common or own)
         if iterates(spec) is not language:
-            text = f"{spec.name} {_UNFIT[language][1]}"
+            text = f"{spec.name} {UNFIT[language][1]}"
             problems.append(document.problem((*stream.path, "service", "batching"), text))
         policy = make_policy(spec, scenario, problems, _place(stream, spec, policies.of_service))
         made.append((policy, *_replica_policies(stream, scenario, problems)))
@@ -87,7 +87,7 @@ def service_policies(
 def _note_overload(
     stream: TaskStream, spec: PolicySpec, policy: Any, scenario: "ScenarioSource", context: Context
 ) -> None:  # fmt: skip
-    """Warn of a load that a service cannot serve; note it if certain."""
+    """Warn of a load that a service cannot serve; record it if certain."""
     overload = None if stream.overload is None else stream.overload(policy, spec.name)
     if overload is None:
         return
@@ -141,7 +141,7 @@ def _without_age(router: Routing) -> str | None:
 
 
 def _place(stream: TaskStream, spec: PolicySpec, own: dict[int, PolicySpec]) -> Path_:
-    """Path of a policy of a service: at the service, or for all of them."""
+    """Path of a service's policy: at the service, or under `policy`."""
     named = own.get(int(stream.path[1])) is spec
     return (*stream.path, "service", spec.kind) if named else ("policy", spec.kind)
 
@@ -165,15 +165,15 @@ def make_policy(spec: PolicySpec, scenario: "ScenarioSource", problems: list[Pro
         problems.append(scenario.document.problem(path, f"{spec.name}: {error}"))
         return None
     except Exception as error:
-        raise PolicyError(f'policy "{spec.name}" cannot be made: {type(error).__name__}: {error}') from error
+        raise PolicyError(f'policy "{spec.name}" cannot be created: {type(error).__name__}: {error}') from error
     if spec.kind == "scheduler" and not isinstance(policy, Scheduler):
-        message = f"{spec.name} is no scheduler: a class of your own derives from hetsim.policy.Scheduler"
+        message = f"{spec.name} is not a scheduler: the class must derive from hetsim.policy.Scheduler"
         problems.append(scenario.document.problem(path, message))
     return policy
 
 
 class ScenarioSource(ReadScenario, Protocol):
-    """The part of a `Scenario` that building a run reads."""
+    """Protocol: the part of a `Scenario` that building a run reads."""
 
     notes: list[str]
 
@@ -181,18 +181,15 @@ class ScenarioSource(ReadScenario, Protocol):
         """The trace of a workload entry, read once."""
 
 
-SHORT_CYCLES = 10
-"""Tasks that compute for fewer cycles of the scheduler than these are short."""
-HOPELESS = 0.01
-"""Part of the tasks from which on hopeless deadlines are a warning rather than a note."""
-LONG = 120.0
-"""Seconds from which on a run is said to take long."""
+SHORT_CYCLES = 10  # Number of scheduling cycles below which a task's compute time is short.
+HOPELESS = 0.01  # Share of tasks with hopeless deadlines above which a note becomes a warning.
+LONG = 120.0  # Seconds above which a run is reported to take long.
 
 
 def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 0, loads: str = JUDGED) -> RunInput:
     """Build one run of the scenario; ScenarioError lists everything wrong with it.
 
-    Same scenario, seed, replication and `loads` (what they are for): the same columns to the last bit.  `seed` defaults
+    The same scenario, seed, replication and `loads` (purpose of the run) give bit-identical columns.  `seed` defaults
     to the scenario's.
     """
     model = scenario.model
@@ -211,11 +208,11 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     served = [stream for stream in streams if stream.service is not None or stream.language is not None]
     answered = [entry.service for entry in model.workload if entry.service is not None]
     if policies.batching is not None and not answered:
-        text = "batching is for services, and no entry of the workload has a service"
+        text = "batching needs a service, but no workload entry has one"
         problems.append(scenario.document.problem(("policy", "batching"), text))
     for part in ("routing", "eviction"):
         if getattr(policies, part) is not None and not any(getattr(one, "kept", True) for one in answered):
-            text = f"{part} is among the replicas of services, and no entry of the workload has any"
+            text = f"{part} needs a service with replicas, but no workload entry has one"
             problems.append(scenario.document.problem(("policy", part), text))
     formed, iteration = (
         service_policies(served, scenario, context, problems=problems, language=one) for one in (False, True)
@@ -233,7 +230,7 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         apply_rules(tasks, model.site, context)
     _check_refused(tasks, scheduler, policies.scheduler.name)
     if (sending := [stream.path for stream in streams if stream.calls is not None]) and _plans(scheduler):
-        text = f"{policies.scheduler.name} plans all tasks beforehand, and none knows what is sent again; name another"
+        text = f"{policies.scheduler.name} plans all tasks in advance, but retries are unknown then; choose another"
         raise ScenarioError(scenario.document.problem((*sending[0], "clients"), f"{text} policy"))
     if calls is not None:
         rejecting = [] if admission is None else [admission]
@@ -253,12 +250,12 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     if isinstance(admission, Admission):
         admission.check(problem)
     if policies.decisions is not None and scheduler.at_own_times:
-        text = f"{policies.scheduler.name} decides at exact times of its own, which nothing may delay; leave this out"
+        text = f"{policies.scheduler.name} decides at fixed times, which must not be delayed; leave decisions out"
         raise ScenarioError(scenario.document.problem(("policy", "decisions"), text))
     context.warnings += _short_tasks(tasks, policies.decisions)
     context.warnings += may_take_long(scheduler, policies.scheduler.name, problem)
     unplanned = not_understood(scenario, PLAN) if _plans(scheduler) else []
-    context.notes += [f"{one}; the plans of {policies.scheduler.name} do without it" for one in unplanned]
+    context.notes += [f"{one}; the plans of {policies.scheduler.name} ignore it" for one in unplanned]
     scenario.notes += [note for note in context.notes if note not in scenario.notes]
     return RunInput(
         name=model.name, cluster=cluster, tasks=tasks, scheduler=scheduler, admission=admission, random=random,
@@ -274,19 +271,18 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
 
 
 def _short_tasks(tasks: Tasks, decisions: DecisionTime | None) -> list[str]:
-    """Warn where most tasks are short next to a cycle of the scheduler."""
+    """Warn if most tasks are short compared with a scheduling cycle."""
     if decisions is None or not len(tasks):
         return []
     fastest = tasks.computing(tasks.time).min(axis=1)
     short = int((fastest < SHORT_CYCLES * decisions.shortest_cycle).sum())
     if 2 * short <= len(tasks):
         return []
-    text = f"{short:,} of {len(tasks):,} tasks compute less than {SHORT_CYCLES} cycles of the scheduler "
-    return [f"{text}({decisions.shortest_cycle:g} s each): it decides how long they take"]
+    text = f"{short:,} of {len(tasks):,} tasks compute for less than {SHORT_CYCLES} scheduling cycles "
+    return [f"{text}({decisions.shortest_cycle:g} s each): the cycle dominates their response times"]
 
 
 def _faults(given: Any, cluster: Cluster, scenario: ScenarioSource, problems: list[Problem]) -> list[Faults]:
-    """The faults of a run; none, and their problems, where they are wrong."""
     try:
         return build_faults(given, cluster, scenario.document, scenario.base)
     except ScenarioError as error:
@@ -295,7 +291,7 @@ def _faults(given: Any, cluster: Cluster, scenario: ScenarioSource, problems: li
 
 
 def _plans(policy: Any) -> bool:
-    """Return True if the policy, or one that it works with, plans."""
+    """Return True if the policy, or one of its inner policies, makes a plan."""
     wanted = {key: inner_type(one) for key, one in registry.parameters(type(policy)).items()}
     inner = [getattr(policy, key, None) for key, kind in wanted.items() if kind is not None]
     planner = isinstance(policy, PlannedScheduler) or PlannedScheduler in wanted.values()
@@ -303,15 +299,15 @@ def _plans(policy: Any) -> bool:
 
 
 def _check_refused(tasks: Tasks, scheduler: Any, name: str) -> None:
-    """Refuse tasks that are rejected as they come, where all are planned beforehand."""
+    """Raise ScenarioError for rejected tasks if the scheduler plans all beforehand."""
     if tasks.refused and type(scheduler).prepare is not Scheduler.prepare:
         first = next(iter(tasks.refused))
-        text = f"{name} plans all tasks beforehand, and {tasks.name(first)} "
+        text = f"{name} plans all tasks in advance, but {tasks.name(first)} "
         raise ScenarioError(Problem(f"{text}{tasks.refused[first]}; leave such tasks out", key="workload"))
 
 
 def _may_come(entries: list[WorkloadEntry], horizon: float) -> bool:
-    """Return True if another draw has tasks with a chance of 1 % or more."""
+    """Return True if a draw has tasks with a probability of at least 1 %."""
     expected = 0.0
     for entry in entries:
         if entry.arrivals is not None and not entry.arrivals.closed and entry.count is None:
@@ -321,10 +317,7 @@ def _may_come(entries: list[WorkloadEntry], horizon: float) -> bool:
 
 
 def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
-    """A note on tasks that are late even alone on the fastest device.
-
-    Also whether they are more than the few that drawn sizes bring with them.
-    """
+    """Note on tasks that are late even alone; True if random sizes do not explain it."""
     if tasks.deadline is None or not len(tasks):
         return [], False
     fastest = tasks.computing(tasks.time).min(axis=1)
@@ -337,14 +330,14 @@ def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
     if not late.any():
         return [], False
     number, latest = f"{int(late.sum()):,} of {tasks.request_count:,} tasks", f"{lacking[late].max():.4g} s at most"
-    text = f"no schedule meets the deadlines of {number}: they take longer on any device, by {latest}"
+    text = f"no schedule meets the deadlines of {number}: they take longer on every device, by {latest}"
     return [text], float(late.sum() / tasks.request_count) > HOPELESS
 
 
 def true_rates(
     scenario: ScenarioSource, streams: list[TaskStream], name: str, problems: list[Problem]
 ) -> Mapping[str, Callable[[float], float]]:
-    """Arrivals per second of each class and service at any time."""
+    """Arrival rate of each class and service, as a function of time."""
     parts: dict[str, list[tuple[float, Any, float]]] = {}
     for stream in streams:
         number = int(stream.path[1])
@@ -353,7 +346,7 @@ def true_rates(
         key = "trace" if entry.trace is not None else "pipeline" if entry.pipeline is not None else "arrivals"
         if key != "arrivals" or arrivals.rate_at(0.0) is None:
             what = f"{arrivals.process} arrivals have" if key == "arrivals" else f"a {key} has"
-            text = f"{what} no certain rate, and the predictor of {name} must know it; poisson, piecewise_poisson, "
+            text = f"{what} no known rate, which the predictor of {name} needs; poisson, piecewise_poisson, "
             text += "diurnal, renewal and deterministic arrivals have one"
             problems.append(scenario.document.problem(("workload", number, key), text))
             continue
@@ -372,7 +365,7 @@ def _rate(parts: list[tuple[float, Any, float]], time: float) -> float:
 
 
 def may_take_long(scheduler: Scheduler, name: str, problem: PlanProblem) -> list[str]:
-    """A warning about long runs, if rounds look at all waiting tasks."""
+    """Warn of a long run if the scheduler examines all waiting tasks in each round."""
     cost, count = scheduler.round_cost(problem), len(problem.tasks)
     if not cost or cost * count**2 < LONG:
         return []
@@ -382,17 +375,14 @@ def may_take_long(scheduler: Scheduler, name: str, problem: PlanProblem) -> list
     if expected < LONG:
         return []
     return [
-        f"{name} looks at all waiting tasks in each round, and at a load of {load:.3g} the queue grows: with "
+        f"{name} examines all waiting tasks in each round, and at a load of {load:.3g} the queue grows: with "
         f"{count:,} tasks a run may take {expected / 60:,.0f} minutes (see docs/speed.md); fewer tasks, more devices, "
-        "or a policy that looks at a bounded number of them take less"
+        "or a policy that examines a bounded number of tasks are faster"
     ]
 
 
 def offered_load(tasks: Tasks, cluster: Cluster) -> float:
-    """Arriving work per second / capacity, of accelerators or cores.
-
-    Each task counts in its fastest mode, by estimate; inf if all arrive at once.
-    """
+    """Arriving work per second / capacity, by estimates in each task's fastest mode."""
     work = {"cores": 0.0, "accelerators": 0.0}
     by_mode = tasks.computing(tasks.estimate)
     for number, shape in enumerate(tasks.shapes):

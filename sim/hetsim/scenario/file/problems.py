@@ -1,4 +1,4 @@
-"""From pydantic's errors to sentences with an address."""
+"""Translate pydantic's errors to sentences with an address."""
 
 import typing
 from collections.abc import Iterable, Iterator
@@ -18,8 +18,7 @@ LIMITS = {
     "less_than": ("below", "lt"),
     "less_than_equal": ("at most", "le"),
 }
-MAX_PLACES = 3
-"""Mappings that a message names at most as those that a key may be meant for; more are a guess."""
+MAX_PLACES = 3  # Maximum number of mappings named as the possible place of an unknown key.
 
 
 def translate(
@@ -28,7 +27,7 @@ def translate(
 ) -> list[Problem]:  # fmt: skip
     """Turn the errors of a validation at `prefix` into problems with addresses.
 
-    holder: the model of the mapping in which that value stands, for keys that belong there.
+    holder: model of the mapping around the validated value, for keys that belong there.
     """
     by_place: dict[tuple, Problem] = {}
     data = value_at(document.data, prefix)
@@ -55,7 +54,7 @@ def translate(
 
 
 def _with_key(path: Path_, data: Any, cause: Any) -> Path_:
-    """The path of what is wrong with a key of the mapping at `path`."""
+    """Path of an error about a key of the mapping at `path`."""
     inside = getattr(cause, "inside", None)
     steps = inside if isinstance(inside, tuple) else (inside,)
     here = value_at(data, path)
@@ -67,7 +66,7 @@ def _with_key(path: Path_, data: Any, cause: Any) -> Path_:
 
 
 def _is_word(detail: Any) -> bool:
-    """Return True for an error about a value that may be one of some words."""
+    """Return True for an error about a value that must be one of some words."""
     return detail["type"] == "literal_error" and str(detail["loc"][-1]).startswith("literal[")
 
 
@@ -85,9 +84,9 @@ def _or_word(detail: Any, word: Any, model: type[BaseModel]) -> str:
     sentence = _sentence(detail, model)
     if kind in LIMITS:
         limit = f"a number that is {LIMITS[kind][0]} {_count(context[LIMITS[kind][1]])}"
-        return f"expected {', '.join(allowed)} or {limit}, not {_count(value)}"
-    if sentence.startswith("expected ") and sentence.endswith(f", not {shown(value)}"):
-        return f"expected {', '.join(allowed)} or {sentence.removeprefix('expected ')}{hint}"
+        return f"must be {', '.join(allowed)} or {limit}; got {_count(value)}"
+    if sentence.startswith("must be ") and sentence.endswith(f"; got {shown(value)}"):
+        return f"must be {', '.join(allowed)} or {sentence.removeprefix('must be ')}{hint}"
     return f"{sentence}; or give {' or '.join(allowed)}{hint}"
 
 
@@ -103,7 +102,7 @@ def value_at(data: Any, path: Path_) -> Any:
 
 
 def _in_data(location: Iterable[Any], data: Any, kind: str) -> Path_:
-    """The part of pydantic's location that the file shows, without union tags."""
+    """Pydantic's location without union tags, as in the file."""
     path: list[Any] = []
     parts = list(location)
     for number, part in enumerate(parts):
@@ -135,21 +134,21 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
         possible = _words(context)
         got = context.get("tag", value)
         if not isinstance(got, str):
-            return f"expected one of {', '.join(possible)}, not {shown(got)}"
+            return f"must be one of {', '.join(possible)}; got {shown(got)}"
         hint = suggestion(got, possible) or _listed(possible, "one of")
         return f"unknown {_noun(detail, context)} {shown(got)}{hint}"
     if kind == "union_tag_not_found":
         key = str(context.get("discriminator", "")).strip("'")
         if isinstance(value, dict):
-            return f'the key "{key}" is missing' if key.isidentifier() else "this is none of the forms known here"
-        return f"expected a mapping, not {shown(value)}"
-    return _type_sentence(kind, value, context) or f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, not {shown(value)}"
+            return f'the key "{key}" is missing' if key.isidentifier() else "the mapping has none of the accepted forms"
+        return f"must be a mapping; got {shown(value)}"
+    return _type_sentence(kind, value, context) or f"{detail['msg'][:1].lower()}{detail['msg'][1:]}; got {shown(value)}"
 
 
 def _place_of(
     key: str, location: tuple, model: type[BaseModel], data: Any, prefix: Path_, holder: type[BaseModel] | None
 ) -> str:  # fmt: skip
-    """The place of a key unknown at a location, as part of a sentence, or ""."""
+    """Hint that says where a key unknown at a location is allowed, or ""."""
     for depth in range(len(location) - 2, -1, -1):
         above = _in_data(location[:depth], data, "")
         # The same mapping is left out: there it is a key of another form than the one that was chosen.
@@ -170,13 +169,13 @@ def _place_of(
 def _type_sentence(kind: str, value: Any, context: dict[str, Any]) -> str | None:
     if kind in LIMITS:
         word, name = LIMITS[kind]
-        return f"must be {word} {_count(context[name])}, not {_count(value)}"
+        return f"must be {word} {_count(context[name])}; got {_count(value)}"
     expected = {"string": "a text", "int": "a whole number", "float": "a number", "bool": "true or false",
                 "list": "a list", "tuple": "a list", "dict": "a mapping", "model": "a mapping",
                 "finite": "a finite number", "mapping": "a mapping"}  # fmt: skip
     what = expected.get(kind.split("_")[0])
     if what and ("type" in kind or "parsing" in kind or "from" in kind or kind == "finite_number"):
-        return f"expected {what}, not {shown(value)}"
+        return f"must be {what}; got {shown(value)}"
     if kind == "too_short":
         min_length = context.get("min_length", 1)
         return f"needs at least {min_length} {'entry' if min_length == 1 else 'entries'}"
@@ -231,7 +230,7 @@ def _models_at(model: type[BaseModel], location: Iterable[Any]) -> list[type[Bas
 
 
 def _models_in(annotations: Iterable[Any]) -> Iterator[tuple[type[BaseModel], Any]]:
-    """The models in annotations, each with its tag in a union."""
+    """Yield the models in annotations, each with its tag in a union."""
     annotations = tuple(annotations)
     tag = next((annotation.tag for annotation in annotations if isinstance(annotation, Tag)), None)
     for annotation in annotations:
@@ -244,7 +243,7 @@ def _models_in(annotations: Iterable[Any]) -> Iterator[tuple[type[BaseModel], An
 
 
 def _tags(model: type[BaseModel]) -> list[Any]:
-    """Values of the literal fields of a model: what a discriminated union knows it by."""
+    """Values of a model's literal fields, which identify it in a union."""
     return [
         value
         for info in model.model_fields.values()

@@ -19,21 +19,19 @@ from hetsim.scenario.fields import Model
 from hetsim.workload import measurements
 
 MAX_SIZE = 1_000_000
-MAX_MEASURED = 4096
-"""Sizes in a table."""
-FALL = 0.05
-"""Times that fall by more than this share from one size to a larger one are more than noise."""
+MAX_MEASURED = 4096  # Maximum number of sizes in a table.
+FALL = 0.05  # Times that fall by more than this share from one size to a larger one are more than noise.
 ABOUT = ("batch", "time", "unit", "where", "between", "extrapolate", "quantiles", "samples")
+# Keys next to a table (ABOUT), and those among them that apply to tables in files.
 OF_FILES = ("batch", "time", "unit", "where", "quantiles", "samples")
-"""Keys next to a table, and those among them that are for tables in files."""
 
 
+# Keys of a stage that is not a mapping of sizes to times.
 KEYS = frozenset({"table", "per_item", "fixed", "per_prompt_token", "per_output_token", *ABOUT})
-"""Keys of a stage that is no mapping of sizes to times."""
 
 
+# JSON Schema of a table that is written as a mapping of sizes to times.
 INLINE = {"type": "object", "patternProperties": {"^[0-9]+$": {}}, "additionalProperties": False, "minProperties": 1}
-"""JSON Schema of a table that is written as a mapping of sizes to times."""
 
 
 def short(value: Any) -> Any:
@@ -51,12 +49,12 @@ def _is_size(key: Any) -> bool:
 
 def _ranks(value: Any) -> Any:
     if not isinstance(value, dict) or not value:
-        raise ValueError("expected columns by percentile, such as {p50: p50_ms, p99: p99_ms}")
+        raise ValueError("must be columns by percentile, such as {p50: p50_ms, p99: p99_ms}")
     return {_rank(key): name for key, name in value.items()}
 
 
 def _rank(key: Any) -> float:
-    """The probability of p99, 99 or min."""
+    """Convert p99, 99 or min to a probability."""
     text = {"min": "0", "max": "100"}.get(str(key), str(key)).removeprefix("p")
     try:
         percent = float(text)
@@ -68,7 +66,7 @@ def _rank(key: Any) -> float:
 
 
 class MeasuredSpec(Model):
-    """Keys of stages that were measured by batch size."""
+    """Keys of stages whose times were measured by batch size."""
 
     USED: ClassVar = {"batch": "batch", "time": "time"}
 
@@ -77,21 +75,20 @@ class MeasuredSpec(Model):
     batch: Name | None = None
     """Column of the file with the batch size."""
     time: Name | None = None
-    """Column of the file with the time that policies expect (of quantiles, where there are any, their mean)."""
+    """Column of the file with the time that policies expect (with quantiles, without this key: their mean)."""
     unit: TimeUnit | None = None
-    """Unit of the times in the file, where the names of its columns do not end with one."""
+    """Unit of the times in the file, if the names of its columns do not end with one."""
     where: dict[str, str | float | bool] | None = None
-    """Which rows of the file count: those with these values in these columns; all unless given."""
+    """Select the rows of the file with these values in these columns; all rows unless given."""
     between: Literal["linear", "step", "power"] = "linear"
-    """Between two measured sizes: linear, step, the time of the next larger one, or power: what a batch takes
-    beyond the fixed time of every step, if there is one, grows by a power of its size, beyond the largest in proportion
-    to it."""
+    """Interpolation between two measured sizes: linear; step (time of the next larger size); or power (the time beyond
+    the fixed time of a step grows by a power of the size, and in proportion to it beyond the largest size)."""
     extrapolate: Flag = False
-    """Whether batches may be larger than the largest measured size."""
+    """Allow batches larger than the largest measured size."""
     quantiles: Annotated[dict[float, str], BeforeValidator(_ranks)] | None = None
-    """Columns of the file with percentiles, such as {p50: p50_ms, p99: p99_ms}, from which times are drawn."""
+    """Columns of the file with percentiles, such as {p50: p50_ms, p99: p99_ms}; times are drawn from these."""
     samples: Flag = False
-    """Whether several rows of one size are samples, from which times are drawn."""
+    """Treat several rows of one size as samples, from which times are drawn."""
 
     _built: StageTable | None = PrivateAttr(None)
 
@@ -100,17 +97,17 @@ class MeasuredSpec(Model):
         if self.table is None:
             for key in ABOUT:
                 if key in self.model_fields_set:
-                    raise KeyProblem(key, "this belongs to a table of measured times, and there is none here")
+                    raise KeyProblem(key, "the key needs a table of measured times")
             return self
         if isinstance(self.table, dict):
             for key in OF_FILES:
                 if key in self.model_fields_set:
-                    raise KeyProblem(key, "this belongs to a table in a file, and this one is written here")
+                    raise KeyProblem(key, "the key needs a table in a file; this table is in the scenario")
             self._built = _inline(self.table, self.between)
         elif isinstance(self.table, str) and self.table:
             self._built = self._file(Path((info.context or {}).get("base", ".")))
         else:
-            raise KeyProblem("table", f"expected sizes with their times, or a file, not {shown(self.table)}")
+            raise KeyProblem("table", f"must be sizes with their times, or a file; got {shown(self.table)}")
         return self
 
     @property
@@ -125,7 +122,7 @@ class MeasuredSpec(Model):
             )
         record_input(path, "table", self.table)
         if self.quantiles and self.samples:
-            raise KeyProblem("samples", "the quantiles tell already how times scatter; leave one out")
+            raise KeyProblem("samples", "quantiles and samples exclude each other; leave one out")
         time = self.time if self.quantiles else self.used("time")
         try:
             sizes, seconds, spread = measurements.reader("latencies")(
@@ -137,16 +134,16 @@ class MeasuredSpec(Model):
 
 
 def _inline(table: Mapping[Any, Any], between: Literal["linear", "step", "power"]) -> StageTable:
-    """The table of a mapping: of times, of lists of samples, or of percentiles."""
+    """Build the table from a mapping of times, lists of samples, or percentiles."""
     sizes = [_size(key) for key in table]
     keys = list(table)
     for place in range(1, len(sizes)):
         if sizes[place] <= sizes[place - 1]:
-            what = "twice" if sizes[place] == sizes[place - 1] else f"behind {sizes[place - 1]}"
-            raise KeyProblem("table", f"batch sizes increase, and {sizes[place]} stands {what}", keys[place])
+            text = f"batch sizes must increase; {sizes[place]} follows {sizes[place - 1]}"
+            raise KeyProblem("table", text, keys[place])
     if len(sizes) > MAX_MEASURED:
         raise KeyProblem(
-            "table", f"{len(sizes):,} sizes are more than the {MAX_MEASURED:,} that are held; put it in a file"
+            "table", f"must have at most {MAX_MEASURED:,} sizes; got {len(sizes):,}: put the table in a file"
         )
     spreads: list[TimeSpread | None] = []
     seconds = []
@@ -162,7 +159,7 @@ def _inline(table: Mapping[Any, Any], between: Literal["linear", "step", "power"
         one = sizes[spreads.index(None)]
         raise KeyProblem(
             "table",
-            f"batches of {one} have one time, and others samples or percentiles; give them all alike",
+            f"batches of {one} have one time, others samples or percentiles; use one form for all",
             keys[spreads.index(None)],
         )
     return StageTable(tuple(sizes), tuple(seconds), between, scattered)
@@ -178,13 +175,13 @@ def _size(key: Any) -> int:
 def _seconds(value: Any) -> float:
     seconds = parse(value, TIME, "5 ms")
     if seconds <= 0:
-        raise ValueError(f"{shown(value)} is no time that a batch takes; it must be above 0")
+        raise ValueError(f"the time of a batch must be above 0; got {shown(value)}")
     return seconds
 
 
 def _spread(value: Any) -> TimeSpread | None:
     if value in ([], {}):
-        raise ValueError("there are no samples")
+        raise ValueError("must have at least one sample")
     if isinstance(value, list):
         return TimeSpread(tuple(sorted(_seconds(one) for one in value)))
     if not isinstance(value, dict):
@@ -197,15 +194,15 @@ def _spread(value: Any) -> TimeSpread | None:
 
 
 def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batches of") -> list[str]:
-    """Warnings about a table; `sizes` says what its sizes count."""
+    """Warnings about a table; `sizes` names what its sizes count."""
     texts = []
     if (fallen := table.falls(FALL)) is not None:
         size, slower = fallen
         one = "a batch of" if sizes == "batches of" else sizes
         first, second = (f"{1e3 * table.seconds_for(count):.4g} ms" for count in fallen)
         pair = f"{first}, and one of {slower} takes {second}"
-        texts.append(f"{what}: {one} {size} takes {pair}: times fall by more than noise ({FALL:.0%})")
+        texts.append(f"{what}: {one} {size} takes {pair}: times fall by more than {FALL:.0%}")
     if extrapolated:
         largest = table.sizes[-1]
-        texts.append(f"{what}: {sizes} more than {largest}, the largest measured size, take what the last two predict")
+        texts.append(f"{what}: {sizes} more than {largest}, the largest measured size, are extrapolated")
     return texts

@@ -34,36 +34,36 @@ Family = Annotated[Literal["A100-40", "A100-80", "H100-80"], Upper]
 def _slice(value: Any) -> Any:
     if isinstance(value, str) or (is_number(value) and value > 0):
         return value
-    raise ValueError(f"expected a share of the GPU or the name of a profile, not {shown(value)}")
+    raise ValueError(f"must be a share of the GPU or the name of a profile; got {shown(value)}")
 
 
 class MigLayout(Model):
-    """One MIG layout of a GPU; a list is short for its slices."""
+    """One MIG layout of a GPU; a list is a short form for its slices."""
 
     slices: Annotated[list[Annotated[float | str, BeforeValidator(_slice)]], Field(min_length=1)]
     """Shares of one GPU, or names of profiles: [0.5, 0.25, 0.25], [3g.20gb, 2g.10gb, 2g.10gb]."""
     memory: list[Annotated[Bytes, Field(gt=0)]] | None = None
     """Memory of each slice; in proportion to its share unless given."""
     positions: list[Whole] | None = None
-    """For profiles: the first memory slice (of eight) of each; all that NVIDIA allows unless given."""
+    """For profiles: the first memory slice (of eight) of each profile; all that NVIDIA allows unless given."""
 
     def cuts(self, family: Family | None) -> list[Layout]:
-        """The layout in each arrangement of its profiles; KeyProblem if none."""
+        """All arrangements of the layout's profiles; KeyProblem if there are none."""
         shapes, slices = PROFILES.get(family or "", {}), self.slices
         for key, values in (("memory", self.memory), ("positions", self.positions)):
             if values is not None and (key == "memory") == bool(family):
-                raise KeyProblem(key, "profiles have their own memory, and shares no positions; leave this out")
+                raise KeyProblem(key, "memory is for shares, positions are for profiles; leave this key out")
             if values is not None and len(values) != len(slices):
-                raise KeyProblem(key, f"{len(values)} values for {len(slices)} slices; give one for each")
+                raise KeyProblem(key, f"must have a value for each of {len(slices)} slices; got {len(values)}")
         for one in slices:
             if family is None and isinstance(one, str):
-                text = f"{one} is not a share; for profiles by name say of which GPU (profiles: {', '.join(PROFILES)})"
+                text = f"{one} is not a share; profiles by name need the GPU (profiles: {', '.join(PROFILES)})"
                 raise KeyProblem("slices", text)
             if family is not None and one not in shapes:
                 raise KeyProblem("slices", unknown(UnknownName(f"profile of an {family}", str(one), shapes)))
         if family is None:
             if sum(map(float, slices)) > 1 + 1e-6:
-                text = f"the slices of a layout are shares of one GPU and sum to at most 1, not {slices}"
+                text = f"the slices of a layout must be shares with a sum of at most 1; got {slices}"
                 raise KeyProblem("slices", text)
             return [tuple(map(Slice, map(float, slices), self.memory or [0] * len(slices)))]
         wanted = Counter(slices if self.positions is None else zip(slices, self.positions, strict=True))
@@ -72,8 +72,8 @@ class MigLayout(Model):
                 one.profile if self.positions is None else (one.profile, one.position) for one in layout)
         ]  # fmt: skip
         if not layouts:
-            starts = (f"{one} may begin at {', '.join(map(str, shapes[str(one)][2]))}" for one in dict.fromkeys(slices))
-            text = f"these slices overlap, or begin where they may not ({'; '.join(starts)})"
+            starts = (f"{one} may start at {', '.join(map(str, shapes[str(one)][2]))}" for one in dict.fromkeys(slices))
+            text = f"slices must not overlap and must start at allowed positions ({'; '.join(starts)})"
             raise KeyProblem("slices" if self.positions is None else "positions", text)
         return layouts
 
@@ -89,7 +89,7 @@ def cuts_of(layouts: list[MigLayout] | None, family: Family | None, memory: int 
             every += [] if layout is None else layout.cuts(family)
             total = max(sum(one.bytes_of(memory) for one in cut) for cut in every)
             if memory is not None and total > memory + 9:  # rounded
-                text = f"the slices have {total / 1e9:g} GB in all, and the GPU has {memory / 1e9:g} GB"
+                text = f"the slices have {total / 1e9:g} GB in all, but the GPU has {memory / 1e9:g} GB"
                 raise KeyProblem("memory" if layout and layout.memory else "slices", text)
         except KeyProblem as problem:
             inside = ("profiles",) if layout is None else ("layouts", number, problem.key)
@@ -97,12 +97,12 @@ def cuts_of(layouts: list[MigLayout] | None, family: Family | None, memory: int 
     return tuple(dict.fromkeys(every))
 
 
+# Peak rates of a device for the cost model: figures, or the name of a known device.
 NamedPeak = Annotated[
     Peak,
     Short(lambda value: looked_up(roofline.device, value) if isinstance(value, str) else value,
           {"type": "string", "enum": sorted(roofline.DEVICES)}),
 ]  # fmt: skip
-"""What the cost model knows of a device: figures, or the name of a known device."""
 
 
 KIND = Short(lambda value: {"kind": value} if isinstance(value, str) else value, {"type": "string"})
@@ -117,22 +117,22 @@ Priced = Annotated[
 
 @keys_of(Sharing)
 class SharingSpec(Mirror):
-    """How an accelerator serves several launches; `sharing: mps` is short."""
+    """How an accelerator runs several launches; `sharing: mps` is a short form."""
 
     layouts: Annotated[list[Cutting], Field(min_length=1)] | None = None
-    """For mig: the layouts of one GPU, each a list of shares or profiles, or with memory or positions of its slices.
-    One slice of the whole GPU, or all that the profiles allow, unless given."""
+    """For mig: the layouts of one GPU, each a list of shares or profiles, or a mapping with memory or positions of its
+    slices.  One slice of the whole GPU, or all layouts that the profiles allow, unless given."""
     profiles: Family | None = None
-    """For mig: the GPU that has these profiles (1g.5gb, ...): A100-40, A100-80 or H100-80."""
+    """For mig: the GPU whose profiles (1g.5gb, ...) are used: A100-40, A100-80 or H100-80."""
     pairs: dict[str, dict[str, Positive | None]] = {}
-    """By class, then by class of the partner: times slower than alone, as measured; null where two cannot share."""
+    """Slowdown by class, then by class of the partner: measured time / time alone; null if they cannot share."""
 
     def _check_keys(self) -> None:
         if self.pairs and self.kind not in ("timeslice", "mps"):
-            raise KeyProblem("pairs", f"they go with timeslice or mps, not with {self.kind}")
+            raise KeyProblem("pairs", f"pairs need sharing timeslice or mps; got {self.kind}")
 
     def cut(self) -> Sharing:
-        """The sharing, with layouts as slices and one row per pair."""
+        """Build the sharing, with layouts as slices and one row per pair."""
         rows = ((one, *row) for one, others in self.pairs.items() for row in others.items())
         pairs = tuple((one, other, math.inf if slower is None else slower) for one, other, slower in rows)
         return self.made(layouts=cuts_of(self.layouts, self.profiles), pairs=pairs)
@@ -143,10 +143,10 @@ Linked = Annotated[Link, Keys(Link)]
 
 @keys_of(Link)
 class Switch(Mirror):
-    """A PCIe switch: `size` accelerators behind each, sharing its bandwidth."""
+    """A PCIe switch: `size` accelerators share its bandwidth."""
 
     size: Count
-    """How many accelerators in a row are behind one switch and share its bandwidth."""
+    """Number of consecutive accelerators behind one switch that share its bandwidth."""
 
 
 @keys_of(Link)
@@ -165,10 +165,9 @@ Curve = Annotated[list[CurveRow], Field(min_length=1, max_length=1000)]
 
 
 def _check_curve(curve: list[tuple[int, float]] | None) -> None:
-    """Raise KeyProblem for the first row of a curve out of order."""
     for number, ((size, rate), (larger, faster)) in enumerate(itertools.pairwise(curve or []), 1):
         if larger <= size:
-            text = f"sizes rise from row to row; {larger:,} B come after {size:,} B"
+            text = f"sizes must increase; {larger:,} B follows {size:,} B"
             raise KeyProblem("curve", text, number)
         if faster < rate:
             text = f"the curve falls from {rate / 1e9:.4g} GB/s at {size:,} B to {faster / 1e9:.4g} GB/s"
@@ -187,13 +186,13 @@ class GpuLink(Profiled):
     FIRST: ClassVar = ("rate", "curve")
 
     rate: Flowing | None = None
-    """Bus bandwidth of a GPU in one direction that collectives reach."""
+    """Bus bandwidth per GPU, in one direction, that collectives reach."""
     curve: Curve | None = None
-    """In place of rate the bus bandwidth by bytes, rising: [[1 MB, 40 GB/s], [1 GB, 230 GB/s]]; log-log in between."""
+    """Bus bandwidth by message size, in place of rate: [[1 MB, 40 GB/s], [1 GB, 230 GB/s]]; interpolated log-log."""
 
     def _check_keys(self) -> None:
         if (self.rate is None) == (self.curve is None):
-            text = "give a rate or a curve" if self.rate is None else "the curve tells it; leave one of the two out"
+            text = "give a rate or a curve" if self.rate is None else "rate and curve exclude each other; give one"
             raise KeyProblem("rate", text)
         if self.curve is not None and self.latency:
             raise KeyProblem("latency", "the curve contains latencies; leave this out")
@@ -215,11 +214,11 @@ class NodeNetworkSpec(Profiled):
     FIRST: ClassVar = ("curve", "out", "in", "upload", "download")
 
     curve: Curve | None = None
-    """In place of out and in the bus bandwidth of a node by bytes, rising: [[1 MB, 9 GB/s], [1 GB, 90 GB/s]]."""
+    """Bus bandwidth by message size, in place of out and in: [[1 MB, 9 GB/s], [1 GB, 90 GB/s]]; it must rise."""
     out: BytesPerSecond | None = None
-    """Bytes per second from this node to others; those of in, or no limit, unless given."""
+    """Bytes per second from this node to others; the rate of in, or no limit, unless given."""
     into: BytesPerSecond | None = Field(None, alias="in")
-    """Bytes per second from others to this node; those of out, or no limit, unless given."""
+    """Bytes per second from others to this node; the rate of out, or no limit, unless given."""
     upload: BytesPerSecond | None = None
     """Another name of out."""
     download: BytesPerSecond | None = None
@@ -231,13 +230,13 @@ class NodeNetworkSpec(Profiled):
             (self.into, self.download, "in and download"),
         ):
             if first is not None and second is not None:
-                raise ValueError(f"{words} mean the same; give one of them")
+                raise ValueError(f"{words} are the same key; give one of them")
         if 0 in (self.out, self.into, self.upload, self.download):
             raise ValueError("a bandwidth must be above 0")
         if self.curve is not None:
             if given := [key for key in ("out", "into", "upload", "download", "latency") if getattr(self, key)]:
                 key = "in" if given[0] == "into" else given[0]
-                raise KeyProblem(key, "the curve tells rates and latencies; leave one of the two out")
+                raise KeyProblem(key, "a curve has rates and latencies; leave one of the two out")
             _check_curve(self.curve)
 
     def link(self) -> Link:
@@ -256,11 +255,11 @@ class Accelerator(Mirror):
     type: Name
     """Name of the type, such as v100; tasks and tables use it."""
     count: Annotated[Whole, Field(le=10_000)] = 1
-    """How many of them each node has."""
+    """Number of these accelerators on each node."""
     pcie: Linked | None = None
-    """Its own link to the host, where it differs from the node's pcie."""
+    """The accelerator's own link to the host, if it differs from the node's pcie."""
     sharing: Annotated[SharingSpec, KIND] = SharingSpec.model_validate({"kind": "exclusive"})
-    """How each serves several launches; a kind alone, or with its figures."""
+    """How each accelerator runs several launches: a kind, or a mapping with its parameters."""
 
     def _check_keys(self) -> None:
         cuts_of(self.sharing.layouts, self.sharing.profiles, self.memory)
@@ -278,7 +277,7 @@ _NO_CPU = '"gpu" means the GPUs of a node; a CPU needs another name'
 
 @keys_of(DeviceType, "speed", "power", "price", "peak", power=Powered, price=Priced, peak=NamedPeak | None)
 class Cpu(Mirror):
-    """The cores of a node, if they differ from the default."""
+    """Properties of a node's cores."""
 
     FIRST: ClassVar = ("type",)
 
@@ -297,47 +296,47 @@ class Nodes(Mirror):
     FIRST: ClassVar = ("name", "count", "cpus", "driver_cores", "memory")
 
     cpu: Cpu = Cpu()
-    """Properties of its cores, if they differ from the default."""
+    """Properties of the node's cores, if they differ from the default."""
     gpus: Annotated[list[Accelerator], OneOrMany] = []
-    """Its GPUs: one mapping, or a list of them by type."""
+    """GPUs of the node: one mapping, or a list of them by type."""
     accelerators: Annotated[list[Accelerator], OneOrMany] = []
-    """Accelerators that are no GPUs, each with its kind."""
+    """Accelerators other than GPUs, each with its kind."""
     pcie: Pcie = Pcie()
-    """The way of each accelerator to the host."""
+    """The path from each accelerator to the host."""
 
     @field_validator("accelerators")
     @classmethod
     def _of_a_kind(cls, value: list[Accelerator]) -> list[Accelerator]:
         for accelerator in value:
             if accelerator.kind is None:
-                raise ValueError(f'say of which kind "{accelerator.type}" is (kind: npu); GPUs stand under gpus')
+                raise ValueError(f'the accelerator "{accelerator.type}" needs a kind (kind: npu); list GPUs under gpus')
         return value
 
 
 class Store(Model):
-    """A store of models outside the nodes, such as object storage."""
+    """Storage outside the nodes that holds models, such as object storage."""
 
     name: Annotated[Name, forbid(lambda name: name in PLACES, "{} is a place of the nodes; give another name")]
-    """Name by which services ask for it (from)."""
+    """Name that services refer to (`from`)."""
     out: Flowing
-    """Bytes per second that it sends, shared by all nodes."""
+    """Bytes per second that the store sends, shared by all nodes."""
 
 
 class Racks(Model):
     """Racks of nodes, and their uplinks to the other racks."""
 
     nodes: Degree | None = None
-    """Nodes in a rack, in their order: racks r0, r1, ...; those that name their `rack` themselves unless given."""
+    """Nodes per rack, assigned in order to racks r0, r1, ...; the racks that nodes name (`rack`) unless given."""
     uplink: Flowing | None = None
     """Bytes per second out of each rack, and as many into it; no limit unless given."""
     uplinks: dict[Name, Flowing] = {}
-    """The same of racks that differ, by name."""
+    """Uplink rates of single racks, by name, if they differ."""
     oversubscription: Positive | None = None
-    """How many times the rates of its nodes' networks exceed those of the rack's uplink; in place of uplink."""
+    """Sum of the network rates of a rack's nodes / rate of its uplink; in place of uplink."""
 
     def _check_keys(self) -> None:
         if self.uplink is not None and self.oversubscription is not None:
-            raise KeyProblem("oversubscription", "uplink tells the same; give one of them")
+            raise KeyProblem("oversubscription", "oversubscription and uplink are the same; give one of them")
 
 
 class NodeList(Model):
@@ -346,7 +345,7 @@ class NodeList(Model):
     model_config = {**Model.model_config, "extra": "allow"}
 
     format: str
-    """Name of the reader of the file; `hetsim list clusters` has all."""
+    """Name of the file's reader; `hetsim list clusters` lists all."""
     path: str
     """The file, relative to the scenario."""
 
@@ -359,13 +358,14 @@ class ClusterSpec(Model):
     trace: NodeList | None = None
     """A file that lists the machines, in place of nodes."""
     racks: Racks | None = None
-    """Racks and the rates of their uplinks; racks that nodes name, without a limit, unless given."""
+    """Racks and the rates of their uplinks; the racks that nodes name, without a limit, unless given."""
     stores: Annotated[list[Store], OneOrMany] = []
     """Stores from which replicas load models over the network."""
     contention: Literal["random", "aligned", "interleaved", "none"] = "random"
-    """How phases of jobs that share a link meet: random, aligned (all at once), interleaved, none (no slowdown)."""
+    """How communication phases of jobs on a shared link overlap: random, aligned (all at once), interleaved, none (no
+    slowdown)."""
     prices: dict[Name, Priced] = {}
-    """By type of device, as `price` at the type: for clusters that a file lists."""
+    """Prices by type of device, as `price` of the type; for clusters that a file lists."""
 
     @model_validator(mode="before")
     @classmethod
@@ -373,7 +373,7 @@ class ClusterSpec(Model):
         if not isinstance(value, dict) or "trace" not in value:
             return value
         if "nodes" in value:
-            raise KeyProblem("trace", "the machines are listed under nodes already; leave one of the two out")
+            raise KeyProblem("trace", "nodes and trace both list machines; leave one of the two out")
         return {**value, "nodes": listed(value["trace"], (info.context or {}).get("base", "."))}
 
     @classmethod
@@ -385,12 +385,12 @@ class ClusterSpec(Model):
 
 
 def listed(trace: Any, base: str) -> list[dict[str, Any]]:
-    """The nodes in the file of a `trace:`, as under `nodes`; else KeyProblem."""
+    """Nodes in the file of a `trace:`, in the form of `nodes`; else KeyProblem."""
     from hetsim import registry
     from hetsim.scenario.schema.policy import parameter_model
 
     if not isinstance(trace, dict) or not isinstance(trace.get("format"), str):
-        raise KeyProblem("trace", "expected a mapping with format and path")
+        raise KeyProblem("trace", "must be a mapping with format and path")
     given = {key: value for key, value in trace.items() if key != "format"}
     try:
         reader = registry.entry("clusters", trace["format"])

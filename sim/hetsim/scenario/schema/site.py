@@ -18,7 +18,7 @@ from hetsim.workload.distributions import TimeDistribution
 
 @keys_of(Partition, users=Names | None, accounts=Names | None)
 class PartitionSpec(Mirror):
-    """Rules of one partition; it lists its nodes, or they name it."""
+    """Rules of one partition; it lists its nodes, or nodes name the partition."""
 
     nodes: Names | None = None
     """Names of nodes, with ranges as in `gpu[01-08]` and patterns as in `gpu*`."""
@@ -28,15 +28,12 @@ class PartitionSpec(Mirror):
 
 
 class SiteSpec(Model):
-    """How the site is run: partitions and rules for all jobs.
-
-    at_limit: tasks at their time limit are killed, or may overrun it.  grace: how long after the limit they are.
-    """
+    """Partitions of the site, and rules for all jobs."""
 
     at_limit: Literal["overrun", "kill"] = "overrun"
-    """overrun: tasks may go on beyond their time limit; kill: they are ended there."""
+    """At their time limit, tasks may continue (overrun) or are killed (kill)."""
     grace: Seconds = 0.0
-    """Time after the limit at which they are killed."""
+    """Time between the limit and the kill."""
     partitions: dict[Name, Annotated[PartitionSpec, Short(lambda v: {} if v is None else v, {"type": "null"})]] = Field(
         default={}
     )
@@ -44,54 +41,54 @@ class SiteSpec(Model):
 
     def _check_keys(self) -> None:
         if self.grace and self.at_limit != "kill":
-            raise KeyProblem("grace", "no job is killed here; give at_limit: kill, or leave it out")
+            raise KeyProblem("grace", "grace needs at_limit: kill; give that, or leave grace out")
         defaults = [name for name, rules in self.partitions.items() if rules.default]
         if len(defaults) > 1:
-            raise KeyProblem("partitions", f"{' and '.join(defaults)} are both the default; there is one at most")
+            raise KeyProblem("partitions", f"at most one partition may be the default; got {' and '.join(defaults)}")
 
 
 @keys_of(Maintenance)
 class MaintenanceSpec(Mirror):
-    """A window in which nodes are down.
+    """A time window in which nodes are down.
 
-    Policies are told at `announced`; from then on, with `drain`, the nodes take nothing new.
+    Policies know of it from `announced` on; from then on, with `drain`, no task starts on the nodes.
     """
 
     FIRST: ClassVar = ("nodes",)
 
     nodes: SomeNames
-    """Names of the nodes that go down, or ranges n[0-3] or patterns n* of them."""
+    """Names of the nodes that go down, with ranges n[0-3] or patterns n*."""
 
 
 @keys_of(FaultProcess)
 class Fault(Mirror):
     """One source of faults: random (`on`), a `maintenance`, or a `file`.
 
-    `on` names kinds (gpu, node, link, uplink), types, or single devices, nodes and links.  `together` is the chance
-    that each other node of the same rack fails along.
+    `on` names kinds (gpu, node, link, uplink), types, or single devices, nodes and links.  `together` is the
+    probability that each other node of the same rack fails at the same time.
     """
 
     FIRST: ClassVar = ("name", "on", "every", "repair", "slow", "for", "together")
 
     on: Names | None = None
-    """What fails: gpu, node, link, uplink, a type of device, or names of devices, nodes or links (r0/uplink)."""
+    """Targets of faults: gpu, node, link, uplink, a type of device, or names of devices, nodes or links (r0/uplink)."""
     every: TimeDistribution | None = None
-    """Time from being sound to the next fault of one device, a distribution."""
+    """Time from the end of one fault of a device to its next fault, a distribution."""
     repair: TimeDistribution | None = None
     """Time from a failure to its repair, a distribution."""
     lasting: TimeDistribution | None = Field(None, alias="for")
-    """How long a slowdown lasts, a distribution."""
+    """Duration of a slowdown, a distribution."""
     maintenance: MaintenanceSpec | None = None
-    """A window in which nodes are down on purpose."""
+    """A planned time window in which nodes are down."""
     file: str | None = None
-    """A CSV file, relative to the scenario; columns time (s), device, event (down, up, slow), factor (1 ends slow)."""
+    """CSV file, relative to the scenario: time (s), device, event (down, up, slow), factor (1 ends a slowdown)."""
 
     @field_validator("file")
     @classmethod
     def _there(cls, value: str | None, info: ValidationInfo) -> str | None:
         base = (info.context or {}).get("base", ".")
         if value is not None and not (Path(base) / value).is_file():
-            raise ValueError(f'there is no file "{value}"')
+            raise ValueError(f'the file "{value}" does not exist')
         if value is not None:
             record_input(Path(base) / value, "file", value)
         return value
@@ -99,19 +96,19 @@ class Fault(Mirror):
     def _check_keys(self) -> None:
         kinds = [key for key in ("on", "maintenance", "file") if getattr(self, key) is not None]
         if len(kinds) != 1:
-            raise ValueError("a fault is random (on, every, repair), a maintenance, or in a file; give one of them")
+            raise ValueError("a fault must be one of: random (on, every, repair), a maintenance, or in a file")
         if kinds[0] != "on":
             random = {"every": self.every, "repair": self.repair, "slow": self.factor, "for": self.lasting}
             for key, value in random.items():
                 if value is not None:
-                    raise KeyProblem(key, f"this belongs to random faults, not to a {kinds[0]}")
+                    raise KeyProblem(key, f"the key is for random faults, not for a {kinds[0]}")
             return
         if self.every is None or self.every.mean == 0:
-            raise KeyProblem("every", "how often? Give a distribution of the time between two faults, above 0")
+            raise KeyProblem("every", "must be a distribution of the time between two faults, above 0")
         length = self.lasting if self.factor is not None else self.repair
         if length is None:
-            raise KeyProblem("for" if self.factor else "repair", "how long does it last? Give a distribution")
+            raise KeyProblem("for" if self.factor else "repair", "must be a distribution of the duration of a fault")
         if self.factor is not None and self.factor < 1:
-            raise KeyProblem("slow", f"a factor of at least 1 by which things take longer, not {self.factor:g}")
+            raise KeyProblem("slow", f"slow must be at least 1, the factor on run times; got {self.factor:g}")
         if self.together and any(where != "node" for where in self.on or ()):
-            raise KeyProblem("together", "racks are of nodes: on: node")
+            raise KeyProblem("together", "together: rack needs on: node")

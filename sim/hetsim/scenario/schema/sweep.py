@@ -1,4 +1,4 @@
-"""Ranges of a sweep: from where to where a key goes, and what lies between.
+"""Ranges of a sweep: the ends of a key's values, and how values lie in between.
 
 {low: 10/s, high: 1000/s, scale: log}            to sample from
 {low: 1, high: 8, integer: true, steps: 4}       a grid of at most that number of values
@@ -43,7 +43,7 @@ class Range:
         return self._written(min(max(number, self.low), self.high))
 
     def grid(self) -> list[Any]:
-        """`steps` values, both ends included; distinct whole numbers."""
+        """`steps` values with both ends included; whole numbers are distinct."""
         assert self.steps is not None
         between = [step / (self.steps - 1) for step in range(self.steps)] if self.steps > 1 else [0.0]
         numbers = [self._number(share, self.high) for share in between]
@@ -63,14 +63,14 @@ class Range:
 
 
 def is_range(value: Any) -> bool:
-    """Return True for a range, as opposed to a value or a list of values."""
+    """Return True for a range, False for a value or a list of values."""
     if isinstance(value, Mapping):
         return "low" in value or "high" in value
     return isinstance(value, str) and _RANGE.match(value) is not None
 
 
 def read_range(value: Any) -> Range:
-    """Read the range in a mapping or text; ValueError with a sentence."""
+    """Parse the range in a mapping or text; ValueError with a sentence."""
     given = _from_text(value) if isinstance(value, str) else dict(value)
     for key in given:
         if key not in _KEYS:
@@ -82,19 +82,18 @@ def read_range(value: Any) -> Range:
     if scale not in SCALES:
         raise ValueError(f"unknown scale {shown(scale)}{suggestion(str(scale), SCALES) or '; linear or log'}")
     if not isinstance(integer, bool):
-        raise ValueError(f"integer: expected true or false, not {shown(integer)}")
+        raise ValueError(f"integer: must be true or false; got {shown(integer)}")
     low, high, unit = _ends(given["low"], given["high"])
     if low >= high:
-        raise ValueError(f"the range from {given['low']} to {given['high']} is empty: low must be below high")
+        raise ValueError(f"low must be below high; got {given['low']} to {given['high']}")
     if scale == "log" and low <= 0:
         raise ValueError(f"a log scale must start above 0; got {given['low']}")
     if integer and not (low.is_integer() and high.is_integer()):
-        raise ValueError(f"whole numbers from {given['low']} to {given['high']}: both ends must be whole")
+        raise ValueError(f"both ends of whole numbers must be whole; got {given['low']} to {given['high']}")
     return Range(low, high, unit, scale=scale, integer=integer, steps=_steps(given.get("steps")))
 
 
 def _ends(low: Any, high: Any) -> tuple[float, float, str]:
-    """Both ends as numbers in a common unit."""
     first, last = units.quantity(low), units.quantity(high)
     for written, quantity in ((low, first), (high, last)):
         if quantity is None or not math.isfinite(quantity[0]):
@@ -103,7 +102,7 @@ def _ends(low: Any, high: Any) -> tuple[float, float, str]:
     if first[0] == 0 and first[1] < 0 <= last[1]:  # 0 needs no unit
         first = (0.0, last[1], last[2])
     if first[1] != last[1]:
-        raise ValueError(f"{low} and {high} are not of one kind: give both ends with a unit of the same dimension")
+        raise ValueError(f"both ends must have units of the same dimension; got {low} and {high}")
     if first[2] != last[2]:
         return first[0], last[0], _BASE[first[1]]
     numbers = [float(re.match(rf"\s*({units.SIGNED})", str(end))[1]) for end in (low, high)]  # type: ignore[index]
@@ -114,12 +113,12 @@ def _steps(steps: Any) -> int | None:
     if steps is None:
         return None
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MAX_STEPS:
-        raise ValueError(f"steps: expected a whole number from 1 to {MAX_STEPS:,}, not {shown(steps)}")
+        raise ValueError(f"steps: must be a whole number from 1 to {MAX_STEPS:,}; got {shown(steps)}")
     return steps
 
 
 def _from_text(text: str) -> dict[str, Any]:
-    """`low..high`, then `log`, `integer` or a number of steps in any order."""
+    """Parse `low..high`, then `log`, `integer` or a number of steps in any order."""
     words = text.split()
     parts: dict[str, Any] = {}
     while words and ".." not in words[-1]:
@@ -134,5 +133,5 @@ def _from_text(text: str) -> dict[str, Any]:
             break  # the unit of the upper end
         words.pop()
     if (match := _RANGE.match(" ".join(words))) is None:
-        raise ValueError(f'"{text}" is not a range such as 10/s..1000/s log')
+        raise ValueError(f'must be a range such as 10/s..1000/s log; got "{text}"')
     return {"low": match["low"], "high": match["high"], **parts}

@@ -34,13 +34,13 @@ class TransformerSpec(Mirror):
         given = [key for key in figures if getattr(self, key) is not None]
         if self.name is None:
             if missing := [key for key in figures if key not in given]:
-                raise KeyProblem(missing[0], "this is missing; give the figures of the model, or its name")
+                raise KeyProblem(missing[0], "the key is missing; give the model's figures, or name a known model")
         elif given:
-            raise KeyProblem(given[0], f"the name {self.name} tells it; leave one of the two out")
+            raise KeyProblem(given[0], f"the model {self.name} defines this value; leave one of the two out")
         elif self.name not in architectures.MODELS:
             raise KeyProblem("name", f"{UnknownName('model', self.name, architectures.MODELS)} (hetsim list models)")
         elif (shape := architectures.MODELS[self.name]).latent is not None or shape.linear is not None:
-            raise KeyProblem("name", f"{self.name} has another attention than that of heads; give its figures")
+            raise KeyProblem("name", f"{self.name} has an unsupported form of attention; give the figures of the model")
 
     @property
     def experts(self) -> int:
@@ -75,20 +75,21 @@ class Communication(Model):
     """Traffic among the ranks of a job (its GPUs; on cores its nodes)."""
 
     pattern: Pattern
-    """all_reduce, reduce_scatter, all_gather, all_to_all, or ring (each to the next)."""
+    """all_reduce, reduce_scatter, all_gather, all_to_all, or ring (each rank sends to the next)."""
     bytes: Bytes
-    """Bytes of each rank, each time."""
+    """Message size of each rank in one communication."""
     every: Annotated[Seconds, Field(gt=0)]
-    """Computing time from one to the next."""
+    """Computing time between two communications."""
     largest: Part = 1.0
-    """Share of the bytes that belong to one tensor, the largest, for the placement `skew`."""
+    """Share of the bytes that belong to the largest tensor, for the placement `skew`."""
     overlap: Part = 0.0
-    """Share of that time behind which communication can hide."""
+    """Share of the computing time that can hide communication."""
 
     def phase(self, nodes: int, each: int, spec: NodeSpec, beyond: float = math.inf) -> Phase:
-        """The phase of one step, with this number of ranks on such nodes.
+        """The communication phase of one step, on `nodes` nodes with `each` ranks.
 
-        beyond: bytes per second between GPUs of a node that NVLink does not join."""
+        beyond: bytes per second between GPUs of a node that NVLink does not connect.
+        """
         inside: Rate = spec.nvlink.curve or spec.nvlink.upload
         if spec.island_size is not None and each > spec.island_size and beyond < math.inf:
             inside = capped(inside, beyond)
@@ -118,7 +119,7 @@ class Communication(Model):
 
 @keys_of(training.ParallelPlan)
 class TrainingSpec(Mirror):
-    """Parallel training: gives the time of a step, and memory on GPUs."""
+    """Parallel training, from which step time and GPU memory are computed."""
 
     FIRST: ClassVar = ("model", "batch", "micro_batch", "tensor", "pipeline", "data", "experts")
 
@@ -127,24 +128,24 @@ class TrainingSpec(Mirror):
     efficiency: Part = EFFICIENCY
     """Share of the peak that matrix products reach, fitted on A100."""
     passes: NotNegative = PASSES
-    """How often element-wise kernels move the bytes of the activations in a forward pass."""
+    """Number of times that element-wise kernels move the activations' bytes in a forward pass."""
     widths: Annotated[list[Degree], Field(min_length=1)] | None = None
-    """For an elastic job, instead of `nodes`: the numbers of nodes on which it can run."""
+    """For an elastic job, in place of `nodes`: the numbers of nodes on which it can run."""
     steps: StepCount
-    """Steps of a task, a whole number, or a distribution of which what is drawn is rounded."""
+    """Steps of a task: a whole number, or a distribution whose values are rounded."""
 
     def _check_keys(self) -> None:
         model = self.model.described()
         if self.widths is not None and self.data is not None and len(set(self.widths)) > 1:
-            raise KeyProblem("data", "it follows from each of the widths of the job; leave it out")
+            raise KeyProblem("data", "widths define the data parallelism; leave data out")
         if self.efficiency == 0:
             raise KeyProblem("efficiency", "a share above 0")
         if (self.chunks > 1) != (self.schedule == "interleaved"):
-            text = "an interleaved pipeline has 2 chunks or more, others have 1"
-            raise KeyProblem("chunks", f"{text}; here are {self.chunks} and schedule {self.schedule}")
+            text = "an interleaved pipeline must have 2 or more chunks, others 1"
+            raise KeyProblem("chunks", f"{text}; got {self.chunks} and schedule {self.schedule}")
         if self.pipeline * self.chunks > model.layers:
             parts = f"{self.pipeline} stages" + (f" of {self.chunks} chunks" if self.chunks > 1 else "")
-            raise KeyProblem("pipeline", f"{parts} are more than the {model.layers} layers")
+            raise KeyProblem("pipeline", f"{parts} exceed the {model.layers} layers")
         for key, count, what in (("pipeline", model.layers, "layers"), ("tensor", model.heads, "heads")):
             degree = getattr(self, key) * (self.chunks if key == "pipeline" else 1)
             if count % degree:
@@ -154,12 +155,12 @@ class TrainingSpec(Mirror):
             raise KeyProblem("experts", text if self.model.experts > 1 else f"{text}; the model has none")
 
     def plan(self, gpus: int) -> training.ParallelPlan:
-        """The plan on this number of GPUs; KeyProblem if degrees do not fit."""
+        """The plan on this number of GPUs; KeyProblem if the degrees do not fit."""
         stage = self.tensor * self.pipeline
         data = self.data or max(1, gpus // stage)
         if stage * data != gpus:
             degrees = f"tensor {self.tensor} × pipeline {self.pipeline} × data {data}"
-            text = f"{degrees} are {stage * data} GPUs, the job has {gpus}"
+            text = f"{degrees} must be the {gpus} GPUs of the job; got {stage * data}"
             raise KeyProblem("data" if self.data else "tensor", text)
         if self.batch % (data * self.micro_batch):
             samples = f"{self.batch} samples do not divide into micro-batches of {self.micro_batch}"
