@@ -380,7 +380,7 @@ def test_no_scheduler_touches_batches_of_replicas(touches, says):
         ({"routing": "round_robin"}, r"service.routing: this is for replicas, and there are none"),
         ({"replicas": 1, "scale": SCALE}, r"service.replicas: scale defines the number"),
         ({"scale": {**SCALE, "roles": ["prefill"]}}, r"service.scale.roles: roles are those of disaggregated"),
-        ({"scale": {"name": "queue_kv", "max": 2}}, r"service.scale: queue_kv looks at KV blocks, which web has not"),
+        ({"scale": {"name": "queue_kv", "max": 2}}, r"service.scale: queue_kv looks at KV blocks, which replicas"),
         ({"replicas": 1, "routing": "scored"}, r"service.routing: scored looks at KV blocks and cached prefixes"),
         ({"replicas": 1, "routing": "foresight"}, r"service.routing: foresight looks at forecasts, which"),
         ({"replicas": 1, "routing": {"name": "least_outstanding", "delay": "1 s"}, "start": {"from": "bucket"}},

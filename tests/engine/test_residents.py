@@ -20,8 +20,8 @@ from hetsim_policies.routing.routers import LeastOutstanding, RoundRobinRouting
 class Server(Holder):
     """First come, first served, one at a time."""
 
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
         self.line, self.clock = [], self.fleet.clock
         self.requests = SimpleNamespace(taken_in=[])
 
@@ -65,6 +65,8 @@ class Server(Holder):
 class Service(Owner):
     """Requests of given seconds, sent to servers."""
 
+    holder_type = Server
+
     def __init__(self, routing, arrivals, seconds, gpus=8, **keys):
         run = load(scenario(keys, gpus=gpus)).build()
         self.parts = Simulation(run).parts
@@ -97,9 +99,6 @@ class Service(Owner):
         del self.requests[request.row]
         self.replicas.scale()
         self.replicas.rested(server)
-
-    def holder(self, number, kind, placement, prefills_only):
-        return Server(self, number, kind, placement, prefills_only)
 
     def resume(self, request):
         self.replicas.send(request, False)

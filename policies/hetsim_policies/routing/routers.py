@@ -98,8 +98,7 @@ class Scored(Routing):
     """
 
     def __init__(self, weights: dict[Literal["prefix", "queue", "running", "kv"], NotNegative] | None = None):
-        given = WEIGHTS if weights is None else weights
-        self.weights = {name: weight for name, weight in given.items() if weight}
+        self.weights = {name: weight for name, weight in (WEIGHTS if weights is None else weights).items() if weight}
         self.signals = tuple(SEEN[name] for name in self.weights)
         if not self.weights:
             raise ValueError("weights are all 0; give one of prefix, queue, running and kv a weight above 0")

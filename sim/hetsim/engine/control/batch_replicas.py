@@ -28,87 +28,13 @@ from hetsim.policy.contract import Decision
 from hetsim.policy.dispatch import Dispatcher
 
 
-@dataclass(eq=False)
-class BatchFleet(Owner):
-    """The replicas of one service that forms batches, and its requests."""
-
-    decisions: Decisions
-    devices_free: Callable[[], None]
-    queue: Queue
-    batching: Any  # of which each replica has a copy
-    routing: Any
-    scaling: Any
-
-    def __post_init__(self) -> None:
-        self.service, self.state = self.queue.service, self.decisions.state
-        self.coming = self.queue.coming
-        self.clock, self.random = self.state.clock, self.state.input.random.stream("routing", self.service.name)
-        self.kinds, service = [], self.service
-        for given, mode, seconds in zip(service.kinds, service.shape.modes, service.per_item, strict=True):
-            self.kinds.append(kind := HolderType(len(self.kinds), given.mode, given))
-            size = min(mode.batch_limit, 1_000_000)
-            kind.speed = size / mode.stages(size, size * seconds).total  # requests in a second, in full batches
-        self.requests: dict[int, Task] = {}
-        self.where: dict[int, BatchReplica] = {}  # the replica to which each was sent last, by row
-        self.replicas = ReplicaSet(
-            self, self.state, self.decisions.rounds, signals=self.decisions.starts.signals,
-            devices_free=self.devices_free,
-        )  # fmt: skip
-
-    def holder(self, *given: Any, **named: Any) -> "BatchReplica":
-        return BatchReplica(self, *given, **named)
-
-    def arrived(self, task: Task) -> None:
-        """Route a request that has come to the node."""
-        self.requests[task.index] = task
-        if self.replicas.missing:
-            self.replicas.refill()
-        self.resume(task)
-        self.replicas.scale()
-
-    def all_came(self) -> None:
-        """Let no replica wait for further requests: none comes."""
-        for replica in self.replicas.replicas:
-            replica.queue.came()
-
-    def again(self, task: Task) -> None:
-        """Let a request of a stopped batch wait where it was, or for a replica."""
-        replica = self.where[task.index]
-        replica.add(-1)
-        up = all(self.state.capacity.of[one.index].up for one in replica.placement.devices)
-        if up and replica in self.replicas.replicas:
-            replica.enqueue(task)
-        else:
-            self.replicas.lobby[task.index] = task  # its replica is about to be lost, which sends it on
-
-    def gone(self, row: int) -> None:
-        """Note the end of a request that waited."""
-        del self.requests[row]
-        if self.replicas.lobby.pop(row, None) is None:
-            replica = self.where[row]
-            replica.queue.remove(row)
-            replica.wake()
-            self._ended(replica, 1)
-
-    def served(self, launch: Launch) -> None:
-        """Note the end of a batch."""
-        for row in launch.terms.rows:  # type: ignore[union-attr]
-            del self.requests[row]
-        self._ended(launch.within, launch.count)
-
-    def _ended(self, replica: "BatchReplica", count: int) -> None:
-        replica.add(-count)
-        self.replicas.rested(replica)
-        self.replicas.scale()
-
-
 class BatchReplica(Holder):
     """A queue, and a batching policy, on devices of its own."""
 
-    fleet: BatchFleet
+    fleet: "BatchFleet"
     kv_used = math.nan  # no request leaves anything in its memory
 
-    def __init__(self, fleet: BatchFleet, *given: Any, **named: Any):
+    def __init__(self, fleet: "BatchFleet", *given: Any, **named: Any):
         super().__init__(fleet, *given, **named)
         self.service, self.clock, self.of = fleet.service, fleet.clock, fleet.state.capacity.of
         self.inside = Placement(fleet.service.shape.modes[self.kind.position], self.placement.devices)
@@ -168,6 +94,71 @@ class BatchReplica(Holder):
         counted = sum(one.count for one in self.fleet.state.lent.values() if one.within is self) + len(self.queue)
         right = counted == self.outstanding and all(map(self.fleet.queue.waits, self.queue.waiting_rows()))
         return [] if right else [f"{self!r}: {self.outstanding} requests are outstanding, {counted} are there"]
+
+
+@dataclass(eq=False)
+class BatchFleet(Owner):
+    """The replicas of one service that forms batches, and its requests."""
+
+    decisions: Decisions
+    devices_free: Callable[[], None]
+    queue: Queue
+    batching: Any  # of which each replica has a copy
+    routing: Any
+    scaling: Any
+    holder_type = BatchReplica
+
+    def __post_init__(self) -> None:
+        self.service, self.state = self.queue.service, self.decisions.state
+        self.coming = self.queue.coming
+        self.clock, self.random = self.state.clock, self.state.input.random.stream("routing", self.service.name)
+        self.kinds, service = [], self.service
+        for given, mode, seconds in zip(service.kinds, service.shape.modes, service.per_item, strict=True):
+            self.kinds.append(kind := HolderType(len(self.kinds), given.mode, given))
+            size = min(mode.batch_limit, 1_000_000)
+            kind.speed = size / mode.stages(size, size * seconds).total  # requests in a second, in full batches
+        self.requests: dict[int, Task] = {}
+        self.where: dict[int, BatchReplica] = {}  # the replica to which each was sent last, by row
+        rounds, signals = self.decisions.rounds, self.decisions.starts.signals
+        self.replicas = ReplicaSet(self, self.state, rounds, signals=signals, devices_free=self.devices_free)
+
+    def arrived(self, task: Task) -> None:
+        """Route a request that has come to the node."""
+        self.requests[task.index] = task
+        if self.replicas.missing:
+            self.replicas.refill()
+        self.resume(task)
+        self.replicas.scale()
+
+    def again(self, task: Task) -> None:
+        """Let a request of a stopped batch wait where it was, or for a replica."""
+        replica = self.where[task.index]
+        replica.add(-1)
+        up = all(self.state.capacity.of[one.index].up for one in replica.placement.devices)
+        if up and replica in self.replicas.replicas:
+            replica.enqueue(task)
+        else:
+            self.replicas.lobby[task.index] = task  # its replica is about to be lost, which sends it on
+
+    def gone(self, row: int) -> None:
+        """Note the end of a request that waited."""
+        del self.requests[row]
+        if self.replicas.lobby.pop(row, None) is None:
+            replica = self.where[row]
+            replica.queue.remove(row)
+            replica.wake()
+            self._ended(replica, 1)
+
+    def served(self, launch: Launch) -> None:
+        """Note the end of a batch."""
+        for row in launch.terms.rows:  # type: ignore[union-attr]
+            del self.requests[row]
+        self._ended(launch.within, launch.count)
+
+    def _ended(self, replica: BatchReplica, count: int) -> None:
+        replica.add(-count)
+        self.replicas.rested(replica)
+        self.replicas.scale()
 
 
 def next_batch(steps: Iterator[Decision]) -> Decision | None:

@@ -148,8 +148,8 @@ class Starts:
         queue, mode, count = requests.queue, placement.mode, requests.count
         position: int | None = queue.service.shape.position.get(mode)
         holder = queue.holder
-        its_own = holder is not None or self.state.queues[queue.number] is queue
-        if position is None or not its_own or queue.fleet is not None:
+        foreign = holder is None and self.state.queues[queue.number] is not queue
+        if position is None or foreign or queue.fleet is not None:
             why = "which is not one of their modes" if queue.fleet is None else "but replicas form batches themselves"
             raise illegal(self.state, f"started {requests} in mode {mode}, {why}")
         waiting = len(queue)
@@ -163,9 +163,7 @@ class Starts:
         padding = (requests.size - count) * queue.service.per_item[position]
         factors = queue.noise.factors(mode, requests.size)
         terms = Terms(requests, padding, factors, queue.arrival(0))
-        launch = (Launch if holder is None else LentLaunch)(
-            self._boundary, 0, (), placement=placement, now=self.state.clock._now
-        )
+        launch = (Launch if holder is None else LentLaunch)(self._boundary, 0, (), placement, self.state.clock._now)
         if holder is not None:
             launch.within = holder
         launch.terms, launch.position = terms, position

@@ -17,7 +17,6 @@ from hetsim.engine.language.service_calls import ReplicaType, ServiceCalls
 from hetsim.engine.queues.queue import OneByOne
 from hetsim.engine.residents.replica_set import ReplicaSet, Residents
 from hetsim.errors import RunError
-from hetsim.model.plan import Placement
 from hetsim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED, STOPS
 from hetsim.model.service import LanguageService
 from hetsim.model.task import RUNNING, Task
@@ -39,6 +38,7 @@ class Fleet(ServiceCalls):
     routing: Any
     scaling: Any
     checked: bool
+    holder_type = Replica
 
     def __post_init__(self) -> None:
         state, service = self.state, self.service
@@ -88,9 +88,6 @@ class Fleet(ServiceCalls):
         self.replicas.send(request, False)
         if service.scaling is not None:
             self.replicas.scale()
-
-    def holder(self, number: int, kind: ReplicaType, placement: Placement, prefills_only: bool) -> Replica:
-        return Replica(self, number, kind, placement=placement, prefills_only=prefills_only)
 
     def able(self, request: Generation, replicas: OpenReplicas) -> OpenReplicas:
         return OpenReplicas([replica for replica in replicas if replica.blocks >= request.need])

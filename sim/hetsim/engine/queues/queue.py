@@ -422,7 +422,8 @@ class Queue:
     def came(self) -> None:
         """Record an arrival reported one by one; call the policy if enough requests wait."""
         if self.fleet is not None and self.over:
-            self.fleet.all_came()
+            for replica in self.fleet.replicas.replicas:
+                replica.queue.came()
         elif self.wanted and (len(self) >= self.wanted or self.over):
             self._call()
 

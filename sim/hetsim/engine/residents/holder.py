@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -44,14 +44,11 @@ class Owner:
     scaling: Any  # its policy, where the number of replicas is not fixed
     random: np.random.Generator
     replicas: Any  # the set of its replicas, which stands above
+    holder_type: ClassVar[Any]  # the class of its replicas
 
     def illegal(self, what: str) -> PolicyError:
         """Return the error for what the policy of the service may not do."""
         return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
-
-    def holder(self, number: int, kind: Any, placement: Placement, prefills_only: bool) -> Any:
-        """Make a replica, which does not take requests yet."""
-        raise NotImplementedError
 
     def able(self, request: Any, replicas: OpenReplicas) -> OpenReplicas:
         """Those of several types of replica that can serve a request at all."""

@@ -44,8 +44,8 @@ class Loading:
         self.kept: dict[tuple[str, int], dict[str, KeptModel]] = {}
         # Starts on warm nodes and others, and loads that are over by source, of services that say how they start.
         self.counts: dict[str, int] = {}
-        services = [*state.input.language, *state.input.services]
-        self._counted = {service.name for service in services if service.start != ReplicaStart()}
+        services = *state.input.language, *state.input.services
+        self._counted = {one.name for one in services if one.start != ReplicaStart()}
         self._warm: set[tuple[str, int]] = set()  # services and nodes where they have had a replica
         self._pipes: dict[tuple[str, int], Pipe] = {}
 

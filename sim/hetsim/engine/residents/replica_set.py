@@ -124,7 +124,9 @@ class ReplicaSet:
 
     def _new(self, placement: Placement, prefills_only: bool) -> Holder:
         kind = next(kind for kind in self.kinds if kind.mode is placement.mode)
-        replica: Holder = self.fleet.holder(self.numbered, kind, placement, prefills_only)
+        replica: Holder = self.fleet.holder_type(
+            self.fleet, self.numbered, kind, placement=placement, prefills_only=prefills_only
+        )
         self.numbered += 1
         launch = replica.launch  # which keeps the devices
         launch.cores = self.state.capacity.take(launch.placement, launch)

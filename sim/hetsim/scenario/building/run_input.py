@@ -23,6 +23,7 @@ from hetsim.scenario.building.language_model import joining_problem
 from hetsim.scenario.building.merging import merge
 from hetsim.scenario.building.model_places import place_problems
 from hetsim.scenario.building.modes import ModeBook
+from hetsim.scenario.building.served import OWN
 from hetsim.scenario.building.site import apply_rules, with_partitions
 from hetsim.scenario.building.streams import Context, TaskStream, check_retries
 from hetsim.scenario.building.streams_and_items import build_parts
@@ -38,13 +39,11 @@ from hetsim.workload.traces import TaskTable
 DEFAULT_EVICTION = PolicySpec("eviction", "lru")
 DEFAULT_ROUTING = PolicySpec("routing", "least_outstanding")
 DEFAULT_BATCHING = {False: PolicySpec("batching", "serial_greedy"), True: PolicySpec("batching", "continuous")}
-# messages about a batching policy for services of the other kind (True: language models): of all, and of one
+# messages about a batching policy for services of the other kind; True: language models
 UNFIT = {
-    False: ("needs a language model (service: {kind: llm}); the workload has none",
-            "needs a language model (service: {kind: llm}); this service forms batches"),
-    True: ("forms whole batches, which language models cannot use; use continuous",
-           "forms whole batches, which a language model cannot use; use continuous"),
-}  # fmt: skip
+    False: "needs a language model (service: {kind: llm}); services here form batches",
+    True: "forms whole batches, which language models cannot use; use continuous",
+}
 # signals of policies that only replicas of language models have
 OF_TOKENS = {"kv": "KV blocks", "prefix": "cached prefixes", "forecast": "forecasts"}
 
@@ -59,7 +58,7 @@ def service_policies(
     common = policies.batching
     if common is not None and iterates(common) is not language:
         if alone:
-            problems.append(document.problem(("policy", "batching"), f"{common.name} {UNFIT[language][0]}"))
+            problems.append(document.problem(("policy", "batching"), f"{common.name} {UNFIT[language]}"))
         common = None
     made = []
     for stream in served:
@@ -69,8 +68,7 @@ def service_policies(
             own = PolicySpec("batching", preset["name"], {key: preset[key] for key in preset if key != "name"})
         spec = policies.of_service.get(number, common or own)
         if iterates(spec) is not language:
-            text = f"{spec.name} {UNFIT[language][1]}"
-            problems.append(document.problem((*stream.path, "service", "batching"), text))
+            problems.append(document.problem((*stream.path, *OWN), f"{spec.name} {UNFIT[language]}"))
         policy = make_policy(spec, scenario, problems, _place(stream, spec, policies.of_service))
         made.append((policy, *_replica_policies(stream, scenario, problems)))
         if not isinstance(policy, IterationPolicy if language else Batching):
@@ -106,9 +104,7 @@ def iterates(spec: PolicySpec) -> bool:
     return bool(getattr(registry.policy("batching", spec.name), "iterates", False))
 
 
-def _replica_policies(
-    stream: TaskStream, scenario: "ScenarioSource", problems: list[Problem]
-) -> tuple[Any, Any]:  # fmt: skip
+def _replica_policies(stream: TaskStream, scenario: "ScenarioSource", problems: list[Problem]) -> tuple[Any, Any]:
     """The routing and the scaling policy of a service with replicas; None twice for others."""
     if not stream.replica_modes:
         return None, None
@@ -122,12 +118,10 @@ def _replica_policies(
     bounds: Any = getattr(stream.language or stream.service, "scale", None)
     if scaler is not None and scaler.measures and bounds.every is None:
         problems.append(problem(scale_place, f"{scale and scale.name} measures at equal intervals; give every"))
-    pairs: list[tuple[PolicySpec | None, Any, Path_]] = [(routing, router, place), (scale, scaler, scale_place)]
-    for spec, policy, path in pairs if stream.service is not None else ():
-        if spec is not None and (seen := OF_TOKENS.keys() & set(getattr(policy, "signals", ()))):
+    for spec, policy, path in ((routing, router, place), (scale, scaler, scale_place)):
+        if stream.service and spec and (seen := OF_TOKENS.keys() & set(getattr(policy, "signals", ()))):
             what = " and ".join(OF_TOKENS[one] for one in sorted(seen))
-            text = f"{spec.name} looks at {what}, which {stream.name} has not got as it forms batches; name another"
-            problems.append(problem(path, text))
+            problems.append(problem(path, f"{spec.name} looks at {what}, which replicas that form batches do not have"))
     return router, scaler
 
 

@@ -62,9 +62,8 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         kept = Demand.model_construct(gpus=gpus, cpus=way.cpus, memory=way.memory, gpu_memory=weights)
         mode = modes.mode(device, kept, name=self.name)
         if device.kind == "cpu" or device.sharing.kind != "exclusive" or gpus < 1 or not modes.fits(mode):
-            why = f"{device.name} is no accelerator of which it has whole ones to itself (sharing: exclusive)"
-            if mode.whole_devices and not modes.fits(mode):
-                why = modes.why_not(mode, "")
+            shared = f"{device.name} is no accelerator of which it has whole ones to itself (sharing: exclusive)"
+            why = modes.why_not(mode, "") if mode.whole_devices and not modes.fits(mode) else shared
             raise self._fail("replicas" if self.service.replicas else "scale", f"no replica can start: {why}")
         if device.streams > 1:
             mode = replace(mode, share=device.streams * WHOLE)  # nothing may be in flight there before it

@@ -121,9 +121,7 @@ def build_parts(
             text = "clients resend single attempts, so tasks with predecessors or data items cannot have clients"
             problems.append(context.problem((*stream.path, "clients"), text))
     items, wrong_items = _items(data, context)
-    models = {
-        f"{one.name}:model": one.service.model for one in streams if one.service is not None and not one.service.kept
-    }
+    models = {f"{one.name}:model": one.service.model for one in streams if one.service and not one.service.kept}
     items += [Item(name, size, lasting=True) for name, size in models.items() if size is not None]
     listed = {item.name for item in items}
     sizes = {name: size for stream in streams for name, size in stream.items.items() if name not in listed}
