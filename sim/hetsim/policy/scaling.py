@@ -40,7 +40,7 @@ class RoleSignals:
 
     @property
     def kv_used(self) -> float:
-        """Share of the KV blocks of the ready replicas that is in use; 0 without any, NaN of batches."""
+        """Share of the KV blocks of ready replicas in use; 0 without any, NaN of batches."""
         return sum([replica.kv_used for replica in self._ready]) / max(1, self.ready)
 
     @property

@@ -109,8 +109,7 @@ class BatchFleet(Owner):
     holder_type = BatchReplica
 
     def __post_init__(self) -> None:
-        self.service, self.state = self.queue.service, self.decisions.state
-        self.coming = self.queue.coming
+        self.service, self.state, self.coming = self.queue.service, self.decisions.state, self.queue.coming
         self.clock, self.random = self.state.clock, self.state.input.random.stream("routing", self.service.name)
         self.kinds, service = [], self.service
         for given, mode, seconds in zip(service.kinds, service.shape.modes, service.per_item, strict=True):

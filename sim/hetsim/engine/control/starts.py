@@ -163,7 +163,9 @@ class Starts:
         padding = (requests.size - count) * queue.service.per_item[position]
         factors = queue.noise.factors(mode, requests.size)
         terms = Terms(requests, padding, factors, queue.arrival(0))
-        launch = (Launch if holder is None else LentLaunch)(self._boundary, 0, (), placement, self.state.clock._now)
+        launch = (Launch if holder is None else LentLaunch)(
+            self._boundary, 0, (), placement=placement, now=self.state.clock._now
+        )
         if holder is not None:
             launch.within = holder
         launch.terms, launch.position = terms, position

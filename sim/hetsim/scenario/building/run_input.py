@@ -51,7 +51,7 @@ OF_TOKENS = {"kv": "KV blocks", "prefix": "cached prefixes", "forecast": "foreca
 def service_policies(
     streams: list[TaskStream], scenario: "ScenarioSource", context: Context, problems: list[Problem], language: bool
 ) -> list[tuple[Any, Any, Any]]:
-    """A batching policy for each service of a kind, and a routing and a scaling policy for replicas."""
+    """The batching, routing and scaling policies of the services of one kind."""
     policies, document = scenario.policies, scenario.document
     served = [one for one in streams if (one.language if language else one.service) is not None and len(one)]
     alone = served and not any(stream.service if language else stream.language for stream in streams)
@@ -105,7 +105,7 @@ def iterates(spec: PolicySpec) -> bool:
 
 
 def _replica_policies(stream: TaskStream, scenario: "ScenarioSource", problems: list[Problem]) -> tuple[Any, Any]:
-    """The routing and the scaling policy of a service with replicas; None twice for others."""
+    """The routing and the scaling policy of a service with replicas; else None."""
     if not stream.replica_modes:
         return None, None
     policies, number, problem = scenario.policies, int(stream.path[1]), scenario.document.problem

@@ -57,7 +57,7 @@ class Replicas(Model):
     """A policy of which replica serves a request, for this service: a name, or name and parameters."""
 
     def check_counts(self, *others: str) -> None:
-        """Raise KeyProblem where several keys say how many replicas there are, or roles scale that are not there."""
+        """Raise KeyProblem for two numbers of replicas, and for roles that are not there."""
         if self.scale is not None and "roles" in self.scale.model_fields_set and not getattr(self, "disaggregated", 0):
             raise KeyProblem("scale.roles", "roles are those of disaggregated replicas, and these do everything")
         for other in others:
